@@ -1,0 +1,57 @@
+"""raypid: distributed deep reinforcement learning on Ray."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from raypid.agent import Agent as Agent
+    from raypid.callbacks import Callbacks as Callbacks
+    from raypid.envs import register_env as register_env
+    from raypid.nn.policy import load_policy as load_policy
+
+_LAZY = {
+    "Agent": "raypid.agent:Agent",
+    "Callbacks": "raypid.callbacks:Callbacks",
+    "register_env": "raypid.envs:register_env",
+    "load_policy": "raypid.nn.policy:load_policy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are used; an algorithm's name is Agent bound to it."""
+    from raypid.registry import ALGORITHMS, import_string
+
+    if name in _LAZY:
+        value = import_string(_LAZY[name])
+    elif name in ALGORITHMS:
+        from raypid.agent import Agent
+
+        default = ALGORITHMS.get(name).Config().to_dict()
+        value = type(name, (Agent,), {"algorithm": name, "DEFAULT_CONFIG": default, "__doc__": f"Agent bound to {name}."})
+    else:
+        raise AttributeError(f"module 'raypid' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def register_network(name: str, network: Any = None) -> Any:
+    """Make a torch.nn.Module class known as `model.network=name`. Also as a decorator: `@register_network("mine")`.
+
+    The module is called with float tensors, [N, D] or images [N, C, H, W] (see `raypid.nn.networks.CustomNetwork`), and
+    returns features [N, F], or (distribution parameters [N, P], value [N]).
+    """
+    from raypid.registry import NETWORKS
+
+    if network is None:
+        return lambda cls: register_network(name, cls)
+    NETWORKS.register(name, network)
+    return network
+
+
+def __dir__() -> list[str]:
+    from raypid.registry import ALGORITHMS
+
+    return sorted([*globals(), *_LAZY, *ALGORITHMS.names()])

@@ -1,0 +1,73 @@
+"""The learner's side of an algorithm: data in, weights out. No Ray, no files, no environments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from raypid.config import Config
+from raypid.nn.spec import NetworkSpec
+from raypid.ops.normalizer import Moments, merge_moments, zero_moments
+from raypid.types import Array, Trajectory, Update, Weights
+
+
+class Algorithm(ABC):
+    """One paper. Subclasses name their Config and how they want to be fed.
+
+    flow: how the loop runs it; collect: what workers send.
+    """
+
+    Config: ClassVar[type[Config]]
+    flow: ClassVar[Literal["sync", "async", "replay"]]
+    collect: ClassVar[Literal["trajectory", "gradients", "fitness"]]
+
+    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+        self.config, self.spec, self.version = config, spec, 0
+        self.rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+
+    @abstractmethod
+    def update(self, batch: Trajectory, timesteps: int) -> Update:
+        """Learn from a batch. `timesteps` (environment steps so far) drives the schedules."""
+
+    @abstractmethod
+    def weights(self) -> Weights:
+        """A copy of what workers act with."""
+
+    @abstractmethod
+    def set_weights(self, weights: Weights) -> None:
+        """Start from given weights (and their moments)."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next update depends on."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def schedule(kind: str, timesteps: int, horizon: int | None, end: float) -> float:
+    """Factor on a setting: 1 for constant; for linear from 1 at step 0 to `end` at `horizon` steps and after."""
+    if kind == "constant":
+        return 1.0
+    assert horizon is not None
+    return max(end, 1.0 - (1.0 - end) * timesteps / horizon)
+
+
+class ObservationMoments:
+    """The normaliser's moments on the learner's side: workers report what they saw, in worker order it is merged."""
+
+    def __init__(self, size: int) -> None:
+        self.moments = zero_moments(size)
+
+    def merge(self, delta: Moments) -> None:
+        self.moments = merge_moments(self.moments, delta)
+
+    def extra(self) -> dict[str, Array]:
+        """For `Weights.extra`."""
+        count, mean, m2 = self.moments
+        return {"obs_count": np.asarray(count), "obs_mean": mean.copy(), "obs_m2": m2.copy()}
+
+    def load(self, extra: dict[str, Array]) -> None:
+        self.moments = (np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())

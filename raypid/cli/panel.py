@@ -1,0 +1,447 @@
+"""What the terminal shows while a run trains: a live panel, plain lines where there is no terminal, or nothing.
+
+All three take the iterations' results by `update`, which is cheap enough to call a hundred times a second: it
+keeps the numbers, and draws only when it is time to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeGuard
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+TRAINING = "episode_reward_mean"
+EVALUATION = "evaluation/episode_reward_mean"
+INTERVAL = "evaluation/episode_reward_ci95"
+
+NAMES = {
+    EVALUATION: "evaluation return",
+    TRAINING: "training return",
+    "time_total_s": "time",
+    "timesteps_total": "steps",
+    "training_iteration": "iterations",
+    "episodes_total": "episodes",
+    "learner_updates_total": "updates",
+}
+COUNTS = frozenset(NAMES) - {EVALUATION, TRAINING}
+
+# timing/<key>: (name, colour, glyph where there are no colours, what to do if it takes most of the time)
+PARTS = {
+    "env": ("environment", "blue", "█", "a faster vectoriser, or a machine with more CPUs"),
+    "inference": ("inference", "cyan", "▓", "more envs per worker, so larger batches"),
+    "transport": ("transport", "magenta", "▒", "longer fragments, so fewer messages"),
+    "learner": ("learner", "green", "▚", "fewer epochs, larger minibatches or a GPU"),
+    "evaluation": ("evaluation", "yellow", "░", "evaluate less often or fewer episodes"),
+    "other": ("other work", "bright_black", "·", "more steps an iteration"),
+}
+
+
+class Progress(Protocol):
+    """What `raypid train` tells about a run while it goes on."""
+
+    def start(self, run_info: Mapping[str, Any]) -> None:
+        """`run_info`: algorithm, env, seed, num_workers, backend, folder; each may be missing."""
+
+    def update(self, result: Mapping[str, Any]) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
+        """Show the last state and the summary, and leave the terminal as it was. A second call does nothing."""
+
+
+def make_progress(stop: Mapping[str, float], quiet: bool, file: IO[str] | None = None) -> Progress:
+    """The panel on a terminal that can show it, plain lines elsewhere (a pipe, TERM=dumb, CI), nothing if quiet."""
+    file = file or sys.stdout
+    if quiet:
+        return Quiet()
+    capable = file.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
+    utf8 = (getattr(file, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    return Panel(stop, file) if capable and utf8 else PlainLines(stop, file)
+
+
+class History:
+    """A series of any length, held as at most 1024 means of equally many neighbours."""
+
+    def __init__(self) -> None:
+        self.means: list[float] = []
+        self._each = 1
+        self._pending: list[float] = []
+
+    def add(self, value: float) -> None:
+        self._pending.append(value)
+        if len(self._pending) < self._each:
+            return
+        self.means.append(sum(self._pending) / self._each)
+        self._pending.clear()
+        if len(self.means) == 1024:
+            self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
+            self._each *= 2
+
+    def sparkline(self, width: int) -> str:
+        """The series in `width` characters or fewer, from its minimum ▁ to its maximum █."""
+        n = len(self.means)
+        width = min(width, n)
+        cuts = [i * n // width for i in range(width + 1)] if width else [0]
+        points = [sum(self.means[a:b]) / (b - a) for a, b in pairwise(cuts)]
+        low, high = min(points, default=0.0), max(points, default=0.0)
+        return "".join("▁▂▃▄▅▆▇█"[int(7.999 * (p - low) / (high - low)) if high > low else 0] for p in points)
+
+
+class State:
+    """The numbers of a run so far."""
+
+    def __init__(self, stop: Mapping[str, float]) -> None:
+        self.stop = dict(stop)
+        self.info: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}
+        self.first: dict[str, float] = {}
+        self.best = math.nan
+        self.history = History()
+        self.lost: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+
+    def update(self, result: Mapping[str, Any]) -> None:
+        """Take in an iteration; what it does not report (an evaluation) keeps its last value."""
+        self.latest.update(result)
+        for key in self.stop:
+            if key not in self.first and known(result.get(key)):
+                self.first[key] = result[key]
+        if known(mean := result.get(TRAINING)):
+            self.history.add(mean)
+        goal = self.latest.get(EVALUATION, mean)
+        if known(goal) and not goal <= self.best:
+            self.best = goal
+        for key, value in result.items():
+            if (key.startswith("lost/") or key.endswith("restarts")) and known(value) and value:
+                name = key.removeprefix("lost/").replace("_", " ")
+                self.lost[name] = max(value, self.lost.get(name, 0))
+        self._add_times(result)
+
+    def _add_times(self, result: Mapping[str, Any]) -> None:
+        parts = {part: result.get(f"timing/{part}") or 0.0 for part in PARTS}
+        total = result.get("time_this_iter_s") or 0.0
+        parts["other"] = max(0.0, total - sum(parts.values()))
+        keep = math.exp(-total / 30)  # so that the shares are those of about the last half minute
+        self._seconds = {part: keep * self._seconds.get(part, 0.0) + seconds for part, seconds in parts.items()}
+
+    def shares(self) -> dict[str, float]:
+        """Part of the time, in [0, 1]; what overlaps (asynchronous runs) is shared out. Empty if nothing is known."""
+        total = sum(self._seconds.values())
+        return {part: seconds / total for part, seconds in self._seconds.items()} if total else {}
+
+    def fraction(self, key: str) -> float:
+        """How far the run is to this stop criterion, in [0, 1]; returns count from the first one seen."""
+        value, target = self.latest.get(key), self.stop[key]
+        if not known(value):
+            return 0.0
+        start = 0.0 if key in COUNTS else self.first[key]
+        if value >= target:
+            return 1.0
+        return max(0.0, (value - start) / (target - start)) if target > start else 0.0
+
+    def title(self) -> str:
+        return " on ".join(str(self.info[key]) for key in ("algorithm", "env") if self.info.get(key))
+
+    def facts(self) -> list[str]:
+        """Seed, workers and backend, folder."""
+        info, workers = self.info, self.info.get("num_workers")
+        facts = [f"seed {info['seed']}"] if info.get("seed") is not None else []
+        if workers is not None:
+            facts.append(f"{workers} worker{'s' * (workers > 1)}" if workers else "one process")
+        if workers and info.get("backend"):
+            facts.append(f"backend {info['backend']}")
+        return facts + ([str(info["folder"])] if info.get("folder") else [])
+
+    def evaluation(self) -> str:
+        half = self.latest.get(INTERVAL)
+        return reading(self.latest.get(EVALUATION)) + (f" ± {reading(half)}" if known(half) else "")
+
+    def losses(self) -> str:
+        return ", ".join(f"{count(value)} {name}" for name, value in self.lost.items())
+
+
+def bottleneck(shares: Mapping[str, float], info: Mapping[str, Any]) -> str:
+    """One line that names what takes most of the time and what to do about it; empty if nothing is known."""
+    ranked = sorted(shares, key=lambda part: -shares[part])
+    if not ranked:
+        return ""
+    top = ranked[0]
+    if shares[top] < 0.4:
+        return "balanced: " + ", ".join(f"{PARTS[part][0]} {shares[part]:.0%}" for part in ranked[:2])
+    name, _, _, advice = PARTS[top]
+    cpus = info.get("num_cpus") or os.cpu_count() or 1
+    if top == "env" and (info.get("num_workers") or 0) < cpus and cpus > 1:
+        advice = f"more workers (--num-workers {cpus:g})"
+    return f"{name} {shares[top]:.0%} of the time: {advice}"
+
+
+class Quiet:
+    """Nothing but messages, and these on stderr."""
+
+    def start(self, run_info: Mapping[str, Any]) -> None: ...
+
+    def update(self, result: Mapping[str, Any]) -> None: ...
+
+    def message(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
+
+
+class PlainLines:
+    """One aligned line about every second; further apart in long runs, so that a night's log can still be read."""
+
+    COLUMNS = ("time", "iteration", "steps", "steps/s", "return", "min", "max", "evaluation")
+    WIDTHS = (8, 10, 8, 8, 9, 9, 9, 18)
+
+    def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None) -> None:
+        self._state = State(stop)
+        self._file = file or sys.stdout
+        self._started = time.monotonic()
+        self._due = 0.0
+        self._unshown = self._stopped = False
+        self._shown_losses = ""
+
+    def start(self, run_info: Mapping[str, Any]) -> None:
+        self._state.info = dict(run_info)
+        self._started = time.monotonic()
+        self._print(", ".join([f"raypid {self._state.title()}", *self._state.facts()]))
+        self._print_row(self.COLUMNS)
+
+    def update(self, result: Mapping[str, Any]) -> None:
+        self._state.update(result)
+        self._unshown = True
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + min(60.0, max(1.0, 0.01 * (now - self._started)))
+            self._print_state()
+
+    def message(self, text: str) -> None:
+        self._print(text)
+
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._unshown:
+            self._print_state()
+        if hint := bottleneck(self._state.shares(), self._state.info):
+            self._print(hint)
+        for line in summary_lines(summary):
+            self._print(line)
+
+    def _print_state(self) -> None:
+        state, latest = self._state, self._state.latest
+        self._unshown = False
+        counts = [count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s")]
+        returns = [reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max")]
+        self._print_row((clock(latest.get("time_total_s")), *counts, *returns, state.evaluation()))
+        if (losses := state.losses()) != self._shown_losses:
+            self._shown_losses = losses
+            self._print(f"lost so far: {losses}")
+
+    def _print_row(self, cells: Sequence[str]) -> None:
+        self._print("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS, strict=True)))
+
+    def _print(self, text: str) -> None:
+        try:
+            print(text, file=self._file, flush=True)
+        except BrokenPipeError:  # the reader (`| head`) has gone: no reason to end hours of training
+            self._file = open(os.devnull, "w")  # noqa: SIM115
+        except UnicodeEncodeError:
+            print(text.replace("±", "+-").encode("ascii", "replace").decode(), file=self._file, flush=True)
+
+
+class Panel:
+    """A panel that stays in place at the end of the terminal, drawn at most five times a second."""
+
+    def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None, console: Console | None = None) -> None:
+        self._state = State(stop)
+        from rich.console import Console
+
+        self._console = console or Console(file=file, highlight=False)
+        self._live: Live | None = None
+        self._due = 0.0
+
+    def start(self, run_info: Mapping[str, Any]) -> None:
+        from rich.live import Live
+
+        self._state.info = dict(run_info)
+        self._live = Live(self.render(), console=self._console, auto_refresh=False, vertical_overflow="crop")
+        atexit.register(self._restore)  # the cursor comes back even if nobody calls stop
+        self._live.start(refresh=True)
+
+    def update(self, result: Mapping[str, Any]) -> None:
+        self._state.update(result)
+        now = time.monotonic()
+        if self._live is not None and now >= self._due:
+            self._live.update(self.render(), refresh=True)
+            done = time.monotonic()
+            self._due = done + max(0.2, 50 * (done - now))  # on a slow terminal too: 2% of the time at most
+
+    def message(self, text: str) -> None:
+        self._console.print(styled(text), soft_wrap=True)
+
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
+        if self._live is None:
+            return
+        try:
+            self._live.update(self.render())
+        finally:
+            self._restore()
+        for line in summary_lines(summary):
+            self.message(line)
+
+    def _restore(self) -> None:
+        live, self._live = self._live, None
+        atexit.unregister(self._restore)
+        if live is not None:
+            live.stop()
+
+    def render(self) -> RenderableType:
+        """The panel now, as wide and as high as the terminal allows."""
+        from rich.box import ROUNDED
+        from rich.panel import Panel as Box
+
+        width = min(self._console.width, 100)
+        sections = [section for section in self._sections(width - 4) if section]
+        room = self._console.height - 3
+        gaps = room >= sum(map(len, sections)) + len(sections) - 1
+        lines = sections[0][:]
+        for section in sections[1:]:
+            lines += ([styled()] if gaps else []) + section
+        title = styled(("raypid ", "bold"), (self._state.title(), "bold cyan"))
+        body = styled("\n").join(lines[: max(room, 1)])
+        body.no_wrap, body.overflow = True, "ellipsis"
+        return Box(body, title=title, title_align="left", box=ROUNDED, width=width, border_style="bright_black")
+
+    def _sections(self, width: int) -> list[list[Text]]:
+        state, latest, room = self._state, self._state.latest, width - 11
+        facts = [styled((line, "bright_black")) for line in flow(state.facts(), width)]
+        if not latest:
+            return [facts, [styled("waiting for the first iteration")]]
+        pace = [f"{count(latest.get('env_steps_per_s'))} steps/s"]
+        for key in ("timesteps_total", "episodes_total", "learner_updates_total"):
+            pace += [f"{count(latest[key])} {NAMES[key]}"] if key in latest else []
+        pace += [f"iteration {count(latest.get('training_iteration'))}", clock(latest.get("time_total_s"))]
+        hint = textwrap.wrap(bottleneck(state.shares(), state.info), room)
+        return [
+            facts,
+            labelled("return", self._returns(room)),
+            labelled("stop at", [self._criterion(key, room) for key in state.stop]),
+            labelled("pace", [styled(line) for line in flow(pace, room)]),
+            labelled("time", self._times(room)) + labelled("bottleneck", [styled((line, "bold")) for line in hint]),
+            labelled("lost", [styled((line, "yellow")) for line in textwrap.wrap(state.losses(), room)]),
+        ]
+
+    def _returns(self, width: int) -> list[Text]:
+        state, latest = self._state, self._state.latest
+        low, high = (reading(latest.get(f"episode_reward_{end}")) for end in ("min", "max"))
+        lines = [styled("training   ", (reading(latest.get(TRAINING)), "bold"), f"   min {low}  max {high}")]
+        best = f"   best {reading(state.best)}"
+        if known(latest.get(EVALUATION)):
+            lines.append(styled("evaluation ", (state.evaluation(), "bold cyan"), best))
+        else:
+            lines[0].append(best)
+        if spark := state.history.sparkline(min(width, 60)):
+            lines.append(styled((spark, "cyan")))
+        return lines
+
+    def _criterion(self, key: str, width: int) -> Text:
+        """Name, value and target, bar, percent."""
+        show = clock if key == "time_total_s" else count if key in COUNTS else reading
+        fraction = self._state.fraction(key)
+        value = f"{show(self._state.latest.get(key)):>7} / {show(self._state.stop[key])}"
+        room = min(30, max(4, width - 18 - 17 - 5))
+        full = int(fraction * room)
+        colour = "green" if fraction >= 1 else "cyan"
+        bar = [("━" * full, colour), ("─" * (room - full), "bright_black")]
+        name = NAMES.get(key, key)
+        return styled(f"{name[:17]:<18}{value:<17}", *bar, f" {math.floor(100 * fraction):>3}%")
+
+    def _times(self, width: int) -> list[Text]:
+        """A bar split by part, and its legend in as many lines as it needs."""
+        shares = {part: share for part, share in self._state.shares().items() if share >= 0.005}
+        if not shares:
+            return []
+        room, plain = min(width, 60), self._console.no_color
+        bar, at, done = styled(), 0, 0.0
+        for part, share in shares.items():
+            done += share
+            end = round(room * done / sum(shares.values()))
+            bar.append((PARTS[part][2] if plain else "█") * (end - at), PARTS[part][1])
+            at = end
+        legend = {f"{PARTS[part][0]} {share:.0%}": PARTS[part][1] for part, share in shares.items()}
+        lines = [styled(line) for line in flow(list(legend), width)]
+        for line in lines:
+            for words, colour in legend.items():
+                line.highlight_words([words], colour)
+        return [bar, *lines]
+
+
+def styled(*parts: str | Text | tuple[str, str]) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*parts)
+
+
+def labelled(label: str, lines: Sequence[Text]) -> list[Text]:
+    return [styled((f"{label if i == 0 else '':<11}", "bright_black"), line) for i, line in enumerate(lines)]
+
+
+def flow(items: Sequence[str], width: int) -> list[str]:
+    """Join items with dots into lines of at most `width`, breaking between items only."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 3 + len(item) <= width:
+            lines[-1] += f" · {item}"
+        else:
+            lines.append(item)
+    return lines
+
+
+def summary_lines(summary: Sequence[tuple[str, str]]) -> list[str]:
+    width = max((len(key) for key, _ in summary), default=0)
+    return [f"{key:<{width}}  {value}" for key, value in summary]
+
+
+def known(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not math.isnan(value)
+
+
+def reading(value: float | None) -> str:
+    """A return: 187.3; a dash if there is none yet."""
+    if value is None or math.isnan(value):
+        return "-"
+    size = abs(value)
+    return count(value) if size >= 1e5 else f"{value:,.0f}" if size >= 1e3 else f"{value:.{1 if size >= 10 else 2}f}"
+
+
+def count(value: float | None) -> str:
+    """1234567 as 1.23M."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
+    return f"{value:,.0f}"
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as m:ss, or h:mm:ss."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

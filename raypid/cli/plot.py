@@ -1,0 +1,36 @@
+"""raypid plot: the learning curves of one or several runs as one picture."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raypid.plots import XAxis
+
+X_AXES: dict[str, XAxis] = {"steps": "timesteps_total", "time": "time_total_s"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "plot",
+        help="draw the learning curves of runs",
+        description="Draw the learning curves of runs in one picture. Runs that differ only in their seed become one "
+        "curve: the median, with a band from the worst seed to the best.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument(
+        "--out", type=Path, default=Path("curves.png"), help="the picture: png, svg or pdf (%(default)s)"
+    )
+    parser.add_argument("--x", choices=tuple(X_AXES), default="steps", help="what runs to the right (%(default)s)")
+    parser.add_argument("--title", help="instead of one made from the runs")
+    parser.set_defaults(main=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Draw; ValueError if a folder holds no run or `--out` is no kind of picture."""
+    from raypid.plots import learning_curve
+
+    print(learning_curve(args.runs, args.out, X_AXES[args.x], title=args.title))
+    return 0

@@ -1,0 +1,343 @@
+"""Settings: a keyword-only dataclass, each field with a docstring; from dicts, files and dotted overrides, checked at once.
+
+`Config` holds what every algorithm shares; an algorithm's own Config inherits from it and lies beside the algorithm.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import functools
+import inspect
+import json
+import math
+import textwrap
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from raypid.registry import did_you_mean
+
+C = TypeVar("C", bound="Settings")
+
+
+class ConfigError(ValueError):
+    """A setting that does not exist or does not fit."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Settings:
+    """Base of dataclasses that users fill in."""
+
+    @classmethod
+    def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+        """Build from a mapping; unknown keys and wrong types are errors with a suggestion."""
+        return cls().replace(values)
+
+    def replace(self: C, values: Mapping[str, Any]) -> C:
+        """A copy with `values` laid over it. Keys may be dotted ("model.hidden"); "-" and "_" are the same.
+
+        Raises:
+            ConfigError: an unknown key (with the nearest ones) or a value that does not fit its type.
+        """
+        changed = copy.copy(self)
+        hints = _type_hints(type(self))
+        for raw_key, value in values.items():
+            key, _, rest = raw_key.replace("-", "_").partition(".")
+            if key not in hints:
+                raise ConfigError(f"Unknown setting {raw_key!r}.{did_you_mean(key, hints)}")
+            current = getattr(changed, key)
+            if isinstance(current, Settings):
+                if rest:
+                    value = {rest: value}
+                if not isinstance(value, Settings):
+                    if not isinstance(value, Mapping):
+                        raise ConfigError(f"{key} takes a mapping such as {{{_example(current)}}}, not {value!r}.")
+                    try:
+                        value = current.replace(value)
+                    except ConfigError as error:
+                        raise ConfigError(f"In {key!r}: {error}") from None
+            elif rest:
+                if not isinstance(current, dict):
+                    raise ConfigError(f"{raw_key!r}: {key} is a single value, it has no {rest!r}.")
+                value = {**current, rest: value}
+            else:
+                value = coerce(key, value, hints[key])
+            setattr(changed, key, value)
+        return changed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values (tuples become lists), fit for JSON where the values are."""
+        plain: dict[str, Any] = {}
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Settings):
+                value = value.to_dict()
+            plain[f.name] = list(value) if isinstance(value, tuple) else copy.copy(value)
+        return plain
+
+
+def _example(settings: Settings) -> str:
+    first = dataclasses.fields(settings)[0].name
+    return f"{first!r}: {getattr(settings, first)!r}"
+
+
+@functools.cache
+def _type_hints(cls: type) -> dict[str, Any]:
+    names = {f.name for f in dataclasses.fields(cls)}
+    return {k: v for k, v in get_type_hints(cls).items() if k in names}
+
+
+def coerce(key: str, value: Any, hint: Any) -> Any:
+    """`value` as the type `hint` says: 3 fits a float, "1e6" and 1e6 fit an int, a list fits a tuple.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    fits, result = _fit(value, hint)
+    if not fits:
+        raise ConfigError(f"{key} takes {describe_type(hint)}, not {value!r} ({type(value).__name__}).")
+    return result
+
+
+def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True, value
+    if origin in (Union, types.UnionType):
+        exact = [a for a in arguments if isinstance(a, type) and type(value) is a]
+        for argument in exact + list(arguments):
+            fits, result = _fit(value, argument)
+            if fits:
+                return True, result
+        return False, value
+    if origin is Literal:
+        return value in arguments, value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            return False, value
+        parts = [_fit(v, arguments[0]) for v in value]
+        return all(p[0] for p in parts), tuple(p[1] for p in parts)
+    if hint is bool or isinstance(value, bool):
+        return hint is bool and isinstance(value, bool), value
+    if hint in (int, float):
+        return _fit_number(value, hint)
+    if hint is type(None):
+        return value is None, None
+    if origin is dict or hint is dict:
+        return isinstance(value, Mapping), dict(value) if isinstance(value, Mapping) else value
+    if isinstance(hint, type):
+        return isinstance(value, hint), value
+    return callable(value), value
+
+
+def _fit_number(value: Any, kind: type) -> tuple[bool, Any]:
+    if isinstance(value, str):  # YAML reads 1e6 as a string
+        try:
+            value = float(value) if not value.lstrip("+-").isdigit() else int(value)
+        except ValueError:
+            return False, value
+    if not isinstance(value, (int, float)) and not hasattr(value, "__index__"):
+        return False, value
+    if kind is float:
+        return True, float(value)
+    if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
+        return False, value
+    return True, int(value)
+
+
+def describe_type(hint: Any) -> str:
+    """A type as users read it: "int or None", "one of 'auto', 'ray'"."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe_type(a) for a in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(a) for a in arguments)
+    if origin is tuple:
+        return f"a list of {describe_type(arguments[0])}"
+    if hint is type(None):
+        return "null"
+    if hint is Any:
+        return "anything"
+    if origin is dict or hint is dict:
+        return "a mapping"
+    return getattr(hint, "__name__", "a function")
+
+
+@functools.cache
+def field_docs(cls: type) -> dict[str, str]:
+    """Field name -> docstring (the string that follows the field in the class body), base classes included."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, body.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                    docs[statement.target.id] = " ".join(str(following.value.value).split())
+    return docs
+
+
+def parse_value(text: str) -> Any:
+    """A command-line value: JSON where it is JSON, otherwise the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def load_file(path: str | Path) -> dict[str, Any]:
+    """A mapping from a JSON or YAML file.
+
+    Raises:
+        ConfigError: no such file, not readable, or no mapping.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"There is no settings file {str(path)!r}.")
+    try:
+        if path.suffix == ".json":
+            values = json.loads(path.read_text())
+        else:
+            import yaml
+
+            values = yaml.safe_load(path.read_text())
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, not {type(values).__name__}.")
+    return values
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelConfig(Settings):
+    """The network. Which one fits a space is chosen by `raypid.nn.catalog` where `network` is auto."""
+
+    network: str = "auto"
+    """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), or the name of a registered torch.nn.Module."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the fully connected layers (after the convolutions, where there are any)."""
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    """Activation of the fully connected layers; convolutions use ReLU."""
+    shared: bool = False
+    """One trunk for policy and value instead of two. Image networks always share their convolutions."""
+    distribution: Literal["auto", "gaussian", "squashed_gaussian", "deterministic"] = "auto"
+    """Distribution of continuous actions; auto is a diagonal Gaussian."""
+    log_std_init: float = 0.0
+    """Initial log standard deviation of a Gaussian."""
+    custom: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments for a registered network."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Config(Settings):
+    """What every algorithm shares."""
+
+    env: Any = None
+    """Environment: an id (CartPole-v1, ALE/Pong-v5), "envpool:Pong-v5", "module:Name", a registered name, a class or a function."""
+    env_config: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+    vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "async"] = "auto"
+    """How a worker steps its environments; auto takes the fastest that fits: the environment's own vector entry point, ALE's, or sync (threads, where environments wait)."""
+    num_workers: int = 0
+    """Rollout workers. 0: everything in this process, without Ray."""
+    num_envs_per_worker: int = 8
+    """Environments that one worker steps side by side."""
+    num_learners: int = 0
+    """0: the learner lives in this process; 1: in an actor of its own (for ray:// and GPU nodes)."""
+    num_cpus: float | None = None
+    """CPUs to start Ray with (default: all)."""
+    num_gpus: float = 0
+    """GPUs of the learner; 0 learns on the CPU."""
+    num_cpus_per_worker: float = 1
+    """CPUs that each rollout worker reserves; fractions are allowed."""
+    backend: Literal["auto", "local", "ray"] = "auto"
+    """auto: ray where num_workers > 0; local runs the same roles in turn in this process, with the same numbers."""
+    address: str | None = None
+    """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); none starts Ray here."""
+    fit: bool = False
+    """Shrink num_workers and num_gpus to what there is, and say so, instead of stopping."""
+    seed: int | None = None
+    """Seed of everything; none draws one (it is written to params.json)."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The network."""
+    device: str = "auto"
+    """Where the learner computes: auto, cpu, cuda, cuda:1. auto: cuda where num_gpus > 0."""
+    kernel: Literal["auto", "numpy", "torch"] = "auto"
+    """How small fully connected networks learn: a hand-written NumPy kernel or torch autograd; auto takes the faster."""
+    num_threads: int = 0
+    """Threads of the learner; 0: all cores of this process."""
+    fragment_length: int = 128
+    """Rows that one call collects from each environment."""
+    batch_size: int = 256
+    """Rows in one gradient step."""
+    lr: float = 3e-4
+    """Learning rate."""
+    gamma: float = 0.99
+    """Discount."""
+    normalize_observations: bool = False
+    """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation)."""
+    normalize_rewards: bool = False
+    """Divide rewards, in the learner, by the running deviation of the discounted return."""
+    reward_scale: float = 1.0
+    """Factor on rewards in the learner; reported returns stay raw."""
+    reward_clip: float | None = None
+    """Clip rewards to [-x, x] in the learner; reported returns stay raw."""
+    frame_stack: int = 1
+    """The policy sees the last k observations."""
+    atari: bool | None = None
+    """Atari preprocessing (84x84 grey, frame skip 4, no-op starts, in ALE's own code); none: yes for ALE/ ids."""
+    action_repeat: int = 1
+    """Repeat each action this many times and add up the rewards."""
+    time_limit: int | None = None
+    """Truncate episodes after this many steps."""
+    observation_noise: float = 0.0
+    """Standard deviation of Gaussian noise that training adds to float observations."""
+    action_noise: float = 0.0
+    """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
+    callbacks: Any = None
+    """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
+    evaluation_interval: int = 0
+    """Training iterations between evaluations; 0: none but the last."""
+    evaluation_num_episodes: int = 10
+    """Episodes of one evaluation."""
+    init_from: str | None = None
+    """Checkpoint, run folder or policy folder whose weights training starts from."""
+    exact_resume: bool = False
+    """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit."""
+    worker_timeout_s: float = 300.0
+    """Seconds that one call of a worker may take before it is killed and replaced."""
+    max_restarts: int = 10
+    """Replaced workers, and rebuilt environments of one worker, after which the run stops with the first traceback."""
+
+    def validate(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ConfigError: a value out of range.
+        """
+        for name, low in _MINIMUM.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} must be at least {low}, not {value!r}.")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ConfigError(f"gamma must lie in [0, 1], not {self.gamma!r}.")
+        if not self.lr > 0:
+            raise ConfigError(f"lr must be above 0, not {self.lr!r}.")
+        if self.num_learners > 1:
+            raise ConfigError(f"num_learners is 0 (in this process) or 1 (an actor of its own), not {self.num_learners!r}.")
+        if self.backend == "local" and self.num_learners:
+            raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
+
+
+_MINIMUM: dict[str, float] = {
+    "num_workers": 0, "num_envs_per_worker": 1, "num_learners": 0, "num_gpus": 0, "num_cpus_per_worker": 0, "num_threads": 0,
+    "fragment_length": 1, "batch_size": 1, "frame_stack": 1, "action_repeat": 1, "time_limit": 1, "observation_noise": 0,
+    "action_noise": 0, "evaluation_interval": 0, "evaluation_num_episodes": 1, "worker_timeout_s": 1e-3, "max_restarts": 0,
+    "reward_clip": 0,
+}  # fmt: skip

@@ -1,0 +1,338 @@
+"""What a run writes while it trains: params.json, result.json, progress.csv and TensorBoard events.
+
+result.json is the record: one JSON object a line, each written whole. The other files are made from the same
+numbers; progress.csv is rebuilt from result.json whenever its columns change or a run resumes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
+from functools import lru_cache
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any, TypeAlias
+
+PARAMS = "params.json"
+RESULTS = "result.json"
+PROGRESS = "progress.csv"
+
+Value: TypeAlias = "int | float | str | None"
+
+
+class RunLogger:
+    """Writes the results of one run into its folder; every `log` is on disk (in the kernel) when it returns.
+
+    Args:
+        folder: made if missing. Where it holds results already, new ones are added to them.
+        tensorboard: also write TensorBoard events, with timesteps_total as their step.
+        resume_iteration: drop the results that come after this iteration, which is the checkpoint's.
+
+    Raises RuntimeError that names the file if something cannot be written (a full disk).
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, tensorboard: bool = True, resume_iteration: int | None = None
+    ) -> None:
+        self.folder = Path(folder)
+        results = self.folder / RESULTS
+        with _explain(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            kept = _repair(results, resume_iteration)
+        self._results = AppendFile(results)
+        self._columns: dict[str, None] = {}
+        self._progress: AppendFile | None = None
+        self._widening_due = 0.0
+        self._widening_owed = False
+        self._tensorboard = tensorboard
+        self._events: EventFile | None = None
+        self._purge_from = 0
+        if kept:
+            self._rewrite_progress()
+            self._purge_from = _step_of(kept) + 1
+
+    def write_params(self, params: Mapping[str, Any]) -> None:
+        """Write params.json in one piece; classes and functions become "module:name"."""
+        text = json.dumps(_plain(params), indent=2, allow_nan=False)
+        _replace(self.folder / PARAMS, (text + "\n").encode())
+
+    def log(self, result: Mapping[str, Any]) -> None:
+        """Add one iteration's numbers; NaN and infinities become null (TensorBoard: no point, CSV: an empty cell)."""
+        row = {key: _scalar(key, value) for key, value in result.items()}
+        self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
+        self._log_progress(row)
+        if self._tensorboard:
+            self._log_events(row)
+
+    def close(self) -> None:
+        if self._widening_owed:
+            self._rewrite_progress()
+        for file in (self._results, self._progress, self._events):
+            if file is not None:
+                file.close()
+
+    def __enter__(self) -> RunLogger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _log_progress(self, row: Mapping[str, Value]) -> None:
+        if not row.keys() <= self._columns.keys():
+            self._widening_owed = True
+            # A rewrite reads the whole run: where new keys keep coming, that may take 2% of the time, no more.
+            started = time.perf_counter()
+            if started >= self._widening_due:
+                self._rewrite_progress()
+                self._widening_due = started + 50 * (time.perf_counter() - started)
+                return
+        assert self._progress is not None
+        self._progress.append(_csv_line(row.get(column) for column in self._columns))
+
+    def _rewrite_progress(self) -> None:
+        """Make progress.csv anew from result.json, with a column for every key so far."""
+        rows = [row for _, row in _lines(self.folder / RESULTS)]
+        self._columns = dict.fromkeys(key for row in rows for key in row)
+        self._widening_owed = False
+        body = b"".join(_csv_line(row.get(column) for column in self._columns) for row in rows)
+        path = self.folder / PROGRESS
+        if self._progress is not None:
+            self._progress.close()
+        _replace(path, _csv_line(self._columns) + body)
+        self._progress = AppendFile(path)
+
+    def _log_events(self, row: Mapping[str, Value]) -> None:
+        if self._events is None:
+            self._events = EventFile(self.folder, purge_from=self._purge_from)
+        scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+        self._events.append(_step_of(row), scalars)
+
+
+def read_results(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The results of a run, finished or not, oldest first; null is read as NaN. ValueError if there are none."""
+    path = Path(folder) / RESULTS
+    if not path.parent.is_dir():
+        raise ValueError(f"no such folder: {path.parent}")
+    if not path.is_file():
+        raise ValueError(f"no {RESULTS} in {path.parent}: give the folder of a run (the --out of `raypid train`)")
+    return [{k: nan if v is None else v for k, v in row.items()} for _, row in _lines(path)]
+
+
+def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings of a run; empty where it has no params.json."""
+    path = Path(folder) / PARAMS
+    try:
+        params = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    return params if isinstance(params, dict) else {}
+
+
+class AppendFile:
+    """A file that grows by whole pieces. Unbuffered, so a piece outlives the process as soon as `append` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _explain(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the run)
+
+    def append(self, piece: bytes) -> None:
+        with _explain(self.path):
+            start = self._file.tell()
+            rest = memoryview(piece)
+            try:
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(start)  # a full disk takes half a line: none is better
+                    self._file.seek(start)
+                raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class EventFile:
+    """TensorBoard scalars: a TFRecord file of Event protocol buffers, encoded here.
+
+    tensorboardX would do the same, but its import takes 1.0 s (it imports torch), a third of a whole CartPole run,
+    and would bring torch into runs that never need it. Field numbers: tensorboard/compat/proto/{event,summary}.proto.
+    """
+
+    def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
+        """Begin a file; TensorBoard then forgets what older files hold from step `purge_from` on (0: nothing)."""
+        from socket import gethostname
+
+        name = f"events.out.tfevents.{time.time():.6f}.{gethostname()}"
+        self._file = AppendFile(folder / name)
+        self._heads: dict[str, bytes] = {}
+        self._append_event(0, b"\x1a" + _sized(b"brain.Event:2"))
+        if purge_from:
+            self._append_event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
+
+    def append(self, step: int, scalars: Mapping[str, int | float]) -> None:
+        values = b"".join([self._head(key) + _FLOAT(_as_float32(value)) for key, value in scalars.items()])
+        self._append_event(step, b"\x2a" + _sized(values))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _head(self, key: str) -> bytes:
+        """All of one Summary.Value but the number: its size, its tag and the key of simple_value."""
+        head = self._heads.get(key)
+        if head is None:
+            tag = b"\x0a" + _sized(key.encode()) + b"\x15"
+            head = self._heads[key] = b"\x0a" + _varint(len(tag) + 4) + tag
+        return head
+
+    def _append_event(self, step: int, what: bytes) -> None:
+        event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + what
+        size = struct.pack("<Q", len(event))
+        self._file.append(b"".join((size, _masked_crc(size), event, _masked_crc(event))))
+
+
+_FLOAT: Callable[[float], bytes] = struct.Struct("<f").pack
+
+
+def _as_float32(value: float) -> float:
+    return min(max(value, -3.4e38), 3.4e38)  # struct refuses what float32 cannot hold
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+@lru_cache(maxsize=1)
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return tuple(table)
+
+
+def _masked_crc(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as TFRecord has it."""
+    table, crc = _crc_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (offset of its end, object) for each whole line; a last line without its newline is not whole."""
+    end = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            end += len(line)
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}, line {number}, is not a JSON object: remove the line to read the others")
+            yield end, row
+
+
+def _repair(path: Path, resume_iteration: int | None) -> dict[str, Any]:
+    """Cut off a half-written line and what comes after the resumed iteration; return the last result that stays."""
+    if not path.exists():
+        return {}
+    size, last = 0, {}
+    for end, row in _lines(path):
+        if resume_iteration is not None and row.get("training_iteration", 0) > resume_iteration:
+            break
+        size, last = end, row
+    os.truncate(path, size)
+    return last
+
+
+def _step_of(row: Mapping[str, Any]) -> int:
+    return int(row.get("timesteps_total") or row.get("training_iteration") or 0)
+
+
+def _scalar(key: str, value: Any) -> Value:
+    """A plain int, finite float, text or None from what a metric may be (NumPy and torch scalars have `item`)."""
+    if not isinstance(value, (int, float, str, type(None))):
+        try:
+            value = value.item()
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            kind = type(value).__name__
+            raise ValueError(f"metric {key!r} is a {kind}: give one number, such as the mean") from None
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    """Settings as JSON has them; what JSON cannot hold is named."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "tolist"):  # NumPy
+        return _plain(value.tolist())
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}:{value.__qualname__}"
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return repr(value)
+
+
+def _csv_line(cells: Any) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that a reader, or a crash, finds the old one or the new one and nothing between."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with _explain(path):
+        try:
+            beside.write_bytes(data)
+            os.replace(beside, path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _explain(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        advice = "Free some space, then resume." if error.errno in (ENOSPC, EDQUOT) else "Is the folder writable?"
+        raise RuntimeError(f"cannot write {path}: {reason}. {advice}") from error

@@ -1,0 +1,259 @@
+"""Action distributions. The arithmetic is written once and serves NumPy arrays (acting) and torch tensors (learning).
+
+Shapes: params [..., P], the network's outputs; log_std [A] for Gaussians, a weight that does not depend on the
+observation; actions canonical: categorical int64 [...], all others [..., A]; log_prob and entropy [...].
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from raypid.nn.spec import ActionLeaf
+
+Tensor = Any
+"""A NumPy array or a torch tensor."""
+
+_LOG_2PI = math.log(2 * math.pi)
+_MASKED = -1e8
+_EDGE = 1 - 1e-6
+
+
+def _xp(x: Tensor) -> Any:
+    return np if isinstance(x, np.ndarray) else sys.modules["torch"]
+
+
+def _log_softmax(x: Tensor) -> Tensor:
+    if not isinstance(x, np.ndarray):
+        return x.log_softmax(-1)
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    """x[..., index]: [..., P] and [...] to [...]."""
+    if isinstance(x, np.ndarray):
+        return np.take_along_axis(x, index[..., None], -1)[..., 0]
+    return x.gather(-1, index[..., None])[..., 0]
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return np.logaddexp(0, x) if isinstance(x, np.ndarray) else sys.modules["torch"].nn.functional.softplus(x)
+
+
+class Distribution(ABC):
+    """Over the action of one leaf."""
+
+    def __init__(self, leaf: ActionLeaf) -> None:
+        self.leaf = leaf
+
+    @abstractmethod
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        """A random action (NumPy)."""
+
+    @abstractmethod
+    def mode(self, params: Tensor) -> Tensor:
+        """The most likely action: what a greedy policy does."""
+
+    @abstractmethod
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor: ...
+
+
+class Categorical(Distribution):
+    """One of n; params are logits."""
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        # argmax of logits + Gumbel noise; the negative log of an exponential is Gumbel
+        noise = rng.standard_exponential(params.shape, dtype=np.float32)
+        return np.argmax(params - np.log(noise + 1e-20), -1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params.argmax(-1)
+
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+        return _gather(_log_softmax(params), action)
+
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+        log_p = _log_softmax(params)
+        return -(_xp(params).exp(log_p) * log_p).sum(-1)
+
+
+class MultiCategorical(Distribution):
+    """Several categoricals side by side."""
+
+    def _parts(self, x: Tensor) -> list[Tensor]:
+        ends = np.cumsum(self.leaf.nvec).tolist()
+        return [x[..., a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        noisy = params - np.log(rng.standard_exponential(params.shape, dtype=np.float32) + 1e-20)
+        return self.mode(noisy)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
+
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+        parts = [_gather(_log_softmax(p), action[..., i]) for i, p in enumerate(self._parts(params))]
+        return sum(parts[1:], parts[0])
+
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+        parts = [Categorical.entropy(self, p, None) for p in self._parts(params)]  # type: ignore[arg-type]
+        return sum(parts[1:], parts[0])
+
+
+class Bernoulli(Distribution):
+    """Independent bits; params are logits."""
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        return (rng.random(params.shape, dtype=np.float32) < 1 / (1 + np.exp(-params))).astype(np.int64)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return (params > 0).astype(np.int64)
+
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+        return -_softplus((1 - 2 * action) * params).sum(-1)
+
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+        p = 1 / (1 + _xp(params).exp(-params))
+        return (_softplus(params) - p * params).sum(-1)
+
+
+class DiagGaussian(Distribution):
+    """Independent normals; params are means, log_std is a weight."""
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        assert log_std is not None
+        return params + np.exp(log_std) * rng.standard_normal(params.shape, dtype=np.float32)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params
+
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+        assert log_std is not None
+        z = (action - params) * _xp(params).exp(-log_std)
+        return -0.5 * (z * z).sum(-1) - log_std.sum() - 0.5 * _LOG_2PI * self.leaf.size
+
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+        assert log_std is not None
+        return params[..., 0] * 0 + (log_std.sum() + 0.5 * (1 + _LOG_2PI) * self.leaf.size)
+
+
+class SquashedGaussian(Distribution):
+    """tanh of a normal: actions in (-1, 1); params are means and raw log deviations (Haarnoja et al. 2018, appendix C)."""
+
+    def _split(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        n = self.leaf.size
+        return params[..., :n], -5 + 3.5 * (_xp(params).tanh(params[..., n:]) + 1)  # log deviation in (-5, 2)
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        mean, log_deviation = self._split(params)
+        u = mean + np.exp(log_deviation) * rng.standard_normal(mean.shape, dtype=np.float32)
+        return np.clip(np.tanh(u), -_EDGE, _EDGE)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return np.tanh(params[..., : self.leaf.size])
+
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+        xp = _xp(params)
+        mean, log_deviation = self._split(params)
+        action = xp.clip(action, -_EDGE, _EDGE)
+        u = 0.5 * (xp.log1p(action) - xp.log1p(-action))
+        z = (u - mean) * xp.exp(-log_deviation)
+        return (-0.5 * z * z - log_deviation - 0.5 * _LOG_2PI - xp.log(1 - action * action)).sum(-1)
+
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+        """The normal's entropy with the squashing's log slope at the mean: exact only for small deviations."""
+        mean, log_deviation = self._split(params)
+        log_slope = 2 * (math.log(2) - mean - _softplus(-2 * mean))
+        return (log_deviation + 0.5 * (1 + _LOG_2PI) + log_slope).sum(-1)
+
+
+class Deterministic(Distribution):
+    """The network's output itself."""
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        return params
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params
+
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+        return params[..., 0] * 0
+
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+        return params[..., 0] * 0
+
+
+_KINDS: dict[str, type[Distribution]] = {
+    "categorical": Categorical,
+    "multi_categorical": MultiCategorical,
+    "bernoulli": Bernoulli,
+    "gaussian": DiagGaussian,
+    "squashed_gaussian": SquashedGaussian,
+    "deterministic": Deterministic,
+}
+
+
+class ActionDistribution:
+    """The distribution over a whole action: of one leaf, or the product over the leaves of a nested action (joint).
+
+    A joint action is {path: canonical leaf}. `mask` [..., A] bool allows choices of the discrete leaves, in their order.
+    """
+
+    def __init__(self, leaves: tuple[ActionLeaf, ...]) -> None:
+        self.leaves = leaves
+        self.parts = [_KINDS[leaf.kind](leaf) for leaf in leaves]
+        self.joint = len(leaves) > 1 or bool(leaves[0].path)
+        self._params = _slices([leaf.num_params for leaf in leaves])
+        self._log_std = _slices([leaf.size if leaf.kind == "gaussian" else 0 for leaf in leaves])
+        self._masks = _slices([leaf.mask_size for leaf in leaves])
+
+    def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits of forbidden choices at -1e8, so that their probability and gradient are 0."""
+        if mask is None:
+            return params
+        xp, columns = _xp(params), []
+        for leaf, where, allowed in zip(self.leaves, self._params, self._masks, strict=True):
+            part = params[..., where]
+            columns.append(xp.where(mask[..., allowed], part, _MASKED) if leaf.mask_size else part)
+        return columns[0] if len(columns) == 1 else xp.concatenate(columns, -1)
+
+    def _each(self, params: Tensor, log_std: Tensor | None) -> list[tuple[Distribution, Tensor, Tensor | None]]:
+        scales = [None if log_std is None else log_std[s] for s in self._log_std]
+        return [(d, params[..., s], scale) for d, s, scale in zip(self.parts, self._params, scales, strict=True)]
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Any:
+        if not self.joint:
+            return self.parts[0].sample(params, log_std, rng)
+        return {d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)}
+
+    def mode(self, params: Tensor) -> Any:
+        if not self.joint:
+            return self.parts[0].mode(params)
+        return {d.leaf.path: d.mode(p) for d, p, _ in self._each(params, None)}
+
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Any) -> Tensor:
+        if not self.joint:
+            return self.parts[0].log_prob(params, log_std, action)
+        assert isinstance(action, Mapping)
+        terms = [d.log_prob(p, s, action[d.leaf.path]) for d, p, s in self._each(params, log_std)]
+        return sum(terms[1:], terms[0])
+
+    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+        if not self.joint:
+            return self.parts[0].entropy(params, log_std)
+        terms = [d.entropy(p, s) for d, p, s in self._each(params, log_std)]
+        return sum(terms[1:], terms[0])
+
+
+def _slices(sizes: list[int]) -> list[slice]:
+    ends = np.cumsum(sizes).tolist()
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]

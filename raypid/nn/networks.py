@@ -1,0 +1,272 @@
+"""Torch networks: what NetworkSpec describes, as modules whose parameters are views of one flat tensor.
+
+Axes: N rows; D vector inputs; C, H, W image; P distribution parameters; K trunks (2: policy and value, 1: shared).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raypid.nn.pipeline import Inputs
+from raypid.nn.small import initial_mlp
+from raypid.nn.spec import NetworkSpec
+from raypid.registry import NETWORKS
+from raypid.types import Array, flat_views
+
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
+ImageShape = tuple[int, int, int]
+
+
+class TorchInputs:
+    """Inputs as tensors on one device: vector [N, D] float32, images {path: [N, C, H, W]} as stored, mask [N, A] or None."""
+
+    def __init__(self, inputs: Inputs, device: torch.device) -> None:
+        def move(x: Array) -> Tensor:
+            x = x if x.flags.writeable and x.flags.c_contiguous else x.copy()
+            return torch.from_numpy(x).to(device, non_blocking=True)
+
+        self.vector = move(inputs.vector)
+        self.images = {k: move(v) for k, v in inputs.images.items()}
+        self.mask = None if inputs.mask is None else move(inputs.mask)
+
+    def take(self, rows: Tensor) -> TorchInputs:
+        taken = object.__new__(TorchInputs)
+        taken.vector = self.vector[rows]
+        taken.images = {k: v[rows] for k, v in self.images.items()}
+        taken.mask = None if self.mask is None else self.mask[rows]
+        return taken
+
+
+class TwinMLP(nn.Module):
+    """Fully connected trunks and the two heads; the same table of weights as `small.SmallNetwork`."""
+
+    def __init__(self, spec: NetworkSpec, num_inputs: int, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.spec = spec
+        self.table = spec.mlp_table(num_inputs)
+        self.activation = _ACTIVATIONS[spec.activation]
+        self.weights = nn.ParameterDict()
+        for name, view in flat_views(initial_mlp(spec, num_inputs, rng), self.table).items():
+            self.weights[name.replace(".", "/")] = nn.Parameter(torch.from_numpy(view.copy()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [N, D] to params [N, P] and value [N]."""
+        w = self.weights
+        h = x.expand(self.spec.num_trunks, *x.shape)
+        for i in range(len(self.spec.hidden)):
+            h = self.activation(torch.baddbmm(w[f"trunk/{i}/bias"], h, w[f"trunk/{i}/weight"]))
+        params = torch.addmm(w["policy/bias"], h[0], w["policy/weight"])
+        value = torch.addmm(w["value/bias"], h[-1], w["value/weight"])
+        return params, value[:, 0]
+
+
+def _conv(in_channels: int, out_channels: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
+    conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding)
+    nn.init.orthogonal_(conv.weight, math.sqrt(2))
+    nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+    return conv
+
+
+class NatureEncoder(nn.Sequential):
+    """Convolutions of Mnih et al. 2015 for images of 64 and more pixels a side; smaller strides for smaller images."""
+
+    def __init__(self, shape: ImageShape) -> None:
+        c, side = shape[0], min(shape[1:])
+        if side >= 36:
+            layers = [(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)]
+        elif side >= 16:
+            layers = [(32, 4, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1)]
+        else:
+            layers = [(32, 3, 1, 1), (32, 3, 1, 1)]
+        modules: list[nn.Module] = []
+        for width, kernel, stride, padding in layers:
+            modules += [_conv(c, width, kernel, stride, padding), nn.ReLU()]
+            c = width
+        super().__init__(*modules, nn.Flatten())
+
+
+class _Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = _conv(width, width, 3, 1, 1), _conv(width, width, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(torch.relu(self.first(torch.relu(x))))
+
+
+class ResNetEncoder(nn.Sequential):
+    """The deep residual encoder of Espeholt et al. 2018 (figure 3), without its LSTM."""
+
+    def __init__(self, shape: ImageShape) -> None:
+        modules: list[nn.Module] = []
+        c = shape[0]
+        for width in (16, 32, 32):
+            modules += [_conv(c, width, 3, 1, 1), nn.MaxPool2d(3, 2, 1), _Residual(width), _Residual(width)]
+            c = width
+        super().__init__(*modules, nn.ReLU(), nn.Flatten())
+
+
+class ImageNetwork(nn.Module):
+    """One convolutional encoder for each image, joined with the vector, below fully connected trunks."""
+
+    encoder: type[nn.Module] = NatureEncoder
+
+    def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
+        self.paths = [path for path, _ in spec.pipeline.images]
+        self.encoders = nn.ModuleList(self.encoder(shape) for _, shape in spec.pipeline.images)
+        with torch.no_grad():
+            width = sum(e(torch.zeros(1, *shape)).shape[1] for e, (_, shape) in zip(self.encoders, spec.pipeline.images, strict=True))
+        self.mlp = TwinMLP(spec, width + spec.pipeline.vector_size, rng)
+
+    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+        parts = [e(inputs.images[p].float() * self.scales[p]) for e, p in zip(self.encoders, self.paths, strict=True)]
+        return self.mlp(torch.cat([*parts, inputs.vector], 1))
+
+
+class NatureCNN(ImageNetwork):
+    encoder = NatureEncoder
+
+
+class ImpalaResNet(ImageNetwork):
+    encoder = ResNetEncoder
+
+
+class VectorNetwork(nn.Module):
+    """Trunks on the vector alone."""
+
+    def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.mlp = TwinMLP(spec, spec.pipeline.vector_size, rng)
+
+    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+        return self.mlp(inputs.vector)
+
+
+class CustomNetwork(nn.Module):
+    """A user's module. It is called with the vector [N, D] where the observation has no image, with the image
+    [N, C, H, W] (float, scaled) where it is one image, else with {"vector": ..., path: image, ...}.
+
+    Built as `Class(spec, **model.custom)`, or `Class(**model.custom)` where its signature has no `spec`. It returns
+    (params [N, P], value [N]), or features [N, F], to which the two heads are added.
+    """
+
+    def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.spec = spec
+        self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
+        cls = NETWORKS.get(spec.network)
+        self.module = _construct(cls, spec)
+        self.heads: TwinMLP | None = None
+        out = self._call(_example_inputs(spec))
+        if isinstance(out, Tensor):
+            heads = NetworkSpec(**{**_shallow(spec), "hidden": (), "shared": True})
+            self.heads = TwinMLP(heads, out.shape[-1], rng)
+        elif not (isinstance(out, tuple) and len(out) == 2 and out[0].shape[-1] == spec.num_outputs):
+            raise ValueError(
+                f"Network {spec.network!r} must return features [N, F], or (params [N, {spec.num_outputs}], value [N]); "
+                f"it returned {_describe(out)}."
+            )
+        elif spec.num_log_std:
+            self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
+
+    def _call(self, inputs: TorchInputs) -> Any:
+        images = {p: x.float() * self.scales[p] for p, x in inputs.images.items()}
+        if not images:
+            return self.module(inputs.vector)
+        if len(images) == 1 and not inputs.vector.shape[-1]:
+            return self.module(next(iter(images.values())))
+        return self.module({"vector": inputs.vector, **images})
+
+    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+        out = self._call(inputs)
+        if self.heads is not None:
+            return self.heads(out)
+        params, value = out
+        return params, value[:, 0] if value.ndim == 2 else value
+
+
+def _shallow(spec: NetworkSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+
+
+def _describe(out: Any) -> str:
+    if isinstance(out, (tuple, list)):
+        return "(" + ", ".join(_describe(o) for o in out) + ")"
+    return f"a tensor {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+
+
+def _construct(cls: Any, spec: NetworkSpec) -> nn.Module:
+    import inspect
+
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise ValueError(f"Network {spec.network!r} must be a torch.nn.Module class, not {cls!r}.")
+    parameters = inspect.signature(cls).parameters
+    module = cls(spec, **spec.custom) if "spec" in parameters else cls(**spec.custom)
+    return module
+
+
+def _example_inputs(spec: NetworkSpec) -> TorchInputs:
+    images = {p: np.zeros((2, *shape), np.float32) for p, shape in spec.pipeline.images}
+    return TorchInputs(Inputs(np.zeros((2, spec.pipeline.vector_size), np.float32), images), torch.device("cpu"))
+
+
+class TorchNetwork:
+    """A module with its parameters in one flat tensor [P] (`flat`) and their gradients in another (`gradient`).
+
+    `table` names the parts. On a CPU `numpy()` shares memory with the tensor.
+    """
+
+    def __init__(self, spec: NetworkSpec, seed: int = 0, device: str = "cpu") -> None:
+        self.spec, self.device = spec, torch.device(device)
+        rng = np.random.default_rng(seed)
+        kinds = {"mlp": VectorNetwork, "cnn": NatureCNN, "resnet": ImpalaResNet}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.module = kinds.get(spec.network, CustomNetwork)(spec, rng)
+        self.module.to(self.device)
+        named = [(_plain(name), p) for name, p in self.module.named_parameters()]
+        self.table = tuple((name, tuple(p.shape)) for name, p in named)
+        self.flat = torch.cat([p.detach().reshape(-1) for _, p in named])
+        self.gradient = torch.zeros_like(self.flat)
+        self.gradients = flat_views(self.gradient, self.table)
+        for (name, p), view in zip(named, flat_views(self.flat, self.table).values(), strict=True):
+            p.data = view
+            p.grad = self.gradients[name]
+        self.log_std = dict(named).get("log_std")
+
+    def load(self, flat: Array) -> None:
+        """Copy weights [P] in."""
+        with torch.no_grad():
+            self.flat.copy_(torch.from_numpy(np.array(flat)))
+
+    def numpy(self) -> Array:
+        return self.flat.detach().cpu().numpy()
+
+    def __call__(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+        """params [N, P] and value [N]."""
+        return self.module(inputs)
+
+    def policy(self, inputs: Inputs) -> tuple[Array, Array]:
+        """Distribution parameters [N, P] and values [N], as NumPy: how a worker acts."""
+        with torch.inference_mode():
+            params, value = self(TorchInputs(inputs, self.device))
+        return params.cpu().numpy(), value.cpu().numpy()
+
+    def value(self, inputs: Inputs) -> Array:
+        """State values [N], as NumPy."""
+        return self.policy(inputs)[1]
+
+
+def _plain(name: str) -> str:
+    """ "mlp.weights.trunk/0/weight" -> "trunk.0.weight": the names of `mlp_table`."""
+    for prefix in ("mlp.weights.", "heads.weights."):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).replace("/", ".")
+    return name

@@ -1,0 +1,183 @@
+"""From raw observations to network inputs: flatten, one-hot, normalise, stack frames. One code for workers, learner and deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raypid.nn.spec import Leaf, PipelineSpec
+from raypid.ops.normalizer import Moments, scale_of
+from raypid.types import Array, Tree, tree_map
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What a network takes: vector [N, D] float32, images {path: [N, C, H, W]}, mask [N, A] bool or None. N may be [T, B]."""
+
+    vector: Array
+    images: dict[str, Array]
+    mask: Array | None = None
+
+    def take(self, rows: Array) -> Inputs:
+        mask = None if self.mask is None else self.mask[rows]
+        return Inputs(self.vector[rows], {k: v[rows] for k, v in self.images.items()}, mask)
+
+    def flatten(self) -> Inputs:
+        """[T, B, *] to [T * B, *]."""
+
+        def merge(a: Array) -> Array:
+            return a.reshape(-1, *a.shape[2:])
+
+        mask = None if self.mask is None else merge(self.mask)
+        return Inputs(merge(self.vector), {k: merge(v) for k, v in self.images.items()}, mask)
+
+
+def _get(obs: Any, path: str) -> Array:
+    for key in path.split("/") if path else ():
+        obs = obs[key]
+    return obs
+
+
+class Pipeline:
+    """Applies a PipelineSpec. Its moments come with the weights (`load`) and stay as they are until the next."""
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        self.spec = spec
+        self._images = [leaf for leaf in spec.leaves if leaf.kind == "image"]
+        self._rest = [leaf for leaf in spec.leaves if leaf.kind != "image"]
+        self.normalized_size = sum(leaf.width for leaf in self._rest if leaf.kind == "vector")
+        self._mean = np.zeros(self.normalized_size, np.float32)
+        self._scale = np.ones(self.normalized_size, np.float32)
+
+    def load(self, moments: Moments) -> None:
+        self._mean, self._scale = scale_of(moments)
+
+    # -- one frame -----------------------------------------------------------------------------------------------
+
+    def _vector(self, obs: Tree, leaf: Leaf, lead: tuple[int, ...]) -> Array:
+        x = np.asarray(_get(obs, leaf.path))
+        if leaf.kind == "vector":
+            x = x.reshape(*lead, leaf.width).astype(np.float32, copy=False)
+            return x if leaf.scale == 1 else x * np.float32(leaf.scale)
+        index = x.reshape(*lead, len(leaf.nvec)) - np.asarray(leaf.start)
+        index = index + np.concatenate([[0], np.cumsum(leaf.nvec)[:-1]]).astype(np.int64)
+        encoded = np.zeros((*lead, leaf.width), np.float32)
+        np.put_along_axis(encoded, index, 1.0, -1)
+        return encoded
+
+    def raw_vector(self, obs: Tree) -> Array:
+        """The elements that are normalised, before normalising: [..., D]."""
+        lead = self._lead(obs)
+        parts = [self._vector(obs, leaf, lead) for leaf in self._rest if leaf.kind == "vector"]
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros((*lead, 0), np.float32)], -1)
+
+    def _lead(self, obs: Tree) -> tuple[int, ...]:
+        leaf = self.spec.leaves[0]
+        x = _get(obs, leaf.path)
+        return x.shape[: x.ndim - len(leaf.shape)]
+
+    def _frame(self, obs: Tree) -> tuple[Array, dict[str, Array]]:
+        """vector [..., D] (normalised elements first) and images [..., C, H, W] of single frames."""
+        lead = self._lead(obs)
+        x = self.raw_vector(obs)
+        if self.spec.normalize and self.normalized_size:
+            x = (x - self._mean) * self._scale
+            np.clip(x, -self.spec.clip, self.spec.clip, out=x)
+        encoded = [self._vector(obs, leaf, lead) for leaf in self._rest if leaf.kind != "vector"]
+        if encoded:
+            x = np.concatenate([x, *encoded], -1)
+        images = {}
+        for leaf in self._images:
+            image = _get(obs, leaf.path)
+            if leaf.channels_last:
+                image = np.moveaxis(image, -1, -3)
+            images[leaf.path] = image.reshape(*lead, *leaf.image_shape)
+        return x, images
+
+    # -- frame stacks --------------------------------------------------------------------------------------------
+
+    def initial_state(self, num_streams: int) -> Tree | None:
+        """Earlier frames [B, k - 1, *] of every leaf, or None without stacking."""
+        if self.spec.frame_stack == 1:
+            return None
+        lead = (num_streams, self.spec.frame_stack - 1)
+        return nest({leaf.path: np.zeros((*lead, *leaf.shape), leaf.dtype) for leaf in self.spec.leaves})
+
+    def push(self, obs: Tree, state: Tree, first: Array) -> Tree:
+        """Stacks [B, k, *], oldest frame first. Where `first` [B], the stack is filled with obs [B, *]."""
+
+        def one(old: Array, x: Array) -> Array:
+            stack = np.concatenate([old, x[:, None].astype(old.dtype, copy=False)], 1)
+            if first.any():
+                stack[first] = x[first][:, None]
+            return stack
+
+        return tree_map(one, state, _select(obs, state))
+
+    # -- what policies and learners call ------------------------------------------------------------------------
+
+    def step(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
+        """Inputs [B, *] for one step of B streams, and the next state."""
+        mask = self._mask(obs)
+        if state is None:
+            vector, images = self._frame(obs)
+            return Inputs(vector, images, mask), None
+        stack = self.push(obs, state, first)
+        return self._merge(stack, mask), tree_map(lambda s: s[:, 1:], stack)
+
+    def sequence(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
+        """Inputs [T, B, *] for a fragment with obs [T, B, *], first [T, B]; and the stacks [T, B, k, *] (None without)."""
+        if state is None:
+            vector, images = self._frame(obs)
+            return Inputs(vector, images, self._mask(obs)), None
+        stacks = []
+        for t in range(len(first)):
+            stack = self.push(tree_map(lambda x, t=t: x[t], obs), state, first[t])
+            state = tree_map(lambda s: s[:, 1:], stack)
+            stacks.append(stack)
+        stacked = tree_map(lambda *s: np.stack(s), stacks[0], *stacks[1:])
+        return self._merge(stacked, self._mask(obs)), stacked
+
+    def after(self, obs: Tree, stacks: Tree | None, t: Array, b: Array) -> Inputs:
+        """Inputs [K, *] for true last observations obs [K, *] that follow rows (t, b) of `stacks` (from `sequence`)."""
+        if stacks is None:
+            vector, images = self._frame(obs)
+            return Inputs(vector, images, self._mask(obs))
+        previous = tree_map(lambda s: s[t, b][:, 1:], stacks)
+        return self._merge(self.push(obs, previous, np.zeros(len(t), bool)), self._mask(obs))
+
+    def _merge(self, stack: Tree, mask: Array | None) -> Inputs:
+        vector, images = self._frame(stack)  # [..., k, D], [..., k, C, H, W]
+        vector = vector.reshape(*vector.shape[:-2], -1)
+        images = {p: x.reshape(*x.shape[:-4], -1, *x.shape[-2:]) for p, x in images.items()}
+        return Inputs(vector, images, mask)
+
+    def _mask(self, obs: Tree) -> Array | None:
+        if not self.spec.mask_size:
+            return None
+        assert isinstance(obs, Mapping)
+        return np.asarray(obs["action_mask"]).astype(bool)
+
+
+def nest(flat: Mapping[str, Any]) -> Any:
+    """The tree behind {path: leaf}; the inverse of `tree_leaves`."""
+    if list(flat) == [""]:
+        return flat[""]
+    nested: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, last = path.split("/")
+        place = nested
+        for key in parents:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return nested
+
+
+def _select(tree: Any, like: Any) -> Any:
+    """The part of `tree` that has the structure of `like` (without the action mask)."""
+    if isinstance(like, Mapping):
+        return {k: _select(tree[k], v) for k, v in like.items()}
+    return tree

@@ -1,0 +1,238 @@
+"""Acting: from raw observations to actions, with the pipeline inside. The same object acts in workers, evaluation and deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from raypid.nn.distributions import ActionDistribution
+from raypid.nn.pipeline import Inputs, Pipeline, nest
+from raypid.nn.small import SmallNetwork
+from raypid.nn.spec import ActionLeaf, NetworkSpec
+from raypid.types import Array, Trajectory, Tree, Weights, tree_leaves, tree_map
+
+
+class Policy(Protocol):
+    """What rollout workers and evaluators act with."""
+
+    def initial_state(self, num_streams: int) -> Tree | None: ...
+
+    def act(
+        self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
+    ) -> tuple[Tree, Tree | None, dict[str, Array]]:
+        """obs [B, *] raw, first [B] -> (canonical action [B, *], next state, behaviour)."""
+
+    def complete(self, trajectory: Trajectory) -> None:
+        """Add what is cheaper for a whole fragment than step by step: log_prob and value."""
+
+    def to_env(self, action: Tree) -> Tree:
+        """Canonical actions [B, *] as the environment takes them."""
+
+    def load(self, weights: Weights) -> None: ...
+
+
+class ActionMap:
+    """From canonical actions to the environment's: bounds, offsets, shapes."""
+
+    def __init__(self, leaves: tuple[ActionLeaf, ...]) -> None:
+        self.leaves = leaves
+        self.joint = len(leaves) > 1 or bool(leaves[0].path)
+        self._bounds = [_bounds(leaf) if leaf.low else None for leaf in leaves]
+
+    def __call__(self, action: Any) -> Any:
+        if not self.joint:
+            return self._leaf(0, action)
+        return nest({leaf.path: self._leaf(i, action[leaf.path]) for i, leaf in enumerate(self.leaves)})
+
+    def _leaf(self, i: int, action: Array) -> Array:
+        leaf, bounds = self.leaves[i], self._bounds[i]
+        if leaf.kind == "categorical":
+            return action + leaf.start[0] if leaf.start[0] else action
+        if bounds is None:
+            offset = np.asarray(leaf.start, np.int64) if leaf.start else 0
+            return (action + offset).reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
+        low, high, center, half = bounds
+        out = np.clip(action * half + center, low, high)
+        if np.issubdtype(np.dtype(leaf.dtype), np.integer):
+            out = np.rint(out)
+        return out.reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
+
+
+def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
+    """low, high, centre and half range, float32 [A]; an element without both bounds is not scaled."""
+    low, high = np.asarray(leaf.low, np.float64), np.asarray(leaf.high, np.float64)
+    both = np.isfinite(low) & np.isfinite(high)
+    with np.errstate(invalid="ignore"):
+        center = np.where(both, (low + high) / 2, 0.0)
+        half = np.where(both, (high - low) / 2, 1.0)
+    return low.astype(np.float32), high.astype(np.float32), center.astype(np.float32), half.astype(np.float32)
+
+
+class ActorCriticPolicy:
+    """Policy over a network with a value: NumPy for fully connected networks, torch for the others."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        self.spec = spec
+        self.pipeline = Pipeline(spec.pipeline)
+        self.distribution = ActionDistribution(spec.actions)
+        self.to_env = ActionMap(spec.actions)
+        self.version = -1
+        self.network: Any = None
+
+    def initial_state(self, num_streams: int) -> Tree | None:
+        return self.pipeline.initial_state(num_streams)
+
+    def load(self, weights: Weights) -> None:
+        """Take weights over (they are not copied for NumPy networks)."""
+        if self.network is None:
+            self.network = _acting_network(self.spec, weights)
+        else:
+            self.network.load(weights.flat)
+        self._log_std = None if self.network.log_std is None else _as_numpy(self.network.log_std)
+        if self.spec.pipeline.normalize:
+            extra = weights.extra
+            self.pipeline.load((np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
+        self.version = weights.version
+
+    def act(
+        self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
+    ) -> tuple[Tree, Tree | None, dict[str, Array]]:
+        inputs, state = self.pipeline.step(obs, state, first)
+        params, value = self.network.policy(inputs)
+        params = self.distribution.masked(params, inputs.mask)
+        action = self.distribution.sample(params, self._log_std, rng) if explore else self.distribution.mode(params)
+        return action, state, {"params": params} if value is None else {"params": params, "value": value}
+
+    def complete(self, trajectory: Trajectory) -> None:
+        """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
+        t, behaviour = trajectory, trajectory.behaviour
+        params = behaviour.pop("params")
+        behaviour["log_prob"] = self.distribution.log_prob(params, self._log_std, t.action).astype(np.float32, copy=False)
+        inputs, stacks = self.pipeline.sequence(t.obs, t.state, t.first)
+        if "value" in behaviour:  # came with the actions: only the row after the last is missing
+            last = self.network.value(_row(inputs, -1))
+            behaviour["value"] = np.concatenate([behaviour["value"], last[None]])
+        else:
+            behaviour["value"] = self.network.value(inputs.flatten()).reshape(t.first.shape)
+        if t.final is not None:
+            after = self.pipeline.after(t.final.obs, stacks, t.final.t, t.final.b)
+            behaviour["final_value"] = self.network.value(after)
+
+
+def _row(inputs: Inputs, t: int) -> Inputs:
+    mask = None if inputs.mask is None else inputs.mask[t]
+    return Inputs(inputs.vector[t], {k: v[t] for k, v in inputs.images.items()}, mask)
+
+
+def _acting_network(spec: NetworkSpec, weights: Weights) -> Any:
+    if spec.torch_free:
+        return SmallNetwork(spec, weights.flat)
+    import torch
+
+    from raypid.nn.networks import TorchNetwork
+
+    torch.set_num_threads(1)
+    network = TorchNetwork(spec)
+    network.load(weights.flat)
+    return network
+
+
+def _as_numpy(x: Any) -> Array:
+    return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
+
+
+class DeployedPolicy:
+    """A trained policy by itself: `act(obs)` takes what the environment gives and returns what it takes.
+
+    One observation or a batch with a leading axis; frame-stack state is kept between calls (`reset` clears it).
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, seed: int | None = None) -> None:
+        self.policy, self.rng = policy, np.random.default_rng(seed)
+        self.reset()
+
+    def reset(self, mask: Array | None = None) -> None:
+        """Begin new episodes: all of them, or where mask [B] bool is true."""
+        if mask is None:
+            self._state: Any = None
+            self._first: Array | None = None
+        else:
+            self._first = np.asarray(mask, bool)
+
+    def act(self, obs: Any, *, explore: bool = False) -> Any:
+        """Environment action for obs [*], or actions for obs [B, *]; greedy unless `explore`.
+
+        Raises:
+            ValueError: the observation does not have the shape that the policy was trained with.
+        """
+        tree = _as_tree(obs)
+        single = self._is_single(tree)
+        batch = tree_map(lambda x: x[None], tree) if single else tree
+        num = len(next(leaf for _, leaf in tree_leaves(batch)))
+        if self._first is None or len(self._first) != num:
+            self._state, self._first = self.policy.initial_state(num), np.ones(num, bool)
+        action, self._state, _ = self.policy.act(batch, self._state, self._first, self.rng, explore=explore)
+        self._first = np.zeros(num, bool)
+        env_action = self.policy.to_env(action)
+        return tree_map(_scalar, env_action) if single else env_action
+
+    def _is_single(self, tree: Any) -> bool:
+        leaves = dict(tree_leaves(tree))
+        for leaf in self.policy.spec.pipeline.leaves:
+            if leaf.path not in leaves:
+                raise ValueError(f"The observation lacks {leaf.path!r}; it has {sorted(leaves)}.")
+            shape = leaves[leaf.path].shape
+            if shape == leaf.shape:
+                return True
+            if shape[1:] != leaf.shape:
+                raise ValueError(f"The observation {leaf.path!r} has shape {shape}; this policy takes {leaf.shape} or a batch of it.")
+        return False
+
+
+def _scalar(x: Array) -> Any:
+    return x[0].item() if x[0].ndim == 0 else x[0]
+
+
+def _as_tree(obs: Any) -> Any:
+    if isinstance(obs, Mapping):
+        return {k: _as_tree(v) for k, v in obs.items()}
+    if isinstance(obs, tuple):
+        return {str(i): _as_tree(v) for i, v in enumerate(obs)}
+    return np.asarray(obs)
+
+
+def save_policy(folder: Path, spec: NetworkSpec, weights: Weights, info: Mapping[str, Any] | None = None) -> None:
+    """Write a self-contained policy: pipeline, normaliser, network and action scaling. `info` goes along (environment, scores)."""
+    from raypid.checkpoint import write_policy
+
+    table = [[name, list(shape)] for name, shape in weights.table]
+    arrays = {"flat": weights.flat, **{f"extra/{k}": np.asarray(v) for k, v in weights.extra.items()}}
+    write_policy(folder, {"network": spec.to_dict(), "table": table, "version": weights.version, "info": dict(info or {})}, arrays)
+
+
+def read_policy_weights(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any]]:
+    """What `save_policy` wrote."""
+    from raypid.checkpoint import read_policy
+
+    values, arrays = read_policy(folder)
+    spec = NetworkSpec.from_dict(values["network"])
+    extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
+    table = tuple((name, tuple(shape)) for name, shape in values["table"])
+    return spec, Weights(int(values["version"]), arrays["flat"], table, extra), values["info"]
+
+
+def load_policy(path: str | Path, seed: int | None = None) -> DeployedPolicy:
+    """The policy of a run folder, a checkpoint, or a policy folder. Needs neither Ray nor, for fully connected networks, torch.
+
+    Raises:
+        ValueError: nothing there that can be loaded, or it is damaged.
+    """
+    from raypid.checkpoint import find_policy
+
+    spec, weights, _ = read_policy_weights(find_policy(Path(path)))
+    policy = ActorCriticPolicy(spec)
+    policy.load(weights)
+    return DeployedPolicy(policy, seed)

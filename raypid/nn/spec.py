@@ -1,0 +1,165 @@
+"""What a network sees, computes and chooses, as plain data: it travels to workers and into policy folders, without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+ActionKind = str  # "categorical", "gaussian", "squashed_gaussian", "deterministic", "multi_categorical", "bernoulli"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leaf:
+    """One array of an observation."""
+
+    path: str
+    """Place in a nested observation, "/" between the keys; "" where the observation is one array."""
+    kind: str
+    """vector (flattened), image, discrete (one-hot) or multi_discrete (one-hot each)."""
+    shape: tuple[int, ...]
+    """Of one observation."""
+    nvec: tuple[int, ...] = ()
+    """Number of values of each discrete element."""
+    start: tuple[int, ...] = ()
+    """Smallest value of each discrete element."""
+    dtype: str = "float32"
+    channels_last: bool = False
+    scale: float = 1.0
+    """Factor on image values: 1/255 for uint8."""
+
+    @property
+    def width(self) -> int:
+        """Elements that it adds to the vector."""
+        if self.kind == "image":
+            return 0
+        return sum(self.nvec) if self.nvec else int(np.prod(self.shape))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of one frame."""
+        if len(self.shape) == 2:
+            return (1, *self.shape)  # type: ignore[return-value]
+        c, h, w = (self.shape[2], *self.shape[:2]) if self.channels_last else self.shape
+        return c, h, w
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionLeaf:
+    """One array of an action and its distribution."""
+
+    path: str
+    kind: ActionKind
+    shape: tuple[int, ...]
+    """Of one environment action."""
+    nvec: tuple[int, ...] = ()
+    """Choices of each discrete element."""
+    start: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    """Bounds of each element of a Box, flattened; infinite where there are none."""
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Elements of one canonical action: the whole Box flattened, or one number for each discrete element."""
+        return int(np.prod(self.shape, dtype=int))
+
+    @property
+    def num_params(self) -> int:
+        """Distribution parameters that the network's head puts out (a Gaussian's log_std is a weight of its own)."""
+        if self.kind in ("categorical", "multi_categorical"):
+            return sum(self.nvec)
+        return 2 * self.size if self.kind == "squashed_gaussian" else self.size
+
+    @property
+    def mask_size(self) -> int:
+        return sum(self.nvec)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineSpec:
+    """From a raw observation to the network's inputs."""
+
+    leaves: tuple[Leaf, ...]
+    frame_stack: int = 1
+    normalize: bool = False
+    clip: float = 10.0
+    """Normalised elements are clipped to [-clip, clip]."""
+    mask_size: int = 0
+    """Elements of the observation's `action_mask`; 0 where it has none."""
+
+    @property
+    def vector_size(self) -> int:
+        """Width of the network's vector input, stack included."""
+        return self.frame_stack * sum(leaf.width for leaf in self.leaves)
+
+    @property
+    def images(self) -> tuple[tuple[str, tuple[int, int, int]], ...]:
+        """(path, (channels, height, width)) of each image input, stack included."""
+        stacked = ((leaf.path, leaf.image_shape) for leaf in self.leaves if leaf.kind == "image")
+        return tuple((path, (self.frame_stack * c, h, w)) for path, (c, h, w) in stacked)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkSpec:
+    """A policy and value network with everything around it: pipeline, trunk, action distribution."""
+
+    pipeline: PipelineSpec
+    actions: tuple[ActionLeaf, ...]
+    network: str = "mlp"
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    shared: bool = False
+    log_std_init: float = 0.0
+    custom: dict[str, Any] = field(default_factory=dict)
+    target: str = ""
+    """"module:Name" of a registered network class, so that a saved policy finds it again."""
+
+    @property
+    def torch_free(self) -> bool:
+        """Whether workers can act with NumPy alone."""
+        return self.network == "mlp"
+
+    @property
+    def num_outputs(self) -> int:
+        return sum(a.num_params for a in self.actions)
+
+    @property
+    def num_log_std(self) -> int:
+        return sum(a.size for a in self.actions if a.kind == "gaussian")
+
+    @property
+    def num_trunks(self) -> int:
+        return 1 if self.shared else 2
+
+    def mlp_table(self, num_inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(name, shape) of the fully connected part. Trunk weights are stacked: [K, in, out], K = 2 where policy and
+        value have a trunk each (0 is the policy's), else 1."""
+        k, table, width = self.num_trunks, [], num_inputs
+        for i, hidden in enumerate(self.hidden):
+            table += [(f"trunk.{i}.weight", (k, width, hidden)), (f"trunk.{i}.bias", (k, 1, hidden))]
+            width = hidden
+        table += [("policy.weight", (width, self.num_outputs)), ("policy.bias", (self.num_outputs,))]
+        table += [("value.weight", (width, 1)), ("value.bias", (1,))]
+        if self.num_log_std:
+            table.append(("log_std", (self.num_log_std,)))
+        return tuple(table)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> NetworkSpec:
+        """Inverse of `to_dict`, also after a trip through JSON."""
+        pipeline = dict(values["pipeline"])
+        pipeline["leaves"] = tuple(Leaf(**_tuples(leaf)) for leaf in pipeline["leaves"])
+        actions = tuple(ActionLeaf(**_tuples(a)) for a in values["actions"])
+        rest = {k: v for k, v in values.items() if k not in ("pipeline", "actions", "hidden")}
+        return cls(pipeline=PipelineSpec(**pipeline), actions=actions, hidden=tuple(values["hidden"]), **rest)
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

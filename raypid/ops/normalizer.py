@@ -1,0 +1,73 @@
+"""Running moments of observations and of discounted returns."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raypid.types import Array
+
+Moments = tuple[Array, Array, Array]
+"""count [], mean [D], M2 [D] (sum of squared deviations), float64."""
+
+
+def moments_of(rows: Array) -> Moments:
+    """Moments of rows [N, D]."""
+    rows = rows.astype(np.float64)
+    mean = rows.mean(0) if len(rows) else np.zeros(rows.shape[1])
+    return np.float64(len(rows)), mean, ((rows - mean) ** 2).sum(0)
+
+
+def merge_moments(a: Moments, b: Moments) -> Moments:
+    """Moments of both samples together (Chan et al. 1979)."""
+    count = a[0] + b[0]
+    if count == 0:
+        return a
+    delta = b[1] - a[1]
+    return count, a[1] + delta * (b[0] / count), a[2] + b[2] + delta**2 * (a[0] * b[0] / count)
+
+
+def zero_moments(size: int) -> Moments:
+    return np.float64(0.0), np.zeros(size), np.zeros(size)
+
+
+def scale_of(moments: Moments) -> tuple[Array, Array]:
+    """(mean, 1 / deviation), float32 [D]; (0, 1) before anything was seen."""
+    count, mean, m2 = moments
+    if count < 2:
+        return np.zeros_like(mean, dtype=np.float32), np.ones_like(mean, dtype=np.float32)
+    return mean.astype(np.float32), (1.0 / np.sqrt(m2 / count + 1e-8)).astype(np.float32)
+
+
+class ReturnScaler:
+    """Divides rewards by the running deviation of the discounted return (Engstrom et al. 2020, section 3)."""
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = gamma
+        self.moments = zero_moments(1)
+        self.carry: Array | None = None
+
+    def scale(self, reward: Array, first: Array, valid: Array) -> Array:
+        """Scaled rewards [T, B]; takes the fragment into the moments first. Streams keep their place between calls.
+
+        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B].
+        """
+        num_rows, num_streams = reward.shape
+        if self.carry is None or self.carry.shape != (num_streams,):
+            self.carry = np.zeros(num_streams)
+        returns = np.empty((num_rows, num_streams))
+        carry = self.carry
+        for t in range(num_rows):
+            carry = np.where(first[t], 0.0, carry) * self.gamma + reward[t]
+            returns[t] = carry
+        self.carry = carry
+        self.moments = merge_moments(self.moments, moments_of(returns[valid][:, None]))
+        _, inverse = scale_of(self.moments)
+        return (reward * inverse[0]).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Array]:
+        carry = np.zeros(0) if self.carry is None else self.carry
+        return {"count": np.asarray(self.moments[0]), "mean": self.moments[1], "m2": self.moments[2], "carry": carry}
+
+    def load_state_dict(self, state: dict[str, Array]) -> None:
+        self.moments = (np.float64(state["count"]), state["mean"].copy(), state["m2"].copy())
+        self.carry = state["carry"].copy() if len(state["carry"]) else None

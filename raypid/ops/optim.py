@@ -1,0 +1,51 @@
+"""Optimizers on one flat NumPy buffer, in place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raypid.types import Array
+
+
+def clip_norm(gradient: Array, max_norm: float | None) -> float:
+    """Scale `gradient` [P] in place so that its L2 norm is at most `max_norm`; returns the norm before."""
+    norm = float(np.sqrt(gradient @ gradient))
+    if max_norm is not None and norm > max_norm:
+        gradient *= max_norm / norm
+    return norm
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015, algorithm 1) on `parameters` [P] float32."""
+
+    def __init__(self, parameters: Array, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
+        self.parameters, self.betas, self.eps = parameters, betas, eps
+        self.m = np.zeros_like(parameters)
+        self.v = np.zeros_like(parameters)
+        self.steps = 0
+        self._scratch = np.empty_like(parameters)
+
+    def step(self, gradient: Array, lr: float) -> None:
+        """Move the parameters against `gradient` [P]."""
+        (b1, b2), t = self.betas, self._scratch
+        self.steps += 1
+        self.m *= b1
+        self.m += np.multiply(gradient, 1 - b1, out=t)
+        np.multiply(gradient, gradient, out=t)
+        t *= 1 - b2
+        self.v *= b2
+        self.v += t
+        np.sqrt(self.v, out=t)
+        t *= (1 - b2**self.steps) ** -0.5
+        t += self.eps
+        np.divide(self.m, t, out=t)
+        t *= lr / (1 - b1**self.steps)
+        self.parameters -= t
+
+    def state_dict(self) -> dict[str, object]:
+        return {"m": self.m.copy(), "v": self.v.copy(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.m[:] = state["m"]
+        self.v[:] = state["v"]
+        self.steps = int(state["steps"])  # type: ignore[call-overload]

@@ -1,0 +1,91 @@
+"""Names for what can be plugged in. An entry is an object or a string "module:attribute" that is imported when used."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+
+def suggest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The names in `known` nearest to `name`, best first; upper and lower case are the same."""
+    by_lower = {k.lower(): k for k in known}
+    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), list(by_lower), n=count, cutoff=0.5)]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Text " Did you mean 'x'?" or the whole list, to end an error message with."""
+    known = list(known)
+    near = suggest(name, known)
+    if near:
+        return f" Did you mean {' or '.join(repr(n) for n in near)}?"
+    return f" Known: {', '.join(sorted(known))}."
+
+
+def import_string(entry: str) -> Any:
+    """Import "module:attribute".
+
+    Raises:
+        ValueError: the module or the attribute is not there.
+    """
+    module_name, _, attribute = entry.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
+            raise ValueError(f"{entry!r}: there is no module {error.name!r} on the path.") from error
+        raise
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        raise ValueError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
+
+
+class Registry:
+    """A table from names to objects, filled by users and resolved when used."""
+
+    def __init__(self, kind: str, entries: dict[str, Any] | None = None) -> None:
+        self.kind = kind
+        self._entries: dict[str, Any] = dict(entries or {})
+
+    def register(self, name: str, entry: Any) -> None:
+        """Add or replace an entry: an object, or a string "module:attribute"."""
+        self._entries[name] = entry
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def names(self) -> list[str]:
+        return sorted(self._entries)
+
+    def suggest(self, name: str) -> list[str]:
+        return suggest(name, self._entries)
+
+    def get(self, name: str) -> Any:
+        """The object behind `name`.
+
+        Raises:
+            ValueError: unknown name, with the nearest known ones.
+        """
+        if name not in self._entries:
+            raise ValueError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}")
+        entry = self._entries[name]
+        return import_string(entry) if isinstance(entry, str) else entry
+
+
+ENVS = Registry("environment", {
+    "raypid/Catch-v0": "raypid.envs.toy:Catch",
+    "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
+    "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",
+    "raypid/Wait-v0": "raypid.envs.toy:Wait",
+})  # fmt: skip
+NETWORKS = Registry("network", {
+    "mlp": "raypid.nn.networks:TwinMLP",
+    "cnn": "raypid.nn.networks:NatureCNN",
+    "resnet": "raypid.nn.networks:ImpalaResNet",
+})  # fmt: skip
+ALGORITHMS = Registry("algorithm", {
+    "PPO": "raypid.algorithms.ppo:PPO",
+    "A2C": "raypid.algorithms.a2c:A2C",
+})  # fmt: skip

@@ -1,0 +1,44 @@
+"""Learner: an algorithm and the fragments it is fed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raypid.nn.spec import NetworkSpec
+from raypid.ops.normalizer import merge_moments
+from raypid.registry import ALGORITHMS, NETWORKS
+from raypid.types import Trajectory, Update, Weights, concat_trajectories
+
+
+class Learner:
+    """Holds the algorithm; joins fragments in the order given, which is the workers'."""
+
+    def __init__(self, algorithm: str, config: Any, spec: NetworkSpec, seed: int, networks: dict[str, Any] | None = None) -> None:
+        for name, entry in (networks or {}).items():
+            NETWORKS.register(name, entry)
+        self.algorithm = ALGORITHMS.get(algorithm)(config, spec, seed)
+
+    def update(self, timesteps: int, *fragments: Trajectory) -> tuple[Update, Weights]:
+        """Learn from fragments of equal length; returns what was done and the new weights."""
+        batch = concat_trajectories(fragments)
+        moments = [f.moments for f in fragments if f.moments is not None]
+        if moments:
+            batch.moments = moments[0]
+            for delta in moments[1:]:
+                batch.moments = merge_moments(batch.moments, delta)
+        return self.algorithm.update(batch, timesteps), self.algorithm.weights()
+
+    def weights(self) -> Weights:
+        return self.algorithm.weights()
+
+    def set_weights(self, weights: Weights) -> None:
+        self.algorithm.set_weights(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.algorithm.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.algorithm.load_state_dict(state)
+
+    def close(self) -> None:
+        pass

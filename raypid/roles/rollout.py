@@ -1,0 +1,184 @@
+"""Rollout worker: steps its environments with the policy it was given and hands over fragments."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from raypid.callbacks import Callbacks
+from raypid.envs import EnvError, EnvSpec, make_vector
+from raypid.nn.policy import ActorCriticPolicy
+from raypid.nn.spec import NetworkSpec
+from raypid.ops.normalizer import moments_of
+from raypid.registry import NETWORKS
+from raypid.types import Array, Final, Report, Trajectory, Tree, Weights, tree_concat, tree_map, tree_stack
+
+
+@dataclass(kw_only=True, slots=True)
+class RolloutSpec:
+    """What crosses to a worker: plain data, never an algorithm's Config."""
+
+    env: EnvSpec
+    network: NetworkSpec
+    fragment_length: int
+    seed: int
+    observation_noise: float = 0.0
+    action_noise: float = 0.0
+    max_crashes: int = 10
+    callbacks: Callbacks | None = None
+    networks: dict[str, Any] = field(default_factory=dict)
+    """Registered networks that the worker needs, by name."""
+
+
+def stream_seeds(seed: int, worker_index: int, num_streams: int, *more: int) -> list[int]:
+    """One environment seed for each stream; `more` distinguishes later resets."""
+    keys = [(worker_index, stream, *more) for stream in range(num_streams)]
+    return [int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1)[0] >> 1) for key in keys]
+
+
+class Rollout:
+    """B streams and a policy. `worker_index` and `restarts` (of this worker so far) choose its random numbers."""
+
+    def __init__(self, spec: RolloutSpec, worker_index: int = 0, restarts: int = 0) -> None:
+        for name, entry in spec.networks.items():
+            NETWORKS.register(name, entry)
+        self.spec, self.worker_index = spec, worker_index
+        self.env = make_vector(replace(spec.env, worker_index=worker_index))
+        self.policy = ActorCriticPolicy(spec.network)
+        self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(2, worker_index, restarts)))
+        self.num_crashes = 0
+        self._start(stream_seeds(spec.seed, worker_index, self.env.num_envs, *([restarts] if restarts else [])))
+
+    def _start(self, seeds: list[int]) -> None:
+        self.obs = self._noisy(self.env.reset(seeds))
+        self.first: Array = np.ones(self.env.num_envs, bool)
+        self.state = self.policy.initial_state(self.env.num_envs)
+        self.episode_reward = np.zeros(self.env.num_envs)
+        self.episode_length = np.zeros(self.env.num_envs, np.int64)
+
+    def _noisy(self, obs: Tree) -> Tree:
+        if not self.spec.observation_noise:
+            return obs
+
+        def add(x: Array) -> Array:
+            if not np.issubdtype(x.dtype, np.floating):
+                return x
+            return x + (self.spec.observation_noise * self.rng.standard_normal(x.shape)).astype(x.dtype)
+
+        return tree_map(add, obs)
+
+    def _perturbed(self, action: Tree) -> Tree:
+        def add(x: Array) -> Array:
+            if not np.issubdtype(x.dtype, np.floating):
+                return x
+            return x + np.float32(self.spec.action_noise) * self.rng.standard_normal(x.shape, dtype=np.float32)
+
+        return tree_map(add, action)
+
+    def collect(self, weights: Weights) -> tuple[Report, Trajectory]:
+        """Act for `fragment_length` rows; episodes go on in the next call."""
+        start, clock = time.perf_counter(), time.perf_counter
+        self.policy.load(weights)
+        first_state, steps, actions, behaviours = self.state, [], [], []
+        obs_rows, first_rows, infos = [self.obs], [self.first], []
+        env_s = inference_s = 0.0
+        crashes: list[str] = []
+        for t in range(self.spec.fragment_length):
+            before = clock()
+            action, self.state, behaviour = self.policy.act(self.obs, self.state, self.first, self.rng, explore=True)
+            env_action = self.policy.to_env(self._perturbed(action) if self.spec.action_noise else action)
+            acted = clock()
+            step = self.env.step(env_action)
+            env_s += clock() - acted
+            inference_s += acted - before
+            self.obs, self.first = self._noisy(step.obs), step.first
+            actions.append(action)
+            behaviours.append(behaviour)
+            steps.append(step)
+            obs_rows.append(self.obs)
+            first_rows.append(self.first)
+            if step.infos:
+                infos.append((t, step.infos))
+            if step.crashes:
+                crashes += step.crashes
+        before = clock()
+        trajectory = Trajectory(
+            obs=tree_stack(obs_rows),
+            first=np.stack(first_rows),
+            action=tree_stack(actions),
+            reward=np.stack([s.reward for s in steps]),
+            terminated=np.stack([s.terminated for s in steps]),
+            truncated=np.stack([s.truncated for s in steps]),
+            valid=np.stack([s.valid for s in steps]),
+            final=_finals(steps),
+            behaviour={k: np.stack([b[k] for b in behaviours]) for k in behaviours[0]},
+            state=first_state,
+            version=self.policy.version,
+        )
+        self.policy.complete(trajectory)
+        if self.spec.network.pipeline.normalize:
+            raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
+            trajectory.moments = moments_of(raw[trajectory.valid])
+        inference_s += clock() - before
+        report = Report(self.worker_index, trajectory.num_valid, trajectory.version, crashes=crashes)
+        self._episodes(trajectory, infos, report)
+        self._check_crashes(crashes)
+        report.timing = {"env": env_s, "inference": inference_s, "total": clock() - start}
+        return report, trajectory
+
+    def _episodes(self, trajectory: Trajectory, infos: list[tuple[int, dict[int, dict[str, Any]]]], report: Report) -> None:
+        """Returns and lengths of the episodes that ended; what is unfinished is carried to the next call."""
+        t = trajectory
+        ended = (t.terminated | t.truncated) & t.valid
+        reward = np.concatenate([self.episode_reward[None], np.where(t.valid, t.reward, 0.0)]).cumsum(0)
+        length = np.concatenate([self.episode_length[None], t.valid]).cumsum(0)
+        infos_at = {(row, b): info for row, by_stream in infos for b, info in by_stream.items()}
+        # a stream starts anew after an end or a crash: what was summed up to there no longer counts
+        starts = np.argwhere(ended | (t.first[1:] & ~t.valid))
+        reward_base, length_base = np.zeros(t.num_streams), np.zeros(t.num_streams, np.int64)
+        for row, b in starts:
+            if ended[row, b]:
+                total, steps = float(reward[row + 1, b] - reward_base[b]), int(length[row + 1, b] - length_base[b])
+                report.episode_rewards.append(total)
+                report.episode_lengths.append(steps)
+                if self.spec.callbacks is not None:
+                    info = {**infos_at.get((row, b), {}), "episode_reward": total, "episode_length": steps}
+                    info |= {"worker_index": self.worker_index, "stream_index": int(b)}
+                    for name, value in (self.spec.callbacks.on_episode_end(info) or {}).items():
+                        report.episode_metrics.setdefault(name, []).append(float(value))
+            reward_base[b], length_base[b] = reward[row + 1, b], length[row + 1, b]
+        self.episode_reward, self.episode_length = reward[-1] - reward_base, length[-1] - length_base
+
+    def _check_crashes(self, crashes: list[str]) -> None:
+        self.num_crashes += len(crashes)
+        if self.num_crashes > self.spec.max_crashes:
+            raise EnvError(
+                f"Environments of worker {self.worker_index} raised {self.num_crashes} times, max_restarts allows "
+                f"{self.spec.max_crashes}. The last error:\n{crashes[-1]}"
+            )
+
+    def boundary(self, save_count: int) -> None:
+        """End all partial episodes (they count for nothing) and start the streams anew: how an exact save cuts a run."""
+        self._start(stream_seeds(self.spec.seed, self.worker_index, self.env.num_envs, save_count, 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The random generator; environments cannot be saved (see `boundary`)."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _finals(steps: list[Any]) -> Final | None:
+    """True last observations of the environments that reset in the same step."""
+    found = [(t, *step.final) for t, step in enumerate(steps) if step.final is not None]
+    if not found:
+        return None
+    rows = np.concatenate([np.full(len(b), t) for t, b, _ in found])
+    return Final(rows, np.concatenate([b for _, b, _ in found]), tree_concat([obs for _, _, obs in found]))

@@ -1,0 +1,47 @@
+"""How the loops speak to roles, wherever these run. A role is a plain object; a backend gives handles to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+
+class WorkerLost(RuntimeError):
+    """The process behind a handle is gone."""
+
+
+class Future(Protocol):
+    """A value to come. It may be an argument of `submit`: then it resolves where the call runs."""
+
+
+class Handle(Protocol):
+    """A role somewhere."""
+
+    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
+        """Call `method` there; returns a Future at once, or a list of them where the method returns a tuple."""
+
+
+class Backend(Protocol):
+    """Where roles run."""
+
+    name: str
+
+    def spawn(self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0) -> Handle:
+        """Build a role. Errors of the factory appear at the first `get`."""
+
+    def put(self, value: Any) -> Future:
+        """Make a value known to all workers, once. A future is passed on as it is."""
+
+    def get(self, future: Any, timeout: float | None = None) -> Any:
+        """The value.
+
+        Raises:
+            WorkerLost: its process died. TimeoutError: not there in time. Anything that the role raised.
+        """
+
+    def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+        """(ready, not ready): returns once `num` are ready or the time is over."""
+
+    def kill(self, handle: Handle) -> None: ...
+
+    def shutdown(self) -> None: ...

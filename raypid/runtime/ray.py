@@ -1,0 +1,171 @@
+"""Roles as Ray actors. The only module of the training path that imports Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from raypid.runtime.handle import WorkerLost
+from raypid.runtime.local import LocalFuture, LocalHandle
+
+# Read by Ray when it is imported and when its processes start; a user's own settings win.
+for _name, _value in {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_SCHEDULER_EVENTS": "0",
+}.items():
+    os.environ.setdefault(_name, _value)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import ray
+    import ray.exceptions
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class _Role:
+    """The actor: builds the role from its factory and passes calls on."""
+
+    def __init__(self, factory: Callable[[], Any]) -> None:
+        from raypid.runtime.resources import limit_threads
+
+        limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        warnings.simplefilter("ignore", UserWarning)
+        self.role = factory()
+
+    def call(self, method: str, *args: Any) -> Any:
+        return getattr(self.role, method)(*args)
+
+
+class RayHandle:
+    """A role in an actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
+        return self.actor.call.options(num_returns=num_returns).remote(method, *args)
+
+
+class RayBackend:
+    """Joins the cluster at `address`, an already running Ray of this process, or starts Ray here; `shutdown` stops what it started."""
+
+    name = "ray"
+
+    def __init__(self, address: str | None = None, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
+        self._handles: list[RayHandle] = []
+        self._owns = not ray.is_initialized()
+        if not self._owns:
+            return
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
+        if address is None:
+            options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus, "address": "local"}
+        else:
+            options["address"] = address
+        with _one_thread_in_children():
+            try:
+                ray.init(**options)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                if address is None:
+                    raise
+                raise ValueError(f"There is no Ray cluster at {address!r}: {str(error).splitlines()[0]}") from error
+
+    def resources(self) -> dict[str, float]:
+        """What the cluster has in all: CPU, GPU, memory, object_store_memory, ..."""
+        return ray.cluster_resources()
+
+    def available(self) -> dict[str, float]:
+        """What nobody has taken."""
+        return ray.available_resources()
+
+    def spawn(self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0) -> RayHandle:
+        actor_class = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_restarts=0)(_Role)
+        handle = RayHandle(actor_class.remote(factory))
+        self._handles.append(handle)
+        return handle
+
+    def here(self, factory: Callable[[], Any]) -> LocalHandle:
+        """A role in the driver; the futures that it is given are fetched when it is called."""
+
+        def resolve(x: Any) -> Any:
+            if isinstance(x, ray.ObjectRef):
+                return self.get(x)
+            return x.result() if isinstance(x, LocalFuture) else x
+
+        return LocalHandle(factory, resolve)
+
+    def put(self, value: Any) -> Any:
+        if isinstance(value, ray.ObjectRef):
+            return value
+        return ray.put(value.result() if isinstance(value, LocalFuture) else value)
+
+    def get(self, future: Any, timeout: float | None = None) -> Any:
+        if isinstance(future, LocalFuture):
+            return future.result()
+        try:
+            return ray.get(future, timeout=timeout)
+        except ray.exceptions.GetTimeoutError as error:
+            raise TimeoutError(str(error)) from None
+        except ray.exceptions.RayTaskError as error:
+            raise _cause(error) from error
+        except ray.exceptions.ActorDiedError as error:
+            cause = getattr(error, "cause", None) or error.__cause__
+            if isinstance(cause, ray.exceptions.RayTaskError):
+                raise _cause(cause) from error
+            _raise_creation_error(error)
+            raise WorkerLost(str(error)) from error
+        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError) as error:
+            raise WorkerLost(str(error)) from error
+
+    def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+        return ray.wait(list(futures), num_returns=num, timeout=timeout)
+
+    def kill(self, handle: Any) -> None:
+        if isinstance(handle, RayHandle):
+            with contextlib.suppress(Exception):
+                ray.kill(handle.actor)
+            if handle in self._handles:
+                self._handles.remove(handle)
+
+    def shutdown(self) -> None:
+        for handle in list(self._handles):
+            self.kill(handle)
+        if self._owns and ray.is_initialized():
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _one_thread_in_children() -> Iterator[None]:
+    """Ray's processes start with one BLAS thread; this process keeps its own setting."""
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update({name: "1" for name in _THREAD_VARIABLES})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _cause(error: ray.exceptions.RayTaskError) -> Exception:
+    """The exception that the role raised, with the worker's traceback attached as a note."""
+    cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
+    cause.worker_traceback = str(error)  # type: ignore[attr-defined]
+    return cause
+
+
+def _raise_creation_error(error: Exception) -> None:
+    """An actor whose constructor raised: Ray keeps the reason as text only. Make it readable."""
+    text = str(error)
+    if "creation task" not in text and "__init__" not in text:
+        return
+    lines = [line for line in text.splitlines() if line.strip()]
+    failed = RuntimeError(f"A worker could not start: {lines[-1].strip()}")
+    failed.worker_traceback = text  # type: ignore[attr-defined]
+    raise failed from error

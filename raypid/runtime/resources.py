@@ -1,0 +1,134 @@
+"""Does it fit? Compared before anything starts; and the threads of this process."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+_limits: Any = None
+
+
+class ResourceError(ValueError):
+    """More was asked for than there is."""
+
+
+def limit_threads(num: int) -> None:
+    """Let BLAS in this process use `num` threads. Small matrices are slower with several."""
+    global _limits
+    os.environ.setdefault("OMP_NUM_THREADS", str(num))
+    from threadpoolctl import threadpool_limits
+
+    _limits = threadpool_limits(num, user_api="blas")
+
+
+def num_cores() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_gpus() -> int:
+    """GPUs of this machine that are visible."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([v for v in visible.split(",") if v.strip() not in ("", "-1")])
+    return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
+@dataclass(kw_only=True, slots=True)
+class Needs:
+    """What a run will take."""
+
+    num_workers: int
+    num_cpus_per_worker: float
+    learner_cpus: float
+    num_gpus: float
+    worker_bytes: int
+    """Memory of one worker."""
+    fragment_bytes: int
+    """One fragment in the object store; two a worker are there at a time."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Has:
+    """What there is."""
+
+    cpus: float
+    gpus: float
+    memory: float
+    shared_memory: float
+    place: str
+
+    @classmethod
+    def here(cls, cpus: float | None = None) -> Has:
+        """This machine; `cpus` is what Ray will be started with."""
+        shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
+        return cls(cpus=cpus or num_cores(), gpus=num_gpus(), memory=_free_memory(), shared_memory=shm, place="this machine")
+
+
+def _free_memory() -> float:
+    try:
+        with open("/proc/meminfo") as lines:
+            found = [line for line in lines if line.startswith("MemAvailable")]
+        return float(found[0].split()[1]) * 1024
+    except (OSError, IndexError):
+        return math.inf
+
+
+def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
+    """What does not fit: (what is short, what would fit, the settings that make it fit) for each; empty where all fits."""
+    short: list[tuple[str, str, dict[str, Any]]] = []
+    cpus = needs.num_workers * needs.num_cpus_per_worker + needs.learner_cpus
+    if needs.num_gpus > has.gpus:
+        short.append((
+            f"{_n(needs.num_gpus)} GPUs asked for, {has.place} has {_n(has.gpus)}",
+            f"--num-gpus {_n(has.gpus)}",
+            {"num_gpus": float(has.gpus)},
+        ))  # fmt: skip
+    if cpus > has.cpus + 1e-9:
+        fits = max(1, int((has.cpus - needs.learner_cpus) / needs.num_cpus_per_worker + 1e-9))
+        each = math.floor(100 * (has.cpus - needs.learner_cpus) / needs.num_workers) / 100
+        fraction = f", or --num-cpus-per-worker {each:g} to keep {needs.num_workers} workers" if each > 0 else ""
+        short.append((
+            f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU and the learner need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
+            f"--num-workers {fits}{fraction}",
+            {"num_workers": fits},
+        ))  # fmt: skip
+    for name, each_bytes, there in (
+        ("memory", needs.worker_bytes, has.memory),
+        ("shared memory (/dev/shm)", 2 * needs.fragment_bytes, has.shared_memory),
+    ):
+        if needs.num_workers * each_bytes > there:
+            fits = max(1, int(there / each_bytes))
+            short.append((
+                f"{needs.num_workers} workers need about {needs.num_workers * each_bytes / 2**30:.1f} GiB of {name}, {has.place} has {there / 2**30:.1f} free",
+                f"--num-workers {fits}",
+                {"num_workers": fits},
+            ))  # fmt: skip
+    return short
+
+
+def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], list[str]]:
+    """Settings to change (only with `fit`) and what to tell the user.
+
+    Raises:
+        ResourceError: it does not fit and `fit` is off; the message says what would.
+    """
+    short = check(needs, has)
+    if not short:
+        return {}, []
+    if not fit:
+        reasons = "; ".join(what for what, _, _ in short)
+        raise ResourceError(f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}; --fit does it by itself.")
+    changes: dict[str, Any] = {}
+    for _, _, settings in short:
+        for key, value in settings.items():
+            changes[key] = min(value, changes.get(key, value))
+    return changes, [f"{what}: going on with {', '.join(f'{k}={_n(v)}' for k, v in s.items())}" for what, _, s in short]
+
+
+def _n(x: float) -> str:
+    return f"{x:g}"

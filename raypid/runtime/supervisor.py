@@ -1,0 +1,94 @@
+"""A group of workers that is kept complete: deadlines, replacement, and a count of what was lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from raypid.runtime.handle import Backend, Handle, WorkerLost
+
+Factory = Callable[[int, int], Callable[[], Any]]
+"""(worker index, restarts so far) -> what builds the role."""
+
+
+class WorkersFailed(RuntimeError):
+    """More workers were lost than the budget allows."""
+
+
+class WorkerGroup:
+    """`num_workers` roles. A call that is lost or overdue kills its worker, builds a new one and is issued again."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        factory: Factory,
+        num_workers: int,
+        *,
+        num_cpus: float,
+        timeout_s: float,
+        max_restarts: int,
+        describe: str = "",
+    ) -> None:
+        self.backend, self.factory, self.num_cpus = backend, factory, num_cpus
+        self.timeout_s, self.max_restarts, self.describe = timeout_s, max_restarts, describe
+        self.restarts = [0] * num_workers
+        self.lost = {"workers": 0, "timeouts": 0}
+        self.folder: Path | None = None
+        """Where the first traceback of a lost worker goes."""
+        self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
+
+    def _spawn(self, index: int) -> Handle:
+        return self.backend.spawn(self.factory(index, self.restarts[index]), num_cpus=self.num_cpus)
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def call_all(self, method: str, *args: Any, num_returns: int = 1) -> list[Any]:
+        """Call every worker; the results in worker order. With num_returns > 1: [first value, *futures of the others]."""
+        pending = {i: self.handles[i].submit(method, *args, num_returns=num_returns) for i in range(len(self))}
+        deadline = time.monotonic() + self.timeout_s
+        results: list[Any] = [None] * len(self)
+        while pending:
+            for i, future in list(pending.items()):
+                head = future if num_returns == 1 else future[0]
+                try:
+                    value = self.backend.get(head, timeout=max(0.0, deadline - time.monotonic()))
+                except (WorkerLost, TimeoutError) as error:
+                    self.replace(i, f"{method}()", error)
+                    pending[i] = self.handles[i].submit(method, *args, num_returns=num_returns)
+                    deadline = time.monotonic() + self.timeout_s
+                    continue
+                results[i] = value if num_returns == 1 else [value, *future[1:]]
+                del pending[i]
+        return results
+
+    def replace(self, index: int, call: str, error: Exception) -> None:
+        """Kill worker `index` and build it anew.
+
+        Raises:
+            WorkersFailed: the budget is used up; the message names the worker, its environment and its last call.
+        """
+        overdue = isinstance(error, TimeoutError)
+        what = f"did not answer within {self.timeout_s:g} s" if overdue else "died"
+        message = f"Worker {index} ({self.describe}) {what} in {call}."
+        self.lost["timeouts" if overdue else "workers"] += 1
+        if self.folder is not None:
+            with (self.folder / "errors.txt").open("a") as out:
+                out.write(f"{message}\n{error}\n\n")
+        self.backend.kill(self.handles[index])
+        self.restarts[index] += 1
+        if sum(self.restarts) > self.max_restarts:
+            hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
+            raise WorkersFailed(f"{message} That is loss number {sum(self.restarts)}; max_restarts allows {self.max_restarts}.{hint}") from error
+        self.handles[index] = self._spawn(index)
+
+    def close(self) -> None:
+        """Let the workers close their environments, briefly, then end them."""
+        futures = [h.submit("close") for h in self.handles]
+        try:
+            self.backend.wait(futures, num=len(futures), timeout=2.0)
+        finally:
+            for handle in self.handles:
+                self.backend.kill(handle)

@@ -1,0 +1,191 @@
+"""The data that roles exchange: columns (arrays), never per-step objects.
+
+Axes: T rows (steps) of a fragment; B streams (a stream is one acting agent in one environment);
+N rows of a flat batch; * the event shape of one observation or action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+Tree: TypeAlias = "Array | Mapping[str, Tree]"
+"""An array, or a nested mapping of arrays with string keys (Tuple spaces use "0", "1", ...)."""
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply `function` to every leaf (and the leaves at the same place of `others`)."""
+    if isinstance(tree, Mapping):
+        return {k: tree_map(function, v, *(o[k] for o in others)) for k, v in tree.items()}
+    return function(tree, *others)
+
+
+def tree_leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, leaf) with "/" between the keys; a bare array has the path ""."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from tree_leaves(value, f"{prefix}/{key}" if prefix else str(key))
+    else:
+        yield prefix, tree
+
+
+def tree_stack(trees: Sequence[Any], axis: int = 0) -> Any:
+    """Stack trees of one structure along a new axis."""
+    return tree_map(lambda *leaves: np.stack(leaves, axis), *trees)
+
+
+def tree_concat(trees: Sequence[Any], axis: int = 0) -> Any:
+    """Join trees of one structure along an existing axis."""
+    if len(trees) == 1:
+        return trees[0]
+    return tree_map(lambda *leaves: np.concatenate(leaves, axis), *trees)
+
+
+@dataclass(slots=True)
+class Final:
+    """True last observations of episodes whose environment reset within the same step: obs[k] belongs after row t[k] of stream b[k]."""
+
+    t: Array
+    b: Array
+    obs: Tree
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """A fragment: T consecutive rows of B streams, as acted and as seen.
+
+    obs and first have one row more than the others. `valid` is False on rows that are no real
+    transition (the row in which a NEXT_STEP environment resets; a step in which it crashed).
+    """
+
+    obs: Tree
+    """[T+1, B, *] raw: not normalised, single frames."""
+    first: Array
+    """[T+1, B] bool: obs[t] begins an episode."""
+    action: Tree
+    """[T, B, *] canonical: before scaling and clipping (`Policy.to_env` maps it)."""
+    reward: Array
+    """[T, B] float32, raw."""
+    terminated: Array
+    """[T, B] bool."""
+    truncated: Array
+    """[T, B] bool."""
+    valid: Array
+    """[T, B] bool."""
+    final: Final | None = None
+    behaviour: dict[str, Array] = field(default_factory=dict)
+    """What the acting policy said: log_prob [T, B], value [T+1, B]."""
+    state: Tree | None = None
+    """Frame-stack (and recurrent) state at row 0, [B, *]."""
+    version: int = 0
+    """The oldest weights that acted."""
+    moments: tuple[Array, Array, Array] | None = None
+    """(count [], mean [D], M2 [D]) of the observations in this fragment, where they are normalised."""
+    policy_id: str = "default"
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.reward.shape[0])
+
+    @property
+    def num_streams(self) -> int:
+        return int(self.reward.shape[1])
+
+    @property
+    def num_valid(self) -> int:
+        return int(np.count_nonzero(self.valid))
+
+
+def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
+    """Join fragments of equal T along the streams axis, in the order given."""
+    if len(parts) == 1:
+        return parts[0]
+    finals, offset = [], 0
+    for part in parts:
+        if part.final is not None:
+            finals.append(Final(part.final.t, part.final.b + offset, part.final.obs))
+        offset += part.num_streams
+    final = None
+    if finals:
+        final = Final(
+            np.concatenate([f.t for f in finals]),
+            np.concatenate([f.b for f in finals]),
+            tree_concat([f.obs for f in finals]),
+        )
+
+    def columns(name: str) -> Any:
+        return tree_concat([getattr(p, name) for p in parts], axis=1)
+
+    return Trajectory(
+        obs=columns("obs"),
+        first=columns("first"),
+        action=columns("action"),
+        reward=columns("reward"),
+        terminated=columns("terminated"),
+        truncated=columns("truncated"),
+        valid=columns("valid"),
+        final=final,
+        behaviour={k: np.concatenate([p.behaviour[k] for p in parts], 1) for k in parts[0].behaviour},
+        state=None if parts[0].state is None else tree_concat([p.state for p in parts]),
+        version=min(p.version for p in parts),
+    )
+
+
+@dataclass(slots=True)
+class Weights:
+    """One version of a policy's parameters: a flat buffer and the table that names its parts."""
+
+    version: int
+    flat: Array
+    """[P] float32."""
+    table: tuple[tuple[str, tuple[int, ...]], ...]
+    """(name, shape) in the order of the buffer."""
+    extra: dict[str, Array] = field(default_factory=dict)
+    """Arrays of any dtype that are not trained: the normaliser's moments."""
+    policy_id: str = "default"
+
+    def as_dict(self) -> dict[str, Array]:
+        """Views of the buffer by name."""
+        return flat_views(self.flat, self.table)
+
+
+def flat_views(flat: Any, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Any]:
+    """Views of a flat array or tensor, by name, along `table`."""
+    views, offset = {}, 0
+    for name, shape in table:
+        size = int(np.prod(shape))
+        views[name] = flat[offset : offset + size].reshape(shape)
+        offset += size
+    return views
+
+
+@dataclass(slots=True)
+class Update:
+    """What one learner update did."""
+
+    metrics: dict[str, float]
+    num_updates: int
+    """Gradient steps taken."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The small part of a collect call, read by the loop while the data passes on by reference."""
+
+    worker_index: int
+    num_steps: int
+    """Valid environment steps."""
+    version: int
+    episode_rewards: list[float] = field(default_factory=list)
+    episode_lengths: list[int] = field(default_factory=list)
+    episode_metrics: dict[str, list[float]] = field(default_factory=dict)
+    """What callbacks returned for the episodes that ended."""
+    timing: dict[str, float] = field(default_factory=dict)
+    """Seconds in this call: env, inference, total."""
+    crashes: list[str] = field(default_factory=list)
+    """Tracebacks of environments that raised and were rebuilt."""
