@@ -18,13 +18,14 @@ from raypid.envs import EnvSpec, spaces
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.nn.spec import NetworkSpec
-from raypid.registry import ALGORITHMS, NETWORKS, import_string
+from raypid.registry import ALGORITHMS, ENVS, NETWORKS, import_string
 from raypid.roles.evaluator import Evaluation, Evaluator
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import Has, Needs, limit_threads, num_cores, preflight
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.types import Weights
 
 EPISODE_WINDOW = 100
 """Training episodes behind episode_reward_mean."""
@@ -60,6 +61,10 @@ class Agent:
         self.rewards: deque[float] = deque(maxlen=EPISODE_WINDOW)
         self.lengths: deque[int] = deque(maxlen=EPISODE_WINDOW)
         self.last_evaluation: Evaluation | None = None
+        self.auto_evaluate = False
+        """Without an evaluation_interval, evaluate whenever that takes less than a tenth of the time."""
+        self._evaluated_at = time.perf_counter()
+        self._crashes = 0
         self._closed = False
         self._build()
 
@@ -173,12 +178,13 @@ class Agent:
             self.lengths.extend(report.episode_lengths)
             self.num_episodes += len(report.episode_rewards)
             self._write_crashes(report.crashes, report.worker_index)
-        self._crashes = getattr(self, "_crashes", 0) + sum(len(r.crashes) for r in turn.reports)
+            self._crashes += len(report.crashes)
         evaluation: dict[str, Any] = {}
-        evaluation_s = 0.0
-        if self.config.evaluation_interval and self.iteration % self.config.evaluation_interval == 0:
+        before = time.perf_counter()
+        if self._evaluation_is_due():
             evaluation = self.eval()
-            evaluation_s = self.last_evaluation.seconds if self.last_evaluation else 0.0
+            self._evaluated_at = time.perf_counter()
+        evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
         result = self._result(turn, seconds, evaluation_s)
@@ -186,6 +192,12 @@ class Agent:
         if self.callbacks is not None:
             self.callbacks.on_iteration(result)
         return result
+
+    def _evaluation_is_due(self) -> bool:
+        if self.config.evaluation_interval is not None:
+            return self.config.evaluation_interval > 0 and self.iteration % self.config.evaluation_interval == 0
+        last = 0.02 if self.last_evaluation is None else self.last_evaluation.seconds
+        return self.auto_evaluate and time.perf_counter() - self._evaluated_at > 10 * last
 
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, Any]:
         steps = sum(r.num_steps for r in turn.reports)
@@ -234,7 +246,7 @@ class Agent:
         """
         self._check_open()
         seed = self.config.seed if seed is None else seed
-        weights = self.backend.get(self.context.learner.submit("weights"))
+        weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
         self.last_evaluation = self._evaluator.evaluate(weights, count, seed + self.iteration, explore=explore)
         return self.last_evaluation.summary()
@@ -255,18 +267,29 @@ class Agent:
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
         manifest = {"algorithm": self.run, "config": self.plain_config(), "counters": self._counters(), "score": score}
-        weights = self.backend.get(self.context.learner.submit("weights"))
+        weights = self.get_weights()
         return checkpoint.save_checkpoint(
             parent,
             f"checkpoint_{self.iteration:06d}",
             state,
             manifest=manifest,
-            extra_writer=lambda place: self._write_policy(place / "policy", weights),
+            extra_writer=lambda place: self.write_policy(place / "policy", weights),
         )
 
-    def _write_policy(self, folder: Path, weights: Any = None) -> None:
-        weights = weights if weights is not None else self.backend.get(self.context.learner.submit("weights"))
-        info = {"algorithm": self.run, "env": env_name(self.config.env), "timesteps_total": self.context.timesteps}
+    def get_weights(self) -> Weights:
+        """A copy of the current weights, with the normaliser's moments."""
+        weights: Weights = self.backend.get(self.context.learner.submit("weights"))
+        return weights
+
+    def write_policy(self, folder: Path, weights: Weights | None = None) -> None:
+        """Write the current policy (or the one of `weights`) as a folder for `load_policy`."""
+        weights = weights if weights is not None else self.get_weights()
+        c = self.config
+        env = {
+            "env": env_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
+            "action_repeat": c.action_repeat, "atari": c.atari,
+        }  # fmt: skip
+        info = {"algorithm": self.run, "env": env, "timesteps_total": self.context.timesteps}
         save_policy(folder, self.network, weights, info)
 
     def _counters(self) -> dict[str, Any]:
@@ -359,9 +382,10 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
 
 
 def env_spec_of(c: Config) -> EnvSpec:
-    """The environment part of a Config. Registered entries are resolved here, so that workers need no registry."""
+    """The environment part of a Config. Registered objects are put in here, so that workers need no registry."""
+    entry = ENVS.entry(c.env) if isinstance(c.env, str) else None
     return EnvSpec(
-        env=c.env,
+        env=c.env if entry is None or isinstance(entry, str) else entry,
         env_config=dict(c.env_config),
         vectorizer=c.vectorizer,
         num_envs=c.num_envs_per_worker,

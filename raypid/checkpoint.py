@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from raypid.errors import UserError
 from raypid.types import Array
 
 FORMAT_VERSION = 1
@@ -41,7 +42,7 @@ _ZEROS = "0" * 64
 ExtraWriter: TypeAlias = Callable[[Path], None] | None
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint or policy that is missing, damaged, of a newer format, or none at all."""
 
 
@@ -417,3 +418,17 @@ def _found(path: Path) -> str:
         return "a file"
     names = sorted(p.name for p in path.iterdir())
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "nothing"
+
+
+def find_policy(path: Path | str) -> Path:
+    """The policy folder meant by a run folder (its best policy, else its newest checkpoint's), a checkpoint or a policy folder.
+
+    Raises:
+        CheckpointError: nothing of the kind is there.
+    """
+    path = Path(path)
+    if (path / "policy.json").exists():
+        return path
+    if (path / "policy" / "policy.json").exists():
+        return path / "policy"
+    return find(path) / "policy"

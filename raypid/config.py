@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from raypid.errors import UserError
 from raypid.registry import did_you_mean
 
 C = TypeVar("C", bound="Settings")
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A setting that does not exist or does not fit."""
 
 
@@ -302,8 +303,8 @@ class Config(Settings):
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
     callbacks: Any = None
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
-    evaluation_interval: int = 0
-    """Training iterations between evaluations; 0: none but the last."""
+    evaluation_interval: int | None = None
+    """Training iterations between evaluations; 0: never; none: `raypid train` evaluates whenever that takes less than a tenth of the time, the Python API not at all."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation."""
     init_from: str | None = None

@@ -20,6 +20,8 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from raypid.errors import UserError
+
 PARAMS = "params.json"
 RESULTS = "result.json"
 PROGRESS = "progress.csv"
@@ -119,9 +121,9 @@ def read_results(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The results of a run, finished or not, oldest first; null is read as NaN. ValueError if there are none."""
     path = Path(folder) / RESULTS
     if not path.parent.is_dir():
-        raise ValueError(f"no such folder: {path.parent}")
+        raise UserError(f"no such folder: {path.parent}")
     if not path.is_file():
-        raise ValueError(f"no {RESULTS} in {path.parent}: give the folder of a run (the --out of `raypid train`)")
+        raise UserError(f"no {RESULTS} in {path.parent}: give the folder of a run (the --out of `raypid train`)")
     return [{k: nan if v is None else v for k, v in row.items()} for _, row in _lines(path)]
 
 
@@ -133,7 +135,7 @@ def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        raise UserError(f"{path} is not JSON: {error}") from None
     return params if isinstance(params, dict) else {}
 
 
@@ -143,7 +145,7 @@ class AppendFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _explain(path):
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the run)
+            self._file = open(path, "ab", buffering=0)
 
     def append(self, piece: bytes) -> None:
         with _explain(self.path):
@@ -253,7 +255,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             except ValueError:
                 row = None
             if not isinstance(row, dict):
-                raise ValueError(f"{path}, line {number}, is not a JSON object: remove the line to read the others")
+                raise UserError(f"{path}, line {number}, is not a JSON object: remove the line to read the others")
             yield end, row
 
 
@@ -281,12 +283,12 @@ def _scalar(key: str, value: Any) -> Value:
             value = value.item()
         except (AttributeError, TypeError, ValueError, RuntimeError):
             kind = type(value).__name__
-            raise ValueError(f"metric {key!r} is a {kind}: give one number, such as the mean") from None
+            raise UserError(f"metric {key!r} is a {kind}: give one number, such as the mean") from None
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float) and not isfinite(value):
         return None
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from raypid.errors import UserError
 from raypid.logger import read_params, read_results
 
 if TYPE_CHECKING:
@@ -79,10 +80,10 @@ def learning_curve(
     from matplotlib.figure import Figure
 
     if not folders:
-        raise ValueError("learning_curve needs the folder of at least one run")
+        raise UserError("learning_curve needs the folder of at least one run")
     runs = [_load(Path(folder)) for folder in folders]
     if not any(len(run.column(x, key)[0]) for run in runs for key in (TRAINING, EVALUATION)):
-        raise ValueError(f"no episode has ended yet in {', '.join(str(run.folder) for run in runs)}: nothing to draw")
+        raise UserError(f"no episode has ended yet in {', '.join(str(run.folder) for run in runs)}: nothing to draw")
     groups = group_by_seed(runs)
     figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)

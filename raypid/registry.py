@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from raypid.errors import UserError
+
 
 def suggest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The names in `known` nearest to `name`, best first; upper and lower case are the same."""
@@ -27,19 +29,19 @@ def import_string(entry: str) -> Any:
     """Import "module:attribute".
 
     Raises:
-        ValueError: the module or the attribute is not there.
+        UserError: the module or the attribute is not there.
     """
     module_name, _, attribute = entry.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
-            raise ValueError(f"{entry!r}: there is no module {error.name!r} on the path.") from error
+            raise UserError(f"{entry!r}: there is no module {error.name!r} on the path.") from error
         raise
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        raise ValueError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
+        raise UserError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
 
 
 class Registry:
@@ -62,14 +64,18 @@ class Registry:
     def suggest(self, name: str) -> list[str]:
         return suggest(name, self._entries)
 
+    def entry(self, name: str) -> Any:
+        """What was registered, as it is (a string is not imported); None where nothing was."""
+        return self._entries.get(name)
+
     def get(self, name: str) -> Any:
         """The object behind `name`.
 
         Raises:
-            ValueError: unknown name, with the nearest known ones.
+            UserError: unknown name, with the nearest known ones.
         """
         if name not in self._entries:
-            raise ValueError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}")
+            raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}")
         entry = self._entries[name]
         return import_string(entry) if isinstance(entry, str) else entry
 

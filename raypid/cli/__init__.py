@@ -1,0 +1,77 @@
+"""The command line: `raypid train | eval | plot | list`. One file a command; nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("train", "eval", "plot", "list")
+USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0, 1 (a run failed), 2 (bad input), 130 (Ctrl-C twice)."""
+    arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: its matrices here are small
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    sys.path.insert(0, os.getcwd())  # "module:Name" means the user's own files first
+    from raypid.errors import UserError
+
+    parser = _Parser(prog="raypid", description="Distributed deep reinforcement learning on Ray.")
+    from raypid import __version__
+
+    parser.add_argument("--version", action="version", version=f"raypid {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    for name in COMMANDS:
+        importlib.import_module(f"raypid.cli.{name}").add_parser(subparsers, arguments)
+    try:
+        options, unknown = parser.parse_known_args(arguments)
+        if options.command is None:
+            parser.print_help()
+            return USER_ERROR
+        if unknown:
+            _refuse(unknown[0], subparsers.choices[options.command])
+        code: int = options.main(options)
+        return code
+    except UserError as error:
+        print(f"raypid: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("raypid: stopped at once.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except RuntimeError as error:
+        print(f"raypid: {error}", file=sys.stderr)
+        return FAILURE
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, without the usage screen."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.exit(USER_ERROR, f"raypid: {message[0].upper()}{message[1:]}. `{self.prog} --help` shows the options.\n")
+
+
+def dashed(argument: str) -> str:
+    """--num_workers=2 as --num-workers=2: both spellings are one flag."""
+    if not argument.startswith("--"):
+        return argument
+    flag, equals, value = argument.partition("=")
+    return flag.replace("_", "-") + equals + value
+
+
+def _refuse(argument: str, parser: argparse.ArgumentParser) -> None:
+    from raypid.errors import UserError
+    from raypid.registry import suggest
+
+    if not argument.startswith("-"):
+        raise UserError(f"Unexpected argument {argument!r}. `{parser.prog} --help` shows the options.")
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    near = suggest(argument.partition("=")[0], flags)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"`{parser.prog} --help` shows the options."
+    raise UserError(f"Unknown option {argument.partition('=')[0]!r}. {hint}")

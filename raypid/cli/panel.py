@@ -12,8 +12,8 @@ import os
 import sys
 import textwrap
 import time
+from array import array
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeGuard
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 TRAINING = "episode_reward_mean"
 EVALUATION = "evaluation/episode_reward_mean"
-INTERVAL = "evaluation/episode_reward_ci95"
 
 NAMES = {
     EVALUATION: "evaluation return",
@@ -48,17 +47,16 @@ PARTS = {
 
 
 class Progress(Protocol):
-    """What `raypid train` tells about a run while it goes on."""
+    """What `raypid train` tells about a run while it goes on.
 
-    def start(self, run_info: Mapping[str, Any]) -> None:
-        """`run_info`: algorithm, env, seed, num_workers, backend, folder; each may be missing."""
+    `run_info` has algorithm, env, seed, num_workers, backend, folder; each may be missing. `stop` shows the last state
+    and the summary and leaves the terminal as it was; a second call does nothing.
+    """
 
+    def start(self, run_info: Mapping[str, Any]) -> None: ...
     def update(self, result: Mapping[str, Any]) -> None: ...
-
     def message(self, text: str) -> None: ...
-
-    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
-        """Show the last state and the summary, and leave the terminal as it was. A second call does nothing."""
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
 
 
 def make_progress(stop: Mapping[str, float], quiet: bool, file: IO[str] | None = None) -> Progress:
@@ -71,34 +69,6 @@ def make_progress(stop: Mapping[str, float], quiet: bool, file: IO[str] | None =
     return Panel(stop, file) if capable and utf8 else PlainLines(stop, file)
 
 
-class History:
-    """A series of any length, held as at most 1024 means of equally many neighbours."""
-
-    def __init__(self) -> None:
-        self.means: list[float] = []
-        self._each = 1
-        self._pending: list[float] = []
-
-    def add(self, value: float) -> None:
-        self._pending.append(value)
-        if len(self._pending) < self._each:
-            return
-        self.means.append(sum(self._pending) / self._each)
-        self._pending.clear()
-        if len(self.means) == 1024:
-            self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
-            self._each *= 2
-
-    def sparkline(self, width: int) -> str:
-        """The series in `width` characters or fewer, from its minimum ▁ to its maximum █."""
-        n = len(self.means)
-        width = min(width, n)
-        cuts = [i * n // width for i in range(width + 1)] if width else [0]
-        points = [sum(self.means[a:b]) / (b - a) for a, b in pairwise(cuts)]
-        low, high = min(points, default=0.0), max(points, default=0.0)
-        return "".join("▁▂▃▄▅▆▇█"[int(7.999 * (p - low) / (high - low)) if high > low else 0] for p in points)
-
-
 class State:
     """The numbers of a run so far."""
 
@@ -108,7 +78,7 @@ class State:
         self.latest: dict[str, Any] = {}
         self.first: dict[str, float] = {}
         self.best = math.nan
-        self.history = History()
+        self.history = array("d")
         self.lost: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
 
@@ -119,7 +89,7 @@ class State:
             if key not in self.first and known(result.get(key)):
                 self.first[key] = result[key]
         if known(mean := result.get(TRAINING)):
-            self.history.add(mean)
+            self.history.append(mean)
         goal = self.latest.get(EVALUATION, mean)
         if known(goal) and not goal <= self.best:
             self.best = goal
@@ -144,11 +114,9 @@ class State:
     def fraction(self, key: str) -> float:
         """How far the run is to this stop criterion, in [0, 1]; returns count from the first one seen."""
         value, target = self.latest.get(key), self.stop[key]
-        if not known(value):
-            return 0.0
-        start = 0.0 if key in COUNTS else self.first[key]
-        if value >= target:
-            return 1.0
+        start = 0.0 if key in COUNTS else self.first.get(key, 0.0)
+        if not known(value) or value >= target:
+            return float(known(value))
         return max(0.0, (value - start) / (target - start)) if target > start else 0.0
 
     def title(self) -> str:
@@ -157,15 +125,16 @@ class State:
     def facts(self) -> list[str]:
         """Seed, workers and backend, folder."""
         info, workers = self.info, self.info.get("num_workers")
-        facts = [f"seed {info['seed']}"] if info.get("seed") is not None else []
-        if workers is not None:
-            facts.append(f"{workers} worker{'s' * (workers > 1)}" if workers else "one process")
-        if workers and info.get("backend"):
-            facts.append(f"backend {info['backend']}")
-        return facts + ([str(info["folder"])] if info.get("folder") else [])
+        facts = {
+            f"seed {info.get('seed')}": info.get("seed") is not None,
+            f"{workers} worker{'s' * (workers != 1)}" if workers else "one process": workers is not None,
+            f"backend {info.get('backend')}": workers and info.get("backend"),
+            str(info.get("folder")): info.get("folder"),
+        }
+        return [fact for fact, there in facts.items() if there]
 
     def evaluation(self) -> str:
-        half = self.latest.get(INTERVAL)
+        half = self.latest.get("evaluation/episode_reward_ci95")
         return reading(self.latest.get(EVALUATION)) + (f" ± {reading(half)}" if known(half) else "")
 
     def losses(self) -> str:
@@ -174,11 +143,10 @@ class State:
 
 def bottleneck(shares: Mapping[str, float], info: Mapping[str, Any]) -> str:
     """One line that names what takes most of the time and what to do about it; empty if nothing is known."""
-    ranked = sorted(shares, key=lambda part: -shares[part])
-    if not ranked:
+    if not shares:
         return ""
-    top = ranked[0]
-    if shares[top] < 0.4:
+    ranked = sorted(shares, key=lambda part: -shares[part])
+    if shares[top := ranked[0]] < 0.4:
         return "balanced: " + ", ".join(f"{PARTS[part][0]} {shares[part]:.0%}" for part in ranked[:2])
     name, _, _, advice = PARTS[top]
     cpus = info.get("num_cpus") or os.cpu_count() or 1
@@ -191,13 +159,10 @@ class Quiet:
     """Nothing but messages, and these on stderr."""
 
     def start(self, run_info: Mapping[str, Any]) -> None: ...
-
     def update(self, result: Mapping[str, Any]) -> None: ...
-
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
     def message(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-
-    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
 
 
 class PlainLines:
@@ -216,8 +181,7 @@ class PlainLines:
 
     def start(self, run_info: Mapping[str, Any]) -> None:
         self._state.info = dict(run_info)
-        self._started = time.monotonic()
-        self._print(", ".join([f"raypid {self._state.title()}", *self._state.facts()]))
+        self.message(", ".join([f"raypid {self._state.title()}", *self._state.facts()]))
         self._print_row(self.COLUMNS)
 
     def update(self, result: Mapping[str, Any]) -> None:
@@ -228,38 +192,33 @@ class PlainLines:
             self._due = now + min(60.0, max(1.0, 0.01 * (now - self._started)))
             self._print_state()
 
-    def message(self, text: str) -> None:
-        self._print(text)
-
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         if self._stopped:
             return
         self._stopped = True
         if self._unshown:
             self._print_state()
-        if hint := bottleneck(self._state.shares(), self._state.info):
-            self._print(hint)
-        for line in summary_lines(summary):
-            self._print(line)
+        hint = bottleneck(self._state.shares(), self._state.info)
+        for line in [hint] * bool(hint) + summary_lines(summary):
+            self.message(line)
 
     def _print_state(self) -> None:
-        state, latest = self._state, self._state.latest
-        self._unshown = False
+        state, latest, self._unshown = self._state, self._state.latest, False
         counts = [count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s")]
         returns = [reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max")]
         self._print_row((clock(latest.get("time_total_s")), *counts, *returns, state.evaluation()))
         if (losses := state.losses()) != self._shown_losses:
             self._shown_losses = losses
-            self._print(f"lost so far: {losses}")
+            self.message(f"lost so far: {losses}")
 
     def _print_row(self, cells: Sequence[str]) -> None:
-        self._print("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS, strict=True)))
+        self.message("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS, strict=True)))
 
-    def _print(self, text: str) -> None:
+    def message(self, text: str) -> None:
         try:
             print(text, file=self._file, flush=True)
         except BrokenPipeError:  # the reader (`| head`) has gone: no reason to end hours of training
-            self._file = open(os.devnull, "w")  # noqa: SIM115
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
         except UnicodeEncodeError:
             print(text.replace("±", "+-").encode("ascii", "replace").decode(), file=self._file, flush=True)
 
@@ -268,9 +227,9 @@ class Panel:
     """A panel that stays in place at the end of the terminal, drawn at most five times a second."""
 
     def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None, console: Console | None = None) -> None:
-        self._state = State(stop)
         from rich.console import Console
 
+        self._state = State(stop)
         self._console = console or Console(file=file, highlight=False)
         self._live: Live | None = None
         self._due = 0.0
@@ -280,7 +239,7 @@ class Panel:
 
         self._state.info = dict(run_info)
         self._live = Live(self.render(), console=self._console, auto_refresh=False, vertical_overflow="crop")
-        atexit.register(self._restore)  # the cursor comes back even if nobody calls stop
+        atexit.register(self._live.stop)  # the cursor comes back even if nobody calls our stop
         self._live.start(refresh=True)
 
     def update(self, result: Mapping[str, Any]) -> None:
@@ -297,35 +256,26 @@ class Panel:
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         if self._live is None:
             return
-        try:
-            self._live.update(self.render())
-        finally:
-            self._restore()
+        self._live.update(self.render())
+        self._live.stop()
+        atexit.unregister(self._live.stop)
+        self._live = None
         for line in summary_lines(summary):
             self.message(line)
 
-    def _restore(self) -> None:
-        live, self._live = self._live, None
-        atexit.unregister(self._restore)
-        if live is not None:
-            live.stop()
-
     def render(self) -> RenderableType:
         """The panel now, as wide and as high as the terminal allows."""
-        from rich.box import ROUNDED
         from rich.panel import Panel as Box
 
         width = min(self._console.width, 100)
         sections = [section for section in self._sections(width - 4) if section]
         room = self._console.height - 3
-        gaps = room >= sum(map(len, sections)) + len(sections) - 1
-        lines = sections[0][:]
-        for section in sections[1:]:
-            lines += ([styled()] if gaps else []) + section
-        title = styled(("raypid ", "bold"), (self._state.title(), "bold cyan"))
+        gap = [styled()] if room >= sum(map(len, sections)) + len(sections) - 1 else []
+        lines = [line for section in sections for line in (*gap, *section)][len(gap) :]
+        title = styled("raypid ", (self._state.title(), "bold cyan"))
         body = styled("\n").join(lines[: max(room, 1)])
         body.no_wrap, body.overflow = True, "ellipsis"
-        return Box(body, title=title, title_align="left", box=ROUNDED, width=width, border_style="bright_black")
+        return Box(body, title=title, title_align="left", width=width, border_style="bright_black")
 
     def _sections(self, width: int) -> list[list[Text]]:
         state, latest, room = self._state, self._state.latest, width - 11
@@ -333,8 +283,8 @@ class Panel:
         if not latest:
             return [facts, [styled("waiting for the first iteration")]]
         pace = [f"{count(latest.get('env_steps_per_s'))} steps/s"]
-        for key in ("timesteps_total", "episodes_total", "learner_updates_total"):
-            pace += [f"{count(latest[key])} {NAMES[key]}"] if key in latest else []
+        totals = ("timesteps_total", "episodes_total", "learner_updates_total")
+        pace += [f"{count(latest[key])} {NAMES[key]}" for key in totals if key in latest]
         pace += [f"iteration {count(latest.get('training_iteration'))}", clock(latest.get("time_total_s"))]
         hint = textwrap.wrap(bottleneck(state.shares(), state.info), room)
         return [
@@ -348,14 +298,12 @@ class Panel:
 
     def _returns(self, width: int) -> list[Text]:
         state, latest = self._state, self._state.latest
-        low, high = (reading(latest.get(f"episode_reward_{end}")) for end in ("min", "max"))
-        lines = [styled("training   ", (reading(latest.get(TRAINING)), "bold"), f"   min {low}  max {high}")]
-        best = f"   best {reading(state.best)}"
+        mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
+        lines = [styled("training   ", (mean, "bold"), f"   min {low}  max {high}")]
         if known(latest.get(EVALUATION)):
-            lines.append(styled("evaluation ", (state.evaluation(), "bold cyan"), best))
-        else:
-            lines[0].append(best)
-        if spark := state.history.sparkline(min(width, 60)):
+            lines.append(styled("evaluation ", (state.evaluation(), "bold cyan")))
+        lines[-1].append(f"   best {reading(state.best)}")
+        if spark := sparkline(state.history, min(width, 60)):
             lines.append(styled((spark, "cyan")))
         return lines
 
@@ -366,29 +314,25 @@ class Panel:
         value = f"{show(self._state.latest.get(key)):>7} / {show(self._state.stop[key])}"
         room = min(30, max(4, width - 18 - 17 - 5))
         full = int(fraction * room)
-        colour = "green" if fraction >= 1 else "cyan"
-        bar = [("━" * full, colour), ("─" * (room - full), "bright_black")]
-        name = NAMES.get(key, key)
-        return styled(f"{name[:17]:<18}{value:<17}", *bar, f" {math.floor(100 * fraction):>3}%")
+        bar = [("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")]
+        return styled(f"{NAMES.get(key, key)[:17]:<18}{value:<17}", *bar, f" {math.floor(100 * fraction):>3}%")
 
     def _times(self, width: int) -> list[Text]:
         """A bar split by part, and its legend in as many lines as it needs."""
         shares = {part: share for part, share in self._state.shares().items() if share >= 0.005}
         if not shares:
             return []
-        room, plain = min(width, 60), self._console.no_color
-        bar, at, done = styled(), 0, 0.0
+        bar, done = styled(), 0.0
         for part, share in shares.items():
-            done += share
-            end = round(room * done / sum(shares.values()))
-            bar.append((PARTS[part][2] if plain else "█") * (end - at), PARTS[part][1])
-            at = end
+            done += share / sum(shares.values())
+            glyph = PARTS[part][2] if self._console.no_color else "█"
+            bar.append(glyph * (round(min(width, 60) * done) - len(bar)), PARTS[part][1])
         legend = {f"{PARTS[part][0]} {share:.0%}": PARTS[part][1] for part, share in shares.items()}
-        lines = [styled(line) for line in flow(list(legend), width)]
-        for line in lines:
-            for words, colour in legend.items():
+        lines = [bar, *map(styled, flow(list(legend), width))]
+        for words, colour in legend.items():
+            for line in lines[1:]:
                 line.highlight_words([words], colour)
-        return [bar, *lines]
+        return lines
 
 
 def styled(*parts: str | Text | tuple[str, str]) -> Text:
@@ -412,18 +356,26 @@ def flow(items: Sequence[str], width: int) -> list[str]:
     return lines
 
 
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A series in `width` characters or fewer, from its minimum ▁ to its maximum █."""
+    width = min(width, len(values))
+    points = [values[(i + 1) * len(values) // width - 1] for i in range(width)]
+    low, high = min(points, default=0.0), max(points, default=0.0)
+    return "".join("▁▂▃▄▅▆▇█"[int(7.999 * (p - low) / (high - low)) if high > low else 0] for p in points)
+
+
 def summary_lines(summary: Sequence[tuple[str, str]]) -> list[str]:
     width = max((len(key) for key, _ in summary), default=0)
     return [f"{key:<{width}}  {value}" for key, value in summary]
 
 
 def known(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not math.isnan(value)
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def reading(value: float | None) -> str:
     """A return: 187.3; a dash if there is none yet."""
-    if value is None or math.isnan(value):
+    if not known(value):
         return "-"
     size = abs(value)
     return count(value) if size >= 1e5 else f"{value:,.0f}" if size >= 1e3 else f"{value:.{1 if size >= 10 else 2}f}"
@@ -431,7 +383,7 @@ def reading(value: float | None) -> str:
 
 def count(value: float | None) -> str:
     """1234567 as 1.23M."""
-    if value is None or not math.isfinite(value):
+    if not known(value):
         return "-"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
@@ -441,7 +393,7 @@ def count(value: float | None) -> str:
 
 def clock(seconds: float | None) -> str:
     """Seconds as m:ss, or h:mm:ss."""
-    if seconds is None or not math.isfinite(seconds):
+    if not known(seconds):
         return "-"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 X_AXES: dict[str, XAxis] = {"steps": "timesteps_total", "time": "time_total_s"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], argv: Sequence[str] = ()) -> None:
     parser = subparsers.add_parser(
         "plot",
         help="draw the learning curves of runs",

@@ -1,0 +1,65 @@
+"""Environments: found, made, vectorised; their ends and resets made uniform.
+
+`make_vector(EnvSpec(env="CartPole-v1", num_envs=8))` is the way in; `check(spec)` tells before anything starts whether it will work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from raypid.envs.errors import EnvError
+from raypid.envs.make import check, choose_vectorizer, make_vector, spaces
+from raypid.envs.resolve import Resolved, list_envs, resolve
+from raypid.envs.spec import VECTORIZERS, EnvSpec, stream_seeds
+from raypid.envs.vector import Step, VectorEnv
+from raypid.registry import ENVS
+
+Creator = TypeVar("Creator")
+
+__all__ = [
+    "VECTORIZERS",
+    "EnvError",
+    "EnvSpec",
+    "Resolved",
+    "Step",
+    "VectorEnv",
+    "check",
+    "choose_vectorizer",
+    "list_envs",
+    "make_vector",
+    "register_env",
+    "resolve",
+    "spaces",
+    "stream_seeds",
+]
+
+
+def register_env(name: str, creator: Any = None) -> Any:
+    """Give an environment a name: `register_env("Mine", Mine)`, or as a decorator `@register_env("Mine")`.
+
+    Args:
+        name: what `env` and `--env` will take.
+        creator: a gymnasium.Env class, a gymnasium.vector.VectorEnv class, a function that returns either, or a string
+            "module:Name" that is imported when used.
+
+    Returns:
+        The creator; without one, a decorator.
+
+    Raises:
+        EnvError: the creator is no environment.
+    """
+    if creator is None:
+        return _decorator(name)
+    if not isinstance(creator, str):
+        resolve(creator)
+    ENVS.register(name, creator)
+    return creator
+
+
+def _decorator(name: str) -> Callable[[Creator], Creator]:
+    def register(creator: Creator) -> Creator:
+        register_env(name, creator)
+        return creator
+
+    return register

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raypid.errors import UserError
 from raypid.nn.pipeline import Inputs
 from raypid.nn.small import initial_mlp
 from raypid.nn.spec import NetworkSpec
@@ -169,7 +170,7 @@ class CustomNetwork(nn.Module):
             heads = NetworkSpec(**{**_shallow(spec), "hidden": (), "shared": True})
             self.heads = TwinMLP(heads, out.shape[-1], rng)
         elif not (isinstance(out, tuple) and len(out) == 2 and out[0].shape[-1] == spec.num_outputs):
-            raise ValueError(
+            raise UserError(
                 f"Network {spec.network!r} must return features [N, F], or (params [N, {spec.num_outputs}], value [N]); "
                 f"it returned {_describe(out)}."
             )
@@ -206,7 +207,7 @@ def _construct(cls: Any, spec: NetworkSpec) -> nn.Module:
     import inspect
 
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        raise ValueError(f"Network {spec.network!r} must be a torch.nn.Module class, not {cls!r}.")
+        raise UserError(f"Network {spec.network!r} must be a torch.nn.Module class, not {cls!r}.")
     parameters = inspect.signature(cls).parameters
     module = cls(spec, **spec.custom) if "spec" in parameters else cls(**spec.custom)
     return module

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from raypid.envs import make_vector
+from raypid.envs import make_vector, stream_seeds
 from raypid.nn.policy import ActorCriticPolicy
 from raypid.registry import NETWORKS
-from raypid.roles.rollout import RolloutSpec, stream_seeds
+from raypid.roles.rollout import RolloutSpec
 from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
@@ -78,7 +78,7 @@ class Evaluator:
             self.env = make_vector(replace(self.spec.env, worker_index=EVALUATION_INDEX, num_envs=num_streams))
         self.policy.load(weights)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
-        obs = self.env.reset(stream_seeds(seed, EVALUATION_INDEX, num_streams))
+        obs = self.env.reset(stream_seeds(replace(self.spec.env, seed=seed, worker_index=EVALUATION_INDEX, num_envs=num_streams)))
         first, state = np.ones(num_streams, bool), self.policy.initial_state(num_streams)
         quota = np.full(num_streams, num_episodes // num_streams) + (np.arange(num_streams) < num_episodes % num_streams)
         reward, length = np.zeros(num_streams), np.zeros(num_streams, np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raypid.callbacks import Callbacks
-from raypid.envs import EnvError, EnvSpec, make_vector
+from raypid.envs import EnvError, EnvSpec, make_vector, stream_seeds
 from raypid.nn.policy import ActorCriticPolicy
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import moments_of
@@ -33,10 +33,8 @@ class RolloutSpec:
     """Registered networks that the worker needs, by name."""
 
 
-def stream_seeds(seed: int, worker_index: int, num_streams: int, *more: int) -> list[int]:
-    """One environment seed for each stream; `more` distinguishes later resets."""
-    keys = [(worker_index, stream, *more) for stream in range(num_streams)]
-    return [int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1)[0] >> 1) for key in keys]
+_RESTARTED = 1_000_000
+"""Added to the restarts of a worker where its environments' seeds are drawn, to differ from the saves."""
 
 
 class Rollout:
@@ -46,11 +44,12 @@ class Rollout:
         for name, entry in spec.networks.items():
             NETWORKS.register(name, entry)
         self.spec, self.worker_index = spec, worker_index
-        self.env = make_vector(replace(spec.env, worker_index=worker_index))
+        self.env_spec = replace(spec.env, worker_index=worker_index)
+        self.env = make_vector(self.env_spec)
         self.policy = ActorCriticPolicy(spec.network)
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(2, worker_index, restarts)))
         self.num_crashes = 0
-        self._start(stream_seeds(spec.seed, worker_index, self.env.num_envs, *([restarts] if restarts else [])))
+        self._start(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
 
     def _start(self, seeds: list[int]) -> None:
         self.obs = self._noisy(self.env.reset(seeds))
@@ -162,7 +161,7 @@ class Rollout:
 
     def boundary(self, save_count: int) -> None:
         """End all partial episodes (they count for nothing) and start the streams anew: how an exact save cuts a run."""
-        self._start(stream_seeds(self.spec.seed, self.worker_index, self.env.num_envs, save_count, 1))
+        self._start(stream_seeds(self.env_spec, save_count))
 
     def state_dict(self) -> dict[str, Any]:
         """The random generator; environments cannot be saved (see `boundary`)."""

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from raypid.errors import UserError
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle
 
@@ -75,7 +76,7 @@ class RayBackend:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 if address is None:
                     raise
-                raise ValueError(f"There is no Ray cluster at {address!r}: {str(error).splitlines()[0]}") from error
+                raise UserError(f"There is no Ray cluster at {address!r}: {str(error).splitlines()[0]}") from error
 
     def resources(self) -> dict[str, float]:
         """What the cluster has in all: CPU, GPU, memory, object_store_memory, ..."""

@@ -9,10 +9,12 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
+from raypid.errors import UserError
+
 _limits: Any = None
 
 
-class ResourceError(ValueError):
+class ResourceError(UserError):
     """More was asked for than there is."""
 
 

@@ -1,0 +1,51 @@
+# `make help` lists the targets. Everything runs in .venv, which is made once and again when the pins change.
+PYTHON ?= python3.11
+PYTEST_ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help install train test test-ci-slow test-slow lint types check format clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*##/\1:/' | awk -F: '{ printf "  make %-14s%s\n", $$1, $$2 }'
+
+install: .venv/.installed  ## set up .venv with the pinned versions
+
+.venv/.installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || { \
+		echo "raypid needs Python 3.10 to 3.13, and '$(PYTHON)' is none or is not there." >&2; \
+		echo "Install Python 3.11, or name another: make install PYTHON=python3.12" >&2; exit 1; }
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+train: install  ## train PPO on CartPole-v1, evaluate it, show where everything is
+	$(BIN)/raypid train --run PPO --env CartPole-v1 \
+		--stop '{"evaluation/episode_reward_mean": 475, "time_total_s": 120}' --seed 0 --out runs/cartpole --overwrite
+	$(BIN)/raypid eval runs/cartpole --episodes 20
+
+test: install  ## the tests, without the slow ones
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-ci-slow: install  ## the slower tests that the CI runs (none is no failure)
+	$(BIN)/python -m pytest -m ci_slow --timeout=600 $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+test-slow: install  ## all slow tests, at most 75 minutes
+	$(BIN)/python -m pytest -m "slow or ci_slow" --timeout=2700 --session-timeout=4500 $(PYTEST_ARGS)
+
+lint: install  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install  ## mypy
+	$(BIN)/mypy
+
+check: lint types  ## lint and types
+
+format: install  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove .venv, caches and build folders; runs/ stays
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,160 @@
+"""`raypid train`: every setting of the algorithm is a flag."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raypid.config import Config, ConfigError, ModelConfig, Settings, describe_type, field_docs, load_file, parse_value
+from raypid.registry import ALGORITHMS
+
+_SETTING = "setting:"
+
+
+def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
+    """The options, with those of the algorithm that `--run` names."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a policy",
+        description="Train a policy. `raypid train --run PPO --help` shows every setting with its default.",
+        formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(main=main)
+    add = parser.add_argument
+    add("--run", metavar="NAME", help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+    add("--stop", metavar="JSON", help='when to end, e.g. \'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\'')
+    add("--config", metavar="JSON|FILE", action="append", default=[], help="settings as JSON, or a JSON or YAML file; flags win over it")
+    add("--tuned", action="store_true", help="begin from the tuned settings for this algorithm and environment (`raypid list tuned`)")
+    add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
+    add("--resume", metavar="DIR", help="go on with the run in this folder; settings given anew win over the saved ones")
+    add("--overwrite", action="store_true", help="replace the run that --out holds")
+    add("--checkpoint-interval", type=int, default=0, metavar="N", help="iterations between checkpoints (default: one a minute)")
+    add("--keep-checkpoints", type=int, default=3, metavar="N", help="newest checkpoints that stay, besides the best (default: 3)")
+    add("--quiet", action="store_true", help="print errors only")
+    name = _value_of("--run", argv)
+    cls = ALGORITHMS.get(name).Config if name in ALGORITHMS and argv[:1] == ["train"] else Config
+    _add_settings(parser.add_argument_group(f"settings of {name}" if cls is not Config else "settings of every algorithm"), cls(), "")
+
+
+def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
+    docs = field_docs(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, ModelConfig):
+            group.add_argument(f"--{field.name}", dest=_SETTING + field.name, metavar="JSON", default=argparse.SUPPRESS, help=docs[field.name])
+            _add_settings(group, value, f"{field.name}.")
+            continue
+        flag = f"--{prefix}{field.name}".replace("_", "-")
+        default = list(value) if isinstance(value, tuple) else value
+        text = f"{docs.get(field.name, '')} (default: {'none' if default is None else default})".replace("%", "%%")
+        extra = {"nargs": "?", "const": "true"} if isinstance(value, bool) or field.name == "atari" else {}
+        group.add_argument(flag, dest=f"{_SETTING}{prefix}{field.name}", metavar="X", default=argparse.SUPPRESS, help=_wrapped(text), **extra)
+
+
+def _wrapped(text: str) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, 90))
+
+
+def _value_of(flag: str, argv: Sequence[str]) -> str | None:
+    for i, argument in enumerate(argv):
+        if argument == flag and i + 1 < len(argv):
+            return argv[i + 1]
+        if argument.startswith(flag + "="):
+            return argument.partition("=")[2]
+    return None
+
+
+def read_mapping(text: str, option: str) -> dict[str, Any]:
+    """A mapping from JSON text or from a file.
+
+    Raises:
+        ConfigError: neither.
+    """
+    if not text.lstrip().startswith("{"):
+        return load_file(text.removeprefix("@"))
+    value = parse_value(text)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{option} takes JSON such as '{{\"lr\": 0.001}}' or a file; this is not valid JSON: {text}")
+    return value
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings given on the command line; flags win over --config."""
+    given: dict[str, Any] = {}
+    for text in options.config:
+        given.update(read_mapping(text, "--config"))
+    for name, value in vars(options).items():
+        if name.startswith(_SETTING):
+            key = name.removeprefix(_SETTING)
+            given[key] = value if key in ("env", "callbacks", "init_from", "address") else parse_value(value)
+    return given
+
+
+def main(options: argparse.Namespace) -> int:
+    """Check everything, then train; 0 at the end of a run, also after one Ctrl-C."""
+    from raypid.agent import Agent
+    from raypid.cli.panel import make_progress
+    from raypid.experiment import Run, RunOptions, check_folder, check_stop, clear_folder
+
+    stop = check_stop(read_mapping(options.stop, "--stop")) if options.stop else {}
+    given = settings_of(options)
+    resume = bool(options.resume)
+    out = Path(options.resume or options.out) if options.resume or options.out else None
+    if resume and options.out and Path(options.out) != out:
+        raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
+    if out is not None:
+        check_folder(out, resume=resume, overwrite=options.overwrite)
+    if resume:
+        assert out is not None
+        agent, stop = _resumed(out, given, stop, options)
+    else:
+        agent = Agent(options.run, _new_config(options, given, stop), out=out)
+    try:
+        if out is not None and options.overwrite and not resume:
+            clear_folder(out)
+        run_options = RunOptions(stop=stop, checkpoint_interval=options.checkpoint_interval, keep_checkpoints=options.keep_checkpoints)
+        Run(agent, run_options, make_progress(stop, options.quiet))()
+    finally:
+        agent.close()
+    return 0
+
+
+def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[str, float]) -> dict[str, Any]:
+    from raypid.tuned import TUNED
+
+    name = options.run
+    if name is None:
+        raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
+    ALGORITHMS.get(name)
+    if not given.get("env"):
+        raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
+    tuned = TUNED.get((name, given["env"]))
+    if options.tuned and tuned is None:
+        known = [env for algorithm, env in TUNED if algorithm == name]
+        raise ConfigError(f"There are no tuned settings for {name} on {given['env']}; there are for {', '.join(known) or 'none'}.")
+    config = {**(tuned or {}), **given} if options.tuned else dict(given)
+    linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
+    if linear and not config.get("schedule_steps") and "timesteps_total" in stop:
+        config["schedule_steps"] = int(stop["timesteps_total"])
+    if tuned is not None and not options.tuned and not options.quiet:
+        print(f"Tuned settings for {name} on {given['env']} are there: --tuned uses them.", file=sys.stderr)
+    return config
+
+
+def _resumed(out: Path, given: dict[str, Any], stop: dict[str, float], options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
+    from raypid.agent import Agent
+    from raypid.logger import read_params
+
+    agent = Agent.from_checkpoint(out, given, out=out)
+    if options.run and options.run != agent.run:
+        agent.close()
+        raise ConfigError(f"{out} holds a run of {agent.run}, not of {options.run}.")
+    saved = read_params(out).get("stop") or {}
+    return agent, stop or {k: float(v) for k, v in saved.items()}

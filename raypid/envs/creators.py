@@ -1,0 +1,266 @@
+"""How one environment, or one vector of them, is made from a spec.
+
+Constructors get env_config as keyword arguments, and worker_index and stream_index where they name them; a single
+parameter named config, env_config or cfg gets one dict with all of it (RLlib's style).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.envs import registration
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from raypid.envs.errors import EnvError
+from raypid.envs.gym_vector import GymVector, close_vector
+from raypid.envs.python_vector import PythonVector
+from raypid.envs.quiet import quiet, quiet_mujoco
+from raypid.envs.resolve import Resolved
+from raypid.envs.spec import EnvSpec
+from raypid.envs.wrappers import ActionRepeat, Checked
+
+CONFIG_NAMES = ("config", "env_config", "cfg")
+ATARI_TASK = {"stack_num": 1, "reward_clip": False, "episodic_life": False}
+"""EnvPool's Atari: single frames and raw rewards; stacking and clipping happen in the learner's pipeline."""
+
+
+def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
+    """One Python environment with its wrappers, for stream `stream`.
+
+    Raises:
+        EnvError: its constructor raised, or returned no environment.
+    """
+    with quiet(), _making(resolved.name):
+        quiet_mujoco()
+        if resolved.kind in ("gym", "ale"):
+            env = _make_gym(spec, resolved, stream)
+        else:
+            env = call(resolved.target, spec, stream)
+        env = wrap(env, spec, resolved)
+        quiet_mujoco()
+    return env
+
+
+def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> Any:
+    """Check that `env` is an environment; put the spec's wrappers around it."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise EnvError(
+            f"Environment {resolved.name!r} is a vector; vectorizer {spec.vectorizer!r} needs single environments. Take auto or native."
+        )
+    missing = [n for n in ("reset", "step", "observation_space", "action_space") if not hasattr(env, n)]
+    if missing:
+        raise EnvError(
+            f"Environment {resolved.name!r} gave a {type(env).__name__} without {', '.join(missing)}; "
+            "it must give a gymnasium.Env or a gymnasium.vector.VectorEnv."
+        )
+    if spec.time_limit is not None and resolved.kind not in ("gym", "ale"):
+        env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)
+    if spec.action_repeat > 1:
+        env = ActionRepeat(env, spec.action_repeat)
+    for wrapper in spec.wrappers:
+        env = wrapper(env)
+    return env
+
+
+def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: Any) -> Any:
+    """Call a class or function in the style that its signature shows; `more` goes along where it is named."""
+    names = parameters(target)
+    indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
+    config = dict(spec.env_config)
+    if len(names) == 1:
+        (only,) = names
+        if only in CONFIG_NAMES and only not in config:
+            return target({**config, **indices})
+    return target(**{**{k: v for k, v in indices.items() if k in names}, **config})
+
+
+def parameters(target: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def load(entry: Any) -> Any:
+    """A Gymnasium entry point: a callable, or "module:name" to import."""
+    return registration.load_env_creator(entry) if isinstance(entry, str) else entry
+
+
+def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
+    """Make the vector that `vectorizer` names ("auto": a loop that may turn to threads)."""
+    with quiet(), _making(resolved.name):
+        if vectorizer == "async":
+            return _async_vector(spec, resolved)
+        if vectorizer == "envpool":
+            return _envpool_vector(spec, resolved)
+        if vectorizer == "ale":
+            return _ale_vector(spec, resolved)
+        if resolved.kind == "function":
+            return _function_vector(spec, resolved, vectorizer)
+        if vectorizer == "native":
+            return _native_vector(spec, resolved)
+        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer)
+
+
+@contextmanager
+def _making(name: str) -> Iterator[None]:
+    try:
+        yield
+    except EnvError:
+        raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise EnvError(f"Environment {name!r} lacks a package: {error}") from error
+    except Exception as error:
+        raise EnvError(f"Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
+
+
+def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
+    registered = gymnasium.registry[resolved.target]
+    creator = load(registered.entry_point)
+    # the entry point has imported mujoco by now, if it needs it
+    quiet_mujoco()
+    names = parameters(creator)
+    indices = {"worker_index": spec.worker_index, "stream_index": stream}
+    config = {**{k: v for k, v in indices.items() if k in names}, **spec.env_config}
+    atari = spec.atari if spec.atari is not None else resolved.kind == "ale"
+    if atari:
+        config = {
+            "repeat_action_probability": registered.kwargs.get("repeat_action_probability", 0.0),
+            **config,
+            "frameskip": 1,
+        }
+    elif spec.time_limit is not None:
+        config["max_episode_steps"] = spec.time_limit
+    env = gymnasium.make(resolved.target, disable_env_checker=True, **config)
+    if atari:
+        env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
+        if spec.time_limit is not None:
+            env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)
+    return env
+
+
+def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
+    if resolved.kind == "vector_class":
+        creator, limit = resolved.target, spec.time_limit
+    else:
+        registered = gymnasium.registry[resolved.target]
+        creator = load(registered.vector_entry_point)
+        limit = spec.time_limit
+    names = parameters(creator)
+    config = _next_step(names, spec)
+    if limit is not None:
+        if "max_episode_steps" not in names:
+            raise EnvError(
+                f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={limit} cannot be passed to it; leave time_limit out."
+            )
+        config["max_episode_steps"] = limit
+    if "worker_index" in names:
+        config.setdefault("worker_index", spec.worker_index)
+
+    def make(seeds: Sequence[int] | None) -> Any:
+        if resolved.kind == "vector_class":
+            return creator(num_envs=spec.num_envs, **config)
+        return gymnasium.make_vec(resolved.target, spec.num_envs, vectorization_mode="vector_entry_point", **config)
+
+    return GymVector(spec, resolved.name, "native", make)
+
+
+def _next_step(names: Mapping[str, Any], spec: EnvSpec) -> dict[str, Any]:
+    """env_config, asking for NEXT_STEP resets where the mode can be chosen."""
+    chosen = {"autoreset_mode": AutoresetMode.NEXT_STEP} if "autoreset_mode" in names else {}
+    return {**chosen, **spec.env_config}
+
+
+def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
+    """What a function gives shows only when it is called: one environment, or a whole vector."""
+    env = call(resolved.target, spec, 0, num_envs=spec.num_envs)
+    if not isinstance(env, gymnasium.vector.VectorEnv):
+        if vectorizer == "native":
+            raise EnvError(
+                f"vectorizer 'native': {resolved.name!r} gave a single {type(env).__name__}, not a vector. Take auto, sync, threads or async."
+            )
+        first = wrap(env, spec, resolved)
+        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first_env=first)
+    problem = ""
+    if vectorizer not in ("auto", "native"):
+        problem = f"vectorizer {vectorizer!r} needs single environments"
+    elif spec.action_repeat > 1 or spec.wrappers or spec.time_limit is not None:
+        problem = "action_repeat, wrappers and time_limit need single environments"
+    elif env.num_envs != spec.num_envs:
+        problem = f"it holds {env.num_envs} streams where num_envs is {spec.num_envs} (a parameter named num_envs would receive it)"
+    if problem:
+        close_vector(env)
+        raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
+    seeding: Any = "list" if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else "int"
+    make = partial(_call_again, resolved, spec)
+    return GymVector(spec, resolved.name, "native", make, seeding=seeding, first=env)
+
+
+def _call_again(resolved: Resolved, spec: EnvSpec, seeds: Sequence[int] | None) -> Any:
+    return call(resolved.target, spec, 0, num_envs=spec.num_envs)
+
+
+def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
+    from ale_py.vector_env import AtariVectorEnv
+
+    config = {
+        **gymnasium.registry[resolved.target].kwargs,
+        "stack_num": 1,
+        "reward_clipping": False,
+        "num_threads": min(spec.num_threads, spec.num_envs),
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+        **spec.env_config,
+    }
+    if spec.time_limit is not None:
+        config["max_num_frames_per_episode"] = spec.time_limit * config["frameskip"]
+
+    def make(seeds: Sequence[int] | None) -> Any:
+        return AtariVectorEnv(num_envs=spec.num_envs, **config)
+
+    return GymVector(spec, resolved.name, "ale", make, seeding="array", unstack=config["stack_num"] == 1)
+
+
+def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
+    import envpool
+    from envpool.registration import registry
+
+    atari = registry.specs[resolved.target][0].startswith("envpool.atari")
+    config = {"num_threads": min(spec.num_threads, spec.num_envs), **(ATARI_TASK if atari else {}), **spec.env_config}
+    if spec.time_limit is not None:
+        config["max_episode_steps"] = spec.time_limit
+
+    def make(seeds: Sequence[int] | None) -> Any:
+        return envpool.make_gymnasium(resolved.target, num_envs=spec.num_envs, seed=list(seeds or ()), **config)
+
+    unstack = atari and config.get("stack_num") == 1 and config.get("gray_scale", True)
+    return GymVector(spec, resolved.name, "envpool", make, seeding="construct", unstack=unstack)
+
+
+class QuietAsyncVectorEnv(AsyncVectorEnv):
+    """Its errors are reported by GymVector, not on the terminal."""
+
+    def _raise_if_errors(self, successes: Any) -> None:
+        if not all(successes):
+            with quiet():
+                super()._raise_if_errors(successes)
+
+
+def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
+    return Checked(make_env(spec, resolved, stream), resolved.name, stream)
+
+
+def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
+    def make(seeds: Sequence[int] | None) -> Any:
+        with quiet():
+            return QuietAsyncVectorEnv(
+                [partial(_make_checked, spec, resolved, stream) for stream in range(spec.num_envs)],
+                copy=False,
+                autoreset_mode=AutoresetMode.NEXT_STEP,
+            )
+
+    return GymVector(spec, resolved.name, "async", make, seeding="list")

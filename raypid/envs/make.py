@@ -1,0 +1,123 @@
+"""From an EnvSpec to a VectorEnv: what is asked for, and which vectoriser fits it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+
+from raypid.envs.creators import load, parameters, vectorize
+from raypid.envs.errors import EnvError
+from raypid.envs.resolve import Resolved, resolve
+from raypid.envs.spec import VECTORIZERS, EnvSpec
+from raypid.envs.vector import VectorEnv
+from raypid.registry import did_you_mean
+
+NATIVE_FROM = 7
+"""Streams from which the vector entry point of Gymnasium's CartPole (38 us a call, however many streams) outruns the loop."""
+
+
+def make_vector(spec: EnvSpec) -> VectorEnv:
+    """Make the environments of one worker.
+
+    Raises:
+        EnvError: bad spec, unknown or missing environment, one that cannot be made, or spaces that cannot be handled.
+    """
+    resolved, vectorizer = check(spec)
+    return vectorize(spec, resolved, vectorizer)
+
+
+def check(spec: EnvSpec) -> tuple[Resolved, str]:
+    """All that can be known before anything is made: the environment and the vectoriser ("auto": sync or threads, decided by measuring).
+
+    Raises:
+        EnvError: as make_vector, as far as it shows without making an environment.
+    """
+    if spec.vectorizer not in VECTORIZERS:
+        raise EnvError(f"Unknown vectorizer {spec.vectorizer!r}.{did_you_mean(str(spec.vectorizer), VECTORIZERS)}")
+    for key in ("num_envs", "action_repeat", "time_limit", "num_threads"):
+        value = getattr(spec, key)
+        if not (value is None and key == "time_limit") and not (isinstance(value, int) and value >= 1):
+            raise EnvError(f"{key} is {value!r}; it must be a whole number of at least 1.")
+    resolved = resolve(spec.env)
+    return resolved, choose_vectorizer(spec, resolved)
+
+
+def spaces(spec: EnvSpec) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Observation and action space of one environment: makes one, in this process, and closes it."""
+    vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
+    vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
+    vector.close()
+    return vector.observation_space, vector.action_space
+
+
+def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
+    """The vectoriser that `spec` asks for, or for auto the fastest that fits.
+
+    Raises:
+        EnvError: the one asked for cannot step this environment.
+    """
+    asked, kind, name = spec.vectorizer, resolved.kind, resolved.name
+    reason = _needs_python(spec)
+    if spec.atari and not _is_ale(resolved) and kind != "envpool":
+        raise EnvError(f"atari=True needs an Atari game such as 'ALE/Pong-v5', but env is {name!r}.")
+    only = {"envpool": "envpool", "vector_class": "native"}.get(kind)
+    if only is not None:
+        if asked not in ("auto", only):
+            raise EnvError(
+                f"Environment {name!r} steps its own vector: vectorizer must be auto or {only}, not {asked!r}."
+            )
+        if reason:
+            raise EnvError(
+                f"{reason} needs Python environments, but {name!r} is a vector: leave it out, or give an environment that steps alone."
+            )
+        return only
+    if asked == "envpool":
+        raise EnvError(f"vectorizer 'envpool' needs env 'envpool:<task>', such as 'envpool:Pong-v5', not {name!r}.")
+    can_ale = kind == "ale" and spec.atari is not False
+    native = _native_entry(resolved)
+    if asked == "ale" and not can_ale:
+        raise EnvError(
+            f"vectorizer 'ale' needs an id 'ALE/<Game>-v5' with Atari preprocessing (atari not False), not {name!r}."
+        )
+    if asked == "native" and native is None and kind != "function":
+        raise EnvError(
+            f"vectorizer 'native' needs a vector entry point, which {name!r} does not have; take auto, sync, threads or async."
+        )
+    if asked in ("ale", "native") and reason:
+        raise EnvError(
+            f"{reason} needs Python environments; vectorizer {asked!r} has none. Take auto, sync, threads or async."
+        )
+    if asked != "auto" or reason:
+        return asked
+    if can_ale:
+        return "ale"
+    return "native" if native is not None and _prefers_native(spec, native) else "auto"
+
+
+def _needs_python(spec: EnvSpec) -> str:
+    if spec.action_repeat > 1:
+        return f"action_repeat={spec.action_repeat}"
+    return "wrappers" if spec.wrappers else ""
+
+
+def _is_ale(resolved: Resolved) -> bool:
+    if resolved.kind not in ("ale", "gym"):
+        return False
+    return str(gymnasium.registry[resolved.target].entry_point).startswith("ale_py")
+
+
+def _native_entry(resolved: Resolved) -> Any:
+    """The vector entry point of a Gymnasium id, or None. ALE's does preprocessing and goes by the vectoriser "ale"."""
+    if resolved.kind != "gym":
+        return None
+    return gymnasium.registry[resolved.target].vector_entry_point
+
+
+def _prefers_native(spec: EnvSpec, entry: Any) -> bool:
+    names = parameters(load(entry))
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
+    if not takes_all and not set(spec.env_config) <= set(names):
+        return False
+    return spec.num_envs >= NATIVE_FROM or not str(entry).startswith("gymnasium.envs.classic_control")

@@ -1,0 +1,204 @@
+"""Which environment is meant, and whether its package is there: checked in milliseconds, before anything starts."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.envs import registration
+
+from raypid.envs.errors import EnvError
+from raypid.envs.quiet import quiet
+from raypid.registry import ENVS, suggest
+
+GYM_PACKAGES = (
+    ("gymnasium.envs.box2d", "Box2D", "box2d"),
+    ("gymnasium.envs.mujoco", "mujoco", "mujoco"),
+    ("gymnasium.envs.phys2d", "jax", None),
+    ("gymnasium.envs.tabular", "jax", None),
+    ("ale_py", "ale_py", "atari"),
+)
+"""(entry point's module, package it needs, extra of raypid that installs it)."""
+EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
+VERSIONED = re.compile(r"-v\d+$")
+
+Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a spec's `env` turned out to be."""
+
+    name: str
+    """For messages."""
+    kind: Kind
+    target: Any
+    """A Gymnasium or EnvPool id, a class or a function."""
+
+
+def resolve(env: Any) -> Resolved:
+    """Find the environment that `env` names, without making it.
+
+    Raises:
+        EnvError: unknown id (with the nearest ones), missing package (with the extra to install), an import that fails, or no environment at all.
+    """
+    if isinstance(env, str):
+        return _resolve_name(env)
+    return _resolve_object(env, getattr(env, "__name__", type(env).__name__))
+
+
+def list_envs() -> list[str]:
+    """Registered names and Gymnasium's ids, sorted; EnvPool's tasks where it is installed and imported are not in it."""
+    if _installed("ale_py"):
+        _register_ale()
+    return sorted({*ENVS.names(), *gymnasium.registry})
+
+
+def _resolve_name(name: str) -> Resolved:
+    if name.startswith("envpool:"):
+        return _resolve_envpool(name)
+    if name in ENVS:
+        try:
+            entry = ENVS.get(name)
+        except Exception as error:
+            raise EnvError(f"Environment {name!r} is registered, but cannot be imported: {error}") from error
+        return _resolve_name(entry) if isinstance(entry, str) else _resolve_object(entry, name)
+    if ":" in name:
+        return _resolve_path(name)
+    if name.startswith("ALE/"):
+        require("ale_py", name)
+        _register_ale()
+    if name not in gymnasium.registry and _installed("ale_py"):
+        _register_ale()
+    if name not in gymnasium.registry:
+        raise _unknown(name)
+    return _resolve_gym(name)
+
+
+def _resolve_gym(name: str) -> Resolved:
+    entry = gymnasium.registry[name].entry_point
+    if isinstance(entry, str):
+        module = entry.partition(":")[0]
+        for prefix, package, _ in GYM_PACKAGES:
+            if module.startswith(prefix):
+                require(package, name)
+        if not _installed(module.partition(".")[0]):
+            package = module.partition(".")[0]
+            raise EnvError(
+                f"Environment {name!r} needs the package {package!r}, which is not installed: pip install {package}"
+            )
+    return Resolved(name, "ale" if name.startswith("ALE/") else "gym", name)
+
+
+def _resolve_envpool(name: str) -> Resolved:
+    require("envpool", name)
+    task = name.partition(":")[2]
+    with quiet():
+        import envpool
+
+        known = envpool.list_all_envs()
+    if task not in known:
+        raise EnvError(f"EnvPool has no task {task!r}.{_suggestion(task, known, 'envpool:')}")
+    return Resolved(name, "envpool", task)
+
+
+def _resolve_path(name: str) -> Resolved:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise EnvError(
+                f"Environment {name!r}: there is no module {error.name!r} on the Python path. "
+                'Give "module:Name" with the module as one would import it, and run from its folder or install it.'
+            ) from error
+        raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error}") from error
+    except Exception as error:
+        raise EnvError(
+            f"Environment {name!r}: importing {module_name!r} failed: {type(error).__name__}: {error}"
+        ) from error
+    if attribute and hasattr(module, attribute):
+        return _resolve_object(getattr(module, attribute), name)
+    if attribute in gymnasium.registry:
+        return _resolve_gym(attribute)
+    names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
+    near = suggest(attribute, names)
+    hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
+    raise EnvError(f"Environment {name!r}: module {module_name!r} has no {attribute!r}.{hint}")
+
+
+def _resolve_object(target: Any, name: str) -> Resolved:
+    if inspect.isclass(target):
+        if issubclass(target, gymnasium.vector.VectorEnv):
+            return Resolved(name, "vector_class", target)
+        if issubclass(target, gymnasium.Env):
+            return Resolved(name, "class", target)
+        if all(callable(getattr(target, method, None)) for method in ("reset", "step")):
+            return Resolved(name, "class", target)
+    elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+        return Resolved(name, "function", target)
+    what = f"class {target.__name__}" if inspect.isclass(target) else f"a {type(target).__name__}"
+    made = " It is already made: give its class, so that every worker can make its own." if _is_made(target) else ""
+    raise EnvError(
+        f"env is {what}, which is no environment.{made} Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', "
+        "'module:Name', a registered name, a gymnasium.Env class, or a function that returns an environment."
+    )
+
+
+def _is_made(target: Any) -> bool:
+    return isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv))
+
+
+def require(package: str, name: str) -> None:
+    """Raise EnvError with the extra to install if `package` is missing."""
+    if _installed(package):
+        return
+    extra = EXTRAS.get(package)
+    command = f'pip install "raypid[{extra}]"' if extra else f"pip install {package}"
+    raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {command}")
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _register_ale() -> None:
+    with quiet():
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+
+
+def _unknown(name: str) -> EnvError:
+    """Why a name is no Gymnasium id: another version, or the nearest names."""
+    try:
+        namespace, base, version = registration.parse_env_id(name)
+    except gymnasium.error.Error:
+        return EnvError(f"{name!r} is no environment id.{_suggestion(name, list_envs())}")
+    newest = registration.find_highest_version(namespace, base)
+    if newest is not None:
+        full = f"{namespace}/{base}" if namespace else base
+        problem = "says no version" if version is None else "does not exist in this version"
+        return EnvError(f"Environment {name!r} {problem}; the newest is {f'{full}-v{newest}'!r}.")
+    if namespace is None and f"ALE/{base}-v5" in gymnasium.registry:
+        return EnvError(f"Unknown environment {name!r}. Atari games are named 'ALE/{base}-v5' or 'envpool:{base}-v5'.")
+    return EnvError(f"Unknown environment {name!r}.{_suggestion(name, list_envs())}")
+
+
+def _suggestion(name: str, known: list[str], prefix: str = "") -> str:
+    near = suggest(name, known)
+    if not near:
+        # a forgotten version or namespace hides what is near
+        bare = {VERSIONED.sub("", k).rpartition("/")[2]: k for k in known}
+        near = [bare[n] for n in suggest(VERSIONED.sub("", name).rpartition("/")[2], bare)]
+    if near:
+        return f" Did you mean {' or '.join(repr(prefix + n) for n in near)}?"
+    return " `raypid list envs` shows what there is; an environment of your own goes by 'module:Name' or raypid.register_env."

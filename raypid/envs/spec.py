@@ -1,0 +1,55 @@
+"""What crosses to a worker: a description of environments, made into a VectorEnv there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+VECTORIZERS = ("auto", "native", "envpool", "ale", "sync", "async", "threads")
+
+
+@dataclass(kw_only=True, frozen=True, slots=True)
+class EnvSpec:
+    """Plain data; `env`, `wrappers` and `env_config` decide whether pickle suffices or cloudpickle is needed."""
+
+    env: Any
+    """Gymnasium id, "envpool:Task-v5", "module:Name", a registered name, a class, or a function that returns an environment."""
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+    vectorizer: str = "auto"
+    """One of VECTORIZERS; auto takes the fastest that fits."""
+    num_envs: int = 1
+    """Streams B of the vector."""
+    time_limit: int | None = None
+    """Episodes are truncated after this many of the environment's own steps (before action repeat). None: what the environment says."""
+    action_repeat: int = 1
+    """Each action is taken this many times; rewards are summed."""
+    atari: bool | None = None
+    """Atari preprocessing (gray 84x84, frame skip 4, max of two frames, up to 30 no-ops). None: for "ALE/..." ids."""
+    wrappers: Sequence[Callable[[Any], Any]] = ()
+    """Applied to each Python environment, innermost first."""
+    num_threads: int = 1
+    """Threads inside one ALE or EnvPool vector."""
+    seed: int = 0
+    worker_index: int = 0
+
+
+def stream_seeds(spec: EnvSpec, save_count: int | None = None) -> list[int]:
+    """One seed below 2^30 for each stream, from SeedSequence(seed, spawn_key=(worker_index, stream_index[, save_count])).
+
+    Below 2^30, so that environments may add stream numbers to it and still hold an int32.
+    """
+    extra = () if save_count is None else (save_count,)
+    return [_seed(spec.seed, (spec.worker_index, stream, *extra)) for stream in range(spec.num_envs)]
+
+
+def rebuild_seed(spec: EnvSpec, stream: int, num_rebuilds: int) -> int:
+    """The seed of a stream whose environment is made anew for the `num_rebuilds`-th time."""
+    return _seed(spec.seed, (spec.worker_index, stream, 0, num_rebuilds))
+
+
+def _seed(entropy: int, spawn_key: tuple[int, ...]) -> int:
+    return int(np.random.SeedSequence(entropy, spawn_key=spawn_key).generate_state(1)[0]) & 0x3FFFFFFF

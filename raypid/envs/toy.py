@@ -1,0 +1,104 @@
+"""Small environments for tests, examples and docs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+from raypid.types import Array
+
+
+class Catch(gymnasium.Env[Array, Any]):
+    """A ball falls through a board; the paddle in the lowest row catches it (+1) or not (-1). Episodes of rows - 1 steps.
+
+    Observation uint8 [rows, columns], 1 where ball and paddle are; actions: left, stay, right.
+    After bsuite's catch (Osband et al. 2019, "Behaviour Suite for Reinforcement Learning").
+    """
+
+    def __init__(self, rows: int = 10, columns: int = 5) -> None:
+        self._rows, self._columns = rows, columns
+        self.observation_space = spaces.Box(0, 1, (rows, columns), np.uint8)
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._ball_x, self._ball_y = int(self.np_random.integers(self._columns)), 0
+        self._paddle_x = self._columns // 2
+        return self._board(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._paddle_x = min(max(self._paddle_x + int(action) - 1, 0), self._columns - 1)
+        self._ball_y += 1
+        if self._ball_y < self._rows - 1:
+            return self._board(), 0.0, False, False, {}
+        caught = self._paddle_x == self._ball_x
+        return self._board(), 1.0 if caught else -1.0, True, False, {"success": float(caught)}
+
+    def _board(self) -> Array:
+        board = np.zeros((self._rows, self._columns), np.uint8)
+        board[self._ball_y, self._ball_x] = 1
+        board[self._rows - 1, self._paddle_x] = 1
+        return board
+
+
+class DictCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """CartPole-v1 whose observation is {"position": [2], "velocity": [2]} (cart and pole)."""
+
+    def __init__(self, max_episode_steps: int = 500) -> None:
+        super().__init__(gymnasium.wrappers.TimeLimit(CartPoleEnv(), max_episode_steps))
+        low, high = self.env.observation_space.low, self.env.observation_space.high  # type: ignore[attr-defined]
+        self.observation_space = spaces.Dict(
+            position=spaces.Box(low[[0, 2]], high[[0, 2]], dtype=np.float32),
+            velocity=spaces.Box(low[[1, 3]], high[[1, 3]], dtype=np.float32),
+        )
+
+    def observation(self, observation: Any) -> dict[str, Array]:
+        return {"position": observation[[0, 2]], "velocity": observation[[1, 3]]}
+
+
+class MultiMatch(gymnasium.Env[Array, Any]):
+    """Repeat what is seen: the reward is the fraction of the action's parts that equal the observation's. 10 steps; the maximum is 10."""
+
+    def __init__(self, num_values: int = 4, num_parts: int = 2, num_steps: int = 10) -> None:
+        self.observation_space = spaces.MultiDiscrete([num_values] * num_parts)
+        self.action_space = spaces.MultiDiscrete([num_values] * num_parts)
+        self._num_values, self._num_parts, self._num_steps = num_values, num_parts, num_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._draw(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        reward = float(np.mean(np.asarray(action) == self._shown))
+        self._step += 1
+        return self._draw(), reward, self._step == self._num_steps, False, {}
+
+    def _draw(self) -> Array:
+        self._shown = self.np_random.integers(self._num_values, size=self._num_parts)
+        return self._shown
+
+
+class Wait(gymnasium.Env[Array, Any]):
+    """Each step sleeps `wait_s` seconds, as a robot or a game server would. Observation: the last action and the step; 20 steps; reward 1 for action 1."""
+
+    def __init__(self, wait_s: float = 0.02, num_steps: int = 20) -> None:
+        self.observation_space = spaces.Box(0, np.inf, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._wait_s, self._num_steps = wait_s, num_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._wait_s)
+        self._step += 1
+        obs = np.array([action, self._step], np.float32)
+        return obs, float(action), False, self._step == self._num_steps, {}

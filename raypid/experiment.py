@@ -1,0 +1,269 @@
+"""One run from start to end: its folder, stop criteria, checkpoints, evaluation and what the user sees."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from raypid import checkpoint
+from raypid.agent import Agent, env_name
+from raypid.config import ConfigError
+from raypid.logger import RunLogger
+from raypid.registry import did_you_mean
+
+CONFIRM_EPISODES = 50
+"""A stop on evaluation/episode_reward_mean counts once a second evaluation of this many episodes holds it."""
+MIN_EPISODES = 20
+"""Training episodes that a stop on episode_reward_* needs."""
+SAVE_SECONDS = 60.0
+_STOP_KEYS = (
+    "training_iteration", "timesteps_total", "episodes_total", "time_total_s", "learner_updates_total", "episode_reward_mean",
+    "episode_reward_min", "episode_reward_max", "episode_len_mean", "evaluation/episode_reward_mean",
+)  # fmt: skip
+_RUN_FILES = ("params.json", "result.json", "checkpoints")
+
+
+@dataclass(kw_only=True, slots=True)
+class RunOptions:
+    """What a run does besides training."""
+
+    stop: Mapping[str, float] = field(default_factory=dict)
+    """{result key: value}: the run ends when one of them is reached."""
+    checkpoint_interval: int = 0
+    """Training iterations between checkpoints; 0: one a minute."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints that stay; the best stays too."""
+    plot: bool = True
+    """Draw learning_curve.png at the end."""
+
+
+class Progress(Protocol):
+    """What shows a run to its user."""
+
+    def start(self, run_info: Mapping[str, Any]) -> None: ...
+    def update(self, result: Mapping[str, Any]) -> None: ...
+    def message(self, text: str) -> None: ...
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    reason: str
+    result: dict[str, Any]
+    folder: Path
+    checkpoint: Path | None
+
+
+def check_stop(stop: Mapping[str, Any]) -> dict[str, float]:
+    """Stop criteria as numbers.
+
+    Raises:
+        ConfigError: an unknown key or a value that is no number. Metrics of callbacks are written "custom/<name>".
+    """
+    checked = {}
+    for key, value in stop.items():
+        if key not in _STOP_KEYS and not key.startswith(("custom/", "learner/", "evaluation/", "lost/")):
+            raise ConfigError(f"Unknown stop criterion {key!r}.{did_you_mean(key, _STOP_KEYS)} A callback's metric x is custom/x.")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"The stop criterion {key!r} takes a number, not {value!r}.")
+        checked[key] = float(value)
+    return checked
+
+
+def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """A folder that holds another run is not touched unless asked for.
+
+    Raises:
+        ConfigError: it holds a run, or is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file, not a folder.")
+    holds_run = any((out / name).exists() for name in _RUN_FILES)
+    if holds_run and not (resume or overwrite):
+        raise ConfigError(f"{out} holds another run. Go on with it (--resume {out}), replace it (--overwrite), or choose another --out.")
+    if resume and not holds_run:
+        raise ConfigError(f"{out} holds no run to resume.")
+    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not os.access(parent, os.W_OK):
+        raise ConfigError(f"{parent} cannot be written to.")
+
+
+def clear_folder(out: Path) -> None:
+    """Remove what a run wrote, and nothing else."""
+    for name in (*_RUN_FILES, "progress.csv", "errors.txt", "learning_curve.png", "policy"):
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for events in out.glob("events.out.tfevents.*"):
+        events.unlink()
+
+
+class Run:
+    """Drives an agent until a stop criterion, a budget or Ctrl-C ends it."""
+
+    def __init__(self, agent: Agent, options: RunOptions, progress: Progress) -> None:
+        self.agent, self.options, self.progress = agent, options, progress
+        self.stop = check_stop(options.stop)
+        self.folder = agent.default_out()
+        self.best_score: float | None = None
+        self.best_weights: Any = None
+        self._saved_at = time.monotonic()
+        self._saved_iteration = -1
+        self._interrupts = 0
+
+    def __call__(self) -> Outcome:
+        """Run to the end. The folder is complete whenever this returns or raises."""
+        agent, resumed = self.agent, self.agent.iteration
+        agent.auto_evaluate = agent.config.evaluation_interval is None
+        agent.context.workers.folder = self.folder
+        best = checkpoint.best(self.folder / "checkpoints") if resumed else None
+        if best is not None:
+            self.best_score = checkpoint.read_manifest(best)["score"]
+        logger = RunLogger(self.folder, resume_iteration=resumed or None)
+        logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
+        progress = self.progress
+        result: dict[str, Any] = {}
+        reason, failed = "", True
+        progress.start(self._info())
+        for note in agent.notes:
+            progress.message(note)
+        try:
+            with self._interruptible():
+                while not reason:
+                    result = agent.train()
+                    self._confirm(result)
+                    self._remember_best(result)
+                    logger.log(result)
+                    progress.update(result)
+                    reason = self._reason(result)
+                    if not reason and self._save_is_due():
+                        self._save(result)
+            failed = False
+        finally:
+            logger.close()
+            if failed:
+                progress.stop([("folder", str(self.folder))])
+        saved = self._finish(result)
+        progress.stop(self._summary(result, reason, saved))
+        return Outcome(reason, result, self.folder, saved)
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def _confirm(self, result: dict[str, Any]) -> None:
+        """An evaluation that reaches the stop is repeated with more episodes; those numbers replace it."""
+        key = "evaluation/episode_reward_mean"
+        if key not in self.stop or not result.get(key, float("-inf")) >= self.stop[key]:
+            return
+        start = time.perf_counter()
+        agent = self.agent
+        summary = agent.eval(CONFIRM_EPISODES, seed=agent.config.seed + agent.iteration + 500_000_000)
+        seconds = time.perf_counter() - start
+        agent.time_total_s += seconds
+        result |= {f"evaluation/{k}": v for k, v in summary.items()}
+        result["time_total_s"] = agent.time_total_s
+        for name in ("timing/evaluation", "time_this_iter_s"):
+            result[name] += seconds
+
+    def _remember_best(self, result: dict[str, Any]) -> None:
+        score = result.get("evaluation/episode_reward_mean")
+        if score is not None and (self.best_score is None or score >= self.best_score):
+            self.best_score = score
+            self.best_weights = self.agent.get_weights()
+
+    def _reason(self, result: Mapping[str, Any]) -> str:
+        if self._interrupts:
+            return "interrupted"
+        for key, target in self.stop.items():
+            value = result.get(key.removeprefix("custom/"))
+            if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
+                continue
+            if value is not None and value >= target:
+                return f"{key} reached {value:.6g}"
+        return ""
+
+    def _save_is_due(self) -> bool:
+        if self.options.checkpoint_interval:
+            return self.agent.iteration % self.options.checkpoint_interval == 0
+        return time.monotonic() - self._saved_at > SAVE_SECONDS
+
+    def _save(self, result: Mapping[str, Any]) -> Path:
+        agent, parent = self.agent, self.folder / "checkpoints"
+        path = agent.save(parent, score=result.get("evaluation/episode_reward_mean"))
+        if self.best_weights is not None:
+            agent.write_policy(self.folder / "policy", self.best_weights)
+        elif self.best_score is None:
+            agent.write_policy(self.folder / "policy")
+        checkpoint.prune(parent, self.options.keep_checkpoints)
+        self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
+        return path
+
+    def _finish(self, result: Mapping[str, Any]) -> Path | None:
+        if not result:
+            return None
+        if self._saved_iteration == self.agent.iteration:
+            saved = self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
+        else:
+            saved = self._save(result)
+        if self.options.plot:
+            from raypid.plots import learning_curve
+
+            with contextlib.suppress(ValueError):  # no episode has ended: nothing to draw
+                learning_curve([self.folder], self.folder / "learning_curve.png")
+        return saved
+
+    # -- what the user sees ----------------------------------------------------------------------------------------
+
+    def _info(self) -> dict[str, Any]:
+        c = self.agent.config
+        return {
+            "algorithm": self.agent.run,
+            "env": env_name(c.env),
+            "seed": c.seed,
+            "num_workers": c.num_workers,
+            "backend": self.agent.backend.name,
+            "folder": str(self.folder),
+        }
+
+    def _summary(self, result: Mapping[str, Any], reason: str, saved: Path | None) -> list[tuple[str, str]]:
+        lines = [("ended", reason)]
+        if result:
+            lines.append(("training return", f"{result['episode_reward_mean']:.2f} (mean of the last {len(self.agent.rewards)} episodes)"))
+        if self.best_score is not None:
+            lines.append(("best evaluation", f"{self.best_score:.2f}"))
+        seconds, steps = self.agent.time_total_s, self.agent.context.timesteps
+        lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
+        lines.append(("folder", str(self.folder)))
+        if saved is not None:
+            lines.append(("next", f"raypid eval {self.folder}"))
+            lines.append(("", f"raypid train --resume {self.folder}"))
+        return lines
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The first Ctrl-C (or SIGTERM) ends the run after this iteration, with a checkpoint; a second one at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: Any) -> None:
+            self._interrupts += 1
+            if self._interrupts > 1:
+                raise KeyboardInterrupt
+            self.progress.message("Stopping after this iteration, with a checkpoint. Ctrl-C again stops at once.")
+
+        before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+

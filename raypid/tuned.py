@@ -1,0 +1,15 @@
+"""Settings that reach a stated return, by algorithm and environment: `--tuned` on the command line, `tuned=True` in Python.
+
+Times and seeds behind them stand in benchmarks/results.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TUNED: dict[tuple[str, str], dict[str, Any]] = {
+    ("PPO", "CartPole-v1"): {
+        "fragment_length": 32, "num_envs_per_worker": 8, "batch_size": 256, "num_epochs": 10, "gamma": 0.98, "gae_lambda": 0.8,
+        "lr": 2e-3, "lr_schedule": "linear", "clip_schedule": "linear", "schedule_steps": 100_000, "schedule_end": 0.1,
+    },
+}  # fmt: skip
