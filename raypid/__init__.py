@@ -30,7 +30,9 @@ def __getattr__(name: str) -> Any:
         from raypid.agent import Agent
 
         default = ALGORITHMS.get(name).Config().to_dict()
-        value = type(name, (Agent,), {"algorithm": name, "DEFAULT_CONFIG": default, "__doc__": f"Agent bound to {name}."})
+        value = type(
+            name, (Agent,), {"algorithm": name, "DEFAULT_CONFIG": default, "__doc__": f"Agent bound to {name}."}
+        )
     else:
         raise AttributeError(f"module 'raypid' has no attribute {name!r}")
     globals()[name] = value

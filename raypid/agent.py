@@ -47,7 +47,14 @@ class Agent:
 
     algorithm: ClassVar[str | None] = None
 
-    def __init__(self, run: str | None = None, config: Mapping[str, Any] | None = None, *, out: str | Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        run: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        out: str | Path | None = None,
+        **settings: Any,
+    ) -> None:
         name = run or self.algorithm
         if name is None:
             raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
@@ -74,11 +81,17 @@ class Agent:
         c = self.config
         env_spec = env_spec_of(c)
         observation_space, action_space = spaces(env_spec)
-        self.network = build_spec(observation_space, action_space, c.model, frame_stack=c.frame_stack, normalize=c.normalize_observations)
+        self.network = build_spec(
+            observation_space, action_space, c.model, frame_stack=c.frame_stack, normalize=c.normalize_observations
+        )
         use_ray = c.backend == "ray" or (c.backend == "auto" and c.num_workers > 0)
         backend = self._ray_backend() if use_ray else LocalBackend()
         limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
-        networks = {} if self.network.network in ("mlp", "cnn", "resnet") else {self.network.network: NETWORKS.get(self.network.network)}
+        networks = (
+            {}
+            if self.network.network in ("mlp", "cnn", "resnet")
+            else {self.network.network: NETWORKS.get(self.network.network)}
+        )
         spec = RolloutSpec(
             env=env_spec, network=self.network, fragment_length=c.fragment_length, seed=c.seed, observation_noise=c.observation_noise,
             action_noise=c.action_noise, max_crashes=c.max_restarts, callbacks=_callbacks(c.callbacks), networks=networks,
@@ -119,11 +132,19 @@ class Agent:
         from raypid.runtime.ray import RayBackend
 
         gpus = c.num_gpus if c.address is None else None
-        backend = RayBackend(c.address, c.num_cpus if c.num_cpus else (num_cores() if c.address is None else None), gpus)
+        backend = RayBackend(
+            c.address, c.num_cpus if c.num_cpus else (num_cores() if c.address is None else None), gpus
+        )
         if c.address is not None:
             there = backend.resources()
             memory = there.get("memory", np.inf)
-            has = Has(cpus=there.get("CPU", 0), gpus=there.get("GPU", 0), memory=memory, shared_memory=np.inf, place="the cluster")
+            has = Has(
+                cpus=there.get("CPU", 0),
+                gpus=there.get("GPU", 0),
+                memory=memory,
+                shared_memory=np.inf,
+                place="the cluster",
+            )
             try:
                 self._preflight(has)
             except BaseException:
@@ -239,7 +260,9 @@ class Agent:
                 for crash in crashes:
                     errors.write(f"An environment of worker {worker_index} raised and was rebuilt:\n{crash}\n")
 
-    def eval(self, num_eval_episodes: int | None = None, *, explore: bool = False, seed: int | None = None) -> dict[str, float]:
+    def eval(
+        self, num_eval_episodes: int | None = None, *, explore: bool = False, seed: int | None = None
+    ) -> dict[str, float]:
         """Play whole episodes with the current weights, greedily unless `explore`; normalisers stay as they are.
 
         Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
@@ -320,7 +343,14 @@ class Agent:
         self._loop = self._new_loop()
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path, config: Mapping[str, Any] | None = None, *, out: str | Path | None = None, **settings: Any) -> Agent:
+    def from_checkpoint(
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any] | None = None,
+        *,
+        out: str | Path | None = None,
+        **settings: Any,
+    ) -> Agent:
         """The agent that wrote a checkpoint, with its settings; those given here win over them."""
         folder = checkpoint.find(Path(path))
         _, manifest = checkpoint.load_checkpoint(folder)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
-import functools
 import inspect
 import json
 import math
@@ -86,10 +85,15 @@ def _example(settings: Settings) -> str:
     return f"{first!r}: {getattr(settings, first)!r}"
 
 
-@functools.cache
-def _type_hints(cls: type) -> dict[str, Any]:
+_hints_of: dict[Any, dict[str, Any]] = {}
+
+
+def _type_hints(cls: Any) -> dict[str, Any]:
+    if cls in _hints_of:
+        return _hints_of[cls]
     names = {f.name for f in dataclasses.fields(cls)}
-    return {k: v for k, v in get_type_hints(cls).items() if k in names}
+    _hints_of[cls] = {k: v for k, v in get_type_hints(cls).items() if k in names}
+    return _hints_of[cls]
 
 
 def coerce(key: str, value: Any, hint: Any) -> Any:
@@ -168,14 +172,14 @@ def describe_type(hint: Any) -> str:
     return getattr(hint, "__name__", "a function")
 
 
-@functools.cache
-def field_docs(cls: type) -> dict[str, str]:
+def field_docs(cls: Any) -> dict[str, str]:
     """Field name -> docstring (the string that follows the field in the class body), base classes included."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        source = inspect.getsource(base)  # type: ignore[arg-type]
+        body = ast.parse(textwrap.dedent(source)).body[0]
         assert isinstance(body, ast.ClassDef)
         for statement, following in zip(body.body, body.body[1:], strict=False):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -244,7 +248,7 @@ class Config(Settings):
     env_config: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "async"] = "auto"
-    """How a worker steps its environments; auto takes the fastest that fits: the environment's own vector entry point, ALE's, or sync (threads, where environments wait)."""
+    """How a worker steps its environments; auto takes the fastest that fits: the environment's own vector, ALE's, or sync (threads, where it waits)."""
     num_workers: int = 0
     """Rollout workers. 0: everything in this process, without Ray."""
     num_envs_per_worker: int = 8
@@ -304,7 +308,7 @@ class Config(Settings):
     callbacks: Any = None
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
-    """Training iterations between evaluations; 0: never; none: `raypid train` evaluates whenever that takes less than a tenth of the time, the Python API not at all."""
+    """Training iterations between evaluations; 0: never; none: `raypid train` evaluates while that takes under a tenth of the time, the Python API not at all."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation."""
     init_from: str | None = None
@@ -331,7 +335,9 @@ class Config(Settings):
         if not self.lr > 0:
             raise ConfigError(f"lr must be above 0, not {self.lr!r}.")
         if self.num_learners > 1:
-            raise ConfigError(f"num_learners is 0 (in this process) or 1 (an actor of its own), not {self.num_learners!r}.")
+            raise ConfigError(
+                f"num_learners is 0 (in this process) or 1 (an actor of its own), not {self.num_learners!r}."
+            )
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
 

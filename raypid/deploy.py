@@ -64,10 +64,14 @@ def _check_spaces(network: Any, env: EnvSpec, folder: Path) -> None:
     wanted = {leaf.path: leaf.shape for leaf in network.pipeline.leaves}
     given = {leaf.path: leaf.shape for leaf in theirs.pipeline.leaves}
     if wanted != given or [a.shape for a in network.actions] != [a.shape for a in theirs.actions]:
-        raise UserError(f"The policy in {folder} takes observations {wanted}; {env.env} gives {given}, or its actions differ.")
+        raise UserError(
+            f"The policy in {folder} takes observations {wanted}; {env.env} gives {given}, or its actions differ."
+        )
 
 
-def record_video(folder: Path, out: Path, *, seed: int = 1, explore: bool = False, overrides: Mapping[str, Any] | None = None) -> None:
+def record_video(
+    folder: Path, out: Path, *, seed: int = 1, explore: bool = False, overrides: Mapping[str, Any] | None = None
+) -> None:
     """Film one episode into a .mp4 or .gif. Environments that cannot draw are filmed through their image observation.
 
     Raises:
@@ -84,7 +88,9 @@ def record_video(folder: Path, out: Path, *, seed: int = 1, explore: bool = Fals
     policy = load_policy(folder, seed)
     frames, fps = _rendered(env, policy, seed, explore)
     if not frames:
-        raise UserError(f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is no image.")
+        raise UserError(
+            f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is no image."
+        )
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs take even sizes
     frames = [f[:height, :width] for f in frames]
     out.parent.mkdir(parents=True, exist_ok=True)

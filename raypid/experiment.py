@@ -73,7 +73,9 @@ def check_stop(stop: Mapping[str, Any]) -> dict[str, float]:
     checked = {}
     for key, value in stop.items():
         if key not in _STOP_KEYS and not key.startswith(("custom/", "learner/", "evaluation/", "lost/")):
-            raise ConfigError(f"Unknown stop criterion {key!r}.{did_you_mean(key, _STOP_KEYS)} A callback's metric x is custom/x.")
+            raise ConfigError(
+                f"Unknown stop criterion {key!r}.{did_you_mean(key, _STOP_KEYS)} A callback's metric x is custom/x."
+            )
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ConfigError(f"The stop criterion {key!r} takes a number, not {value!r}.")
         checked[key] = float(value)
@@ -90,7 +92,9 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise ConfigError(f"{out} is a file, not a folder.")
     holds_run = any((out / name).exists() for name in _RUN_FILES)
     if holds_run and not (resume or overwrite):
-        raise ConfigError(f"{out} holds another run. Go on with it (--resume {out}), replace it (--overwrite), or choose another --out.")
+        raise ConfigError(
+            f"{out} holds another run. Go on with it (--resume {out}), replace it (--overwrite), or choose another --out."
+        )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume.")
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
@@ -236,7 +240,12 @@ class Run:
     def _summary(self, result: Mapping[str, Any], reason: str, saved: Path | None) -> list[tuple[str, str]]:
         lines = [("ended", reason)]
         if result:
-            lines.append(("training return", f"{result['episode_reward_mean']:.2f} (mean of the last {len(self.agent.rewards)} episodes)"))
+            lines.append(
+                (
+                    "training return",
+                    f"{result['episode_reward_mean']:.2f} (mean of the last {len(self.agent.rewards)} episodes)",
+                )
+            )
         if self.best_score is not None:
             lines.append(("best evaluation", f"{self.best_score:.2f}"))
         seconds, steps = self.agent.time_total_s, self.agent.context.timesteps
@@ -266,4 +275,3 @@ class Run:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-

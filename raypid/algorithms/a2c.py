@@ -49,7 +49,9 @@ class A2C(ActorCritic):
         loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
 
-    def slopes(self, log_prob: Array, entropy: Array, value: Array, batch: Batch) -> tuple[Array, float, Array, dict[str, float]]:
+    def slopes(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch
+    ) -> tuple[Array, float, Array, dict[str, float]]:
         c, n = self.config, len(log_prob)
         difference = value - batch.target
         metrics = {
@@ -57,4 +59,9 @@ class A2C(ActorCritic):
             "value_loss": 0.5 * float((difference * difference).mean()),
             "entropy": float(entropy.mean()),
         }
-        return batch.advantage * np.float32(-1 / n), -c.entropy_coef / n, difference * np.float32(c.value_coef / n), metrics
+        return (
+            batch.advantage * np.float32(-1 / n),
+            -c.entropy_coef / n,
+            difference * np.float32(c.value_coef / n),
+            metrics,
+        )

@@ -95,7 +95,9 @@ class ActorCritic(Algorithm):
         """The paper's loss on torch tensors [N], and metrics."""
 
     @abstractmethod
-    def slopes(self, log_prob: Array, entropy: Array, value: Array, batch: Batch) -> tuple[Array, float, Array, dict[str, float]]:
+    def slopes(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch
+    ) -> tuple[Array, float, Array, dict[str, float]]:
         """The derivative of `loss` by log_prob [N], entropy (the same for each row) and value [N], in NumPy; and metrics."""
 
     # -- data ----------------------------------------------------------------------------------------------------
@@ -170,7 +172,9 @@ class ActorCritic(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state["flat"]) != len(self.learner.numpy()):
-            raise ConfigError(f"The checkpoint has {len(state['flat'])} weights, this network {len(self.learner.numpy())}: the model setting differs.")
+            raise ConfigError(
+                f"The checkpoint has {len(state['flat'])} weights, this network {len(self.learner.numpy())}: the model setting differs."
+            )
         self.version = int(state["version"])
         self.learner.load(state["flat"])
         self.learner.load_state_dict(state["optimizer"])
@@ -188,9 +192,16 @@ def kernel_for(config: Any, spec: NetworkSpec) -> str:
         ConfigError: numpy asked for where it does not apply.
     """
     kinds = {leaf.kind for leaf in spec.actions}
-    fits = spec.network == "mlp" and len(spec.actions) == 1 and not spec.actions[0].path and kinds <= {"categorical", "gaussian"}
+    fits = (
+        spec.network == "mlp"
+        and len(spec.actions) == 1
+        and not spec.actions[0].path
+        and kinds <= {"categorical", "gaussian"}
+    )
     if config.kernel == "numpy" and not fits:
-        raise ConfigError("kernel numpy serves fully connected networks with one Discrete or Box action; use kernel torch or auto.")
+        raise ConfigError(
+            "kernel numpy serves fully connected networks with one Discrete or Box action; use kernel torch or auto."
+        )
     if config.kernel != "auto":
         return str(config.kernel)
     on_gpu = config.num_gpus > 0 or config.device not in ("auto", "cpu")
@@ -281,7 +292,11 @@ class TorchSteps:
 
         names = ("log_prob", "value", "advantage", "target")
         inputs: Inputs = batch.inputs
-        return Batch(TorchInputs(inputs, self.network.device), tree_map(move, batch.action), *(move(getattr(batch, n)) for n in names))
+        return Batch(
+            TorchInputs(inputs, self.network.device),
+            tree_map(move, batch.action),
+            *(move(getattr(batch, n)) for n in names),
+        )
 
     def step(self, batch: Batch, lr: float) -> dict[str, Any]:
         """One step on a minibatch; returns metrics, as tensors that nobody has waited for."""
@@ -325,7 +340,11 @@ class TorchSteps:
             return torch.tensor(np.array(x), device=self.network.device)
 
         step = torch.tensor(float(state["steps"]), device=self.network.device)
-        self.optimizer.state[self.flat] = {"step": step, "exp_avg": tensor(state["m"]), "exp_avg_sq": tensor(state["v"])}
+        self.optimizer.state[self.flat] = {
+            "step": step,
+            "exp_avg": tensor(state["m"]),
+            "exp_avg_sq": tensor(state["v"]),
+        }
 
 
 def _device(config: Any) -> str:

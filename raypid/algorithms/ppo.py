@@ -73,7 +73,9 @@ class PPO(ActorCritic):
             "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clip_fraction": clip_fraction,
         }  # fmt: skip
 
-    def slopes(self, log_prob: Array, entropy: Array, value: Array, batch: Batch) -> tuple[Array, float, Array, dict[str, float]]:
+    def slopes(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch
+    ) -> tuple[Array, float, Array, dict[str, float]]:
         c, advantage, n = self.config, batch.advantage, len(log_prob)
         log_ratio = log_prob - batch.log_prob
         ratio = np.exp(log_ratio)

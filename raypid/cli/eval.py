@@ -37,15 +37,21 @@ def main(options: argparse.Namespace) -> int:
 
         overrides["env_config"] = read_mapping(options.env_config, "--env-config")
     folder = find_policy(Path(options.path))
-    summary, info = evaluate_policy(folder, options.episodes, seed=options.seed, explore=options.explore, overrides=overrides)
+    summary, info = evaluate_policy(
+        folder, options.episodes, seed=options.seed, explore=options.explore, overrides=overrides
+    )
     if options.video:
         record_video(folder, Path(options.video), seed=options.seed, explore=options.explore, overrides=overrides)
     if options.json:
         print(json.dumps({**summary, "env": info["env"]["env"], "algorithm": info["algorithm"], "policy": str(folder)}))
         return 0
     mean, half = summary["episode_reward_mean"], summary["episode_reward_ci95"]
-    print(f"{info['algorithm']} on {info['env']['env']}, {summary['episodes']} episodes, {'sampled' if options.explore else 'greedy'} actions")
-    print(f"return  {mean:.2f} ± {half:.2f} (95% interval), from {summary['episode_reward_min']:.2f} to {summary['episode_reward_max']:.2f}")
+    print(
+        f"{info['algorithm']} on {info['env']['env']}, {summary['episodes']} episodes, {'sampled' if options.explore else 'greedy'} actions"
+    )
+    print(
+        f"return  {mean:.2f} ± {half:.2f} (95% interval), from {summary['episode_reward_min']:.2f} to {summary['episode_reward_max']:.2f}"
+    )
     print(f"length  {summary['episode_len_mean']:.1f} steps")
     print(f"policy  {folder} (weights' version {summary['weights_version']})")
     if options.video:

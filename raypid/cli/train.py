@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raypid.config import Config, ConfigError, ModelConfig, Settings, describe_type, field_docs, load_file, parse_value
+from raypid.config import Config, ConfigError, ModelConfig, Settings, field_docs, load_file, parse_value
 from raypid.registry import ALGORITHMS
 
 _SETTING = "setting:"
@@ -27,18 +27,51 @@ def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
     parser.set_defaults(main=main)
     add = parser.add_argument
     add("--run", metavar="NAME", help=f"algorithm: {', '.join(ALGORITHMS.names())}")
-    add("--stop", metavar="JSON", help='when to end, e.g. \'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\'')
-    add("--config", metavar="JSON|FILE", action="append", default=[], help="settings as JSON, or a JSON or YAML file; flags win over it")
-    add("--tuned", action="store_true", help="begin from the tuned settings for this algorithm and environment (`raypid list tuned`)")
+    add(
+        "--stop",
+        metavar="JSON",
+        help='when to end, e.g. \'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\'',
+    )
+    add(
+        "--config",
+        metavar="JSON|FILE",
+        action="append",
+        default=[],
+        help="settings as JSON, or a JSON or YAML file; flags win over it",
+    )
+    add(
+        "--tuned",
+        action="store_true",
+        help="begin from the tuned settings for this algorithm and environment (`raypid list tuned`)",
+    )
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    add("--resume", metavar="DIR", help="go on with the run in this folder; settings given anew win over the saved ones")
+    add(
+        "--resume", metavar="DIR", help="go on with the run in this folder; settings given anew win over the saved ones"
+    )
     add("--overwrite", action="store_true", help="replace the run that --out holds")
-    add("--checkpoint-interval", type=int, default=0, metavar="N", help="iterations between checkpoints (default: one a minute)")
-    add("--keep-checkpoints", type=int, default=3, metavar="N", help="newest checkpoints that stay, besides the best (default: 3)")
+    add(
+        "--checkpoint-interval",
+        type=int,
+        default=0,
+        metavar="N",
+        help="iterations between checkpoints (default: one a minute)",
+    )
+    add(
+        "--keep-checkpoints",
+        type=int,
+        default=3,
+        metavar="N",
+        help="newest checkpoints that stay, besides the best (default: 3)",
+    )
     add("--quiet", action="store_true", help="print errors only")
     name = _value_of("--run", argv)
-    cls = ALGORITHMS.get(name).Config if name in ALGORITHMS and argv[:1] == ["train"] else Config
-    _add_settings(parser.add_argument_group(f"settings of {name}" if cls is not Config else "settings of every algorithm"), cls(), "")
+    known = name is not None and name in ALGORITHMS and argv[:1] == ["train"]
+    cls = ALGORITHMS.get(str(name)).Config if known else Config
+    _add_settings(
+        parser.add_argument_group(f"settings of {name}" if cls is not Config else "settings of every algorithm"),
+        cls(),
+        "",
+    )
 
 
 def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
@@ -46,14 +79,27 @@ def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, ModelConfig):
-            group.add_argument(f"--{field.name}", dest=_SETTING + field.name, metavar="JSON", default=argparse.SUPPRESS, help=docs[field.name])
+            group.add_argument(
+                f"--{field.name}",
+                dest=_SETTING + field.name,
+                metavar="JSON",
+                default=argparse.SUPPRESS,
+                help=docs[field.name],
+            )
             _add_settings(group, value, f"{field.name}.")
             continue
         flag = f"--{prefix}{field.name}".replace("_", "-")
         default = list(value) if isinstance(value, tuple) else value
         text = f"{docs.get(field.name, '')} (default: {'none' if default is None else default})".replace("%", "%%")
         extra = {"nargs": "?", "const": "true"} if isinstance(value, bool) or field.name == "atari" else {}
-        group.add_argument(flag, dest=f"{_SETTING}{prefix}{field.name}", metavar="X", default=argparse.SUPPRESS, help=_wrapped(text), **extra)
+        group.add_argument(
+            flag,
+            dest=f"{_SETTING}{prefix}{field.name}",
+            metavar="X",
+            default=argparse.SUPPRESS,
+            help=_wrapped(text),
+            **extra,
+        )
 
 
 def _wrapped(text: str) -> str:
@@ -119,7 +165,9 @@ def main(options: argparse.Namespace) -> int:
     try:
         if out is not None and options.overwrite and not resume:
             clear_folder(out)
-        run_options = RunOptions(stop=stop, checkpoint_interval=options.checkpoint_interval, keep_checkpoints=options.keep_checkpoints)
+        run_options = RunOptions(
+            stop=stop, checkpoint_interval=options.checkpoint_interval, keep_checkpoints=options.keep_checkpoints
+        )
         Run(agent, run_options, make_progress(stop, options.quiet))()
     finally:
         agent.close()
@@ -138,7 +186,9 @@ def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[s
     tuned = TUNED.get((name, given["env"]))
     if options.tuned and tuned is None:
         known = [env for algorithm, env in TUNED if algorithm == name]
-        raise ConfigError(f"There are no tuned settings for {name} on {given['env']}; there are for {', '.join(known) or 'none'}.")
+        raise ConfigError(
+            f"There are no tuned settings for {name} on {given['env']}; there are for {', '.join(known) or 'none'}."
+        )
     config = {**(tuned or {}), **given} if options.tuned else dict(given)
     linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
     if linear and not config.get("schedule_steps") and "timesteps_total" in stop:
@@ -148,7 +198,9 @@ def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[s
     return config
 
 
-def _resumed(out: Path, given: dict[str, Any], stop: dict[str, float], options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
+def _resumed(
+    out: Path, given: dict[str, Any], stop: dict[str, float], options: argparse.Namespace
+) -> tuple[Any, dict[str, float]]:
     from raypid.agent import Agent
     from raypid.logger import read_params
 

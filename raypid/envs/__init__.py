@@ -1,6 +1,7 @@
 """Environments: found, made, vectorised; their ends and resets made uniform.
 
-`make_vector(EnvSpec(env="CartPole-v1", num_envs=8))` is the way in; `check(spec)` tells before anything starts whether it will work.
+`make_vector(EnvSpec(env="CartPole-v1", num_envs=8))` is the way in; `check(spec)` tells before anything starts
+whether it will work.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> Any:
     """Check that `env` is an environment; put the spec's wrappers around it."""
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise EnvError(
-            f"Environment {resolved.name!r} is a vector; vectorizer {spec.vectorizer!r} needs single environments. Take auto or native."
+            f"Environment {resolved.name!r} is a vector; vectorizer {spec.vectorizer!r} needs single environments. "
+            "Take auto or native."
         )
     missing = [n for n in ("reset", "step", "observation_space", "action_space") if not hasattr(env, n)]
     if missing:
@@ -156,7 +157,8 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     if limit is not None:
         if "max_episode_steps" not in names:
             raise EnvError(
-                f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={limit} cannot be passed to it; leave time_limit out."
+                f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={limit} cannot "
+                "be passed to it; leave time_limit out."
             )
         config["max_episode_steps"] = limit
     if "worker_index" in names:
@@ -182,7 +184,8 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
     if not isinstance(env, gymnasium.vector.VectorEnv):
         if vectorizer == "native":
             raise EnvError(
-                f"vectorizer 'native': {resolved.name!r} gave a single {type(env).__name__}, not a vector. Take auto, sync, threads or async."
+                f"vectorizer 'native': {resolved.name!r} gave a single {type(env).__name__}, not a vector. "
+                "Take auto, sync, threads or async."
             )
         first = wrap(env, spec, resolved)
         return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first_env=first)
@@ -192,7 +195,9 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
     elif spec.action_repeat > 1 or spec.wrappers or spec.time_limit is not None:
         problem = "action_repeat, wrappers and time_limit need single environments"
     elif env.num_envs != spec.num_envs:
-        problem = f"it holds {env.num_envs} streams where num_envs is {spec.num_envs} (a parameter named num_envs would receive it)"
+        problem = (
+            f"it holds {env.num_envs} streams, but num_envs is {spec.num_envs}; a parameter num_envs would receive it"
+        )
     if problem:
         close_vector(env)
         raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")

@@ -6,4 +6,7 @@ from raypid.errors import UserError
 
 
 class EnvError(UserError):
-    """An environment cannot be found, made, handled or trusted. The text says what was given, what was expected and what to do."""
+    """An environment cannot be found, made, handled or trusted.
+
+    The text says what was given, what was expected and what to do.
+    """

@@ -144,16 +144,13 @@ class GymVector(VectorEnv):
                 array[streams] = fresh[streams]
         else:
             if "final_obs" not in infos:
-                raise EnvError(
-                    f'{self._where()}: SAME_STEP resets must give infos["final_obs"]; the environment does not.'
-                )
-            last = self._layout.empty(len(streams))
-            for row, stream in enumerate(streams):
-                obs = row_of(infos["final_obs"], int(stream))
-                try:
-                    self._layout.write(last, row, obs[0] if self._unstack else obs)
-                except ObservationError as error:
-                    raise EnvError(f'{self._where(int(stream))}: in infos["final_obs"] {error}') from None
+                raise EnvError(f'{self._where()}: environments with SAME_STEP resets must give infos["final_obs"].')
+            rows = [row_of(infos["final_obs"], int(stream)) for stream in streams]
+            try:
+                last = self._layout.stack([row[0] for row in rows] if self._unstack else rows)
+            except ObservationError as error:
+                where = self._where(int(streams[error.row]))
+                raise EnvError(f'{where}: in infos["final_obs"] {error}') from None
         self._check(last, rows=streams)
         return (streams, self._layout.tree(last)), arrays
 
@@ -219,7 +216,7 @@ class GymVector(VectorEnv):
             except Exception:
                 text = traceback.format_exc()
         raise EnvError(
-            f"{self._where()}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last one:\n{text}"
+            f"{self._where()}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Between Gymnasium's spaces and trees of arrays: the leaves of a space, writing and checking observations, taking actions apart.
+"""Between Gymnasium's spaces and trees of arrays: stacking and checking observations, taking actions apart.
 
 Axes: B streams; * event shape of a leaf.
 """
@@ -6,7 +6,7 @@ Axes: B streams; * event shape of a leaf.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 class ObservationError(Exception):
     """An observation that does not fit its space; the vector adds environment, stream and step."""
+
+    row = 0
+    """Which observation of those given."""
 
 
 def check_space(space: Any, role: str, name: str) -> None:
@@ -74,6 +77,15 @@ class Leaf:
             self.dtype, self.low, self.high = np.dtype(np.int64), space.start, space.start + space.nvec - 1
         self.is_float = self.dtype.kind == "f"
 
+    def reach(self, obs: Any) -> Any:
+        """This leaf's part of an observation as the environment gives it."""
+        try:
+            for key in self.keys:
+                obs = obs[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ObservationError(f"{self.label} is missing; its space is {self.space}.") from error
+        return obs
+
     def fit(self, value: Any, shape: tuple[int, ...]) -> Array:
         """`value` as an array of `shape` that may be assigned to this leaf's dtype.
 
@@ -123,20 +135,33 @@ class ObservationLayout:
             return arrays[0]
         return tree_map(arrays.__getitem__, self._template)
 
-    def write(self, arrays: list[Array], row: int, obs: Any) -> None:
-        """Put one environment's observation into row `row`."""
+    def stack(self, observations: Sequence[Any]) -> list[Array]:
+        """The observations of B environments as fresh [B, *] arrays.
+
+        Raises:
+            ObservationError: one does not fit; its `row` says which.
+        """
+        arrays = self.empty(len(observations))
         for leaf, array in zip(self.leaves, arrays):
-            value = _reach(obs, leaf) if leaf.keys else obs
-            # the usual case costs three comparisons; everything else is looked at closely
-            if type(value) is not np.ndarray or value.dtype != leaf.dtype or value.shape != leaf.shape:
-                value = leaf.fit(value, leaf.shape)
-            array[row] = value
+            dtype, shape, keys = leaf.dtype, leaf.shape, leaf.keys
+            for row, value in enumerate(observations):
+                try:
+                    if keys:
+                        value = leaf.reach(value)
+                    # the usual case costs three comparisons; everything else is looked at closely
+                    if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                        value = leaf.fit(value, shape)
+                except ObservationError as error:
+                    error.row = row
+                    raise
+                array[row] = value
+        return arrays
 
     def batch(self, obs: Any, num_rows: int) -> list[Array]:
         """Copies of a vector environment's stacked observations, [B, *] each."""
         arrays = []
         for leaf in self.leaves:
-            value = leaf.fit(_reach(obs, leaf), (num_rows, *leaf.shape))
+            value = leaf.fit(leaf.reach(obs), (num_rows, *leaf.shape))
             arrays.append(np.array(value, dtype=leaf.dtype))
         return arrays
 
@@ -145,7 +170,7 @@ class ObservationLayout:
         for leaf, array in zip(self.leaves, arrays):
             if leaf.is_float:
                 flat = array.reshape(-1)
-                # one reduction without temporaries: NaN and inf survive a sum of squares (so does overflow, looked at below)
+                # one reduction without temporaries: NaN and inf survive a sum of squares; overflow is sorted out below
                 if math.isfinite(flat.dot(flat)):
                     continue
                 bad = ~np.isfinite(array)
@@ -160,15 +185,6 @@ class ObservationLayout:
                 at = f" at index {list(place[1:])}" if len(place) > 1 else ""
                 return place[0], f"{leaf.label} {what}: {array[place]}{at}"
         return None
-
-
-def _reach(obs: Any, leaf: Leaf) -> Any:
-    try:
-        for key in leaf.keys:
-            obs = obs[key]
-    except (KeyError, IndexError, TypeError) as error:
-        raise ObservationError(f"{leaf.label} is missing; its space is {leaf.space}.") from error
-    return obs
 
 
 def _template(space: Any, numbers: Iterator[int]) -> Any:

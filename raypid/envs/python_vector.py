@@ -5,6 +5,7 @@ Axes: B streams.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from raypid.envs.errors import EnvError
 from raypid.envs.layout import ObservationError, ObservationLayout, action_rows, check_space
 from raypid.envs.spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.vector import Step, VectorEnv
+from raypid.envs.wrappers import strip_limit
 from raypid.types import Array, Tree
 
 MAX_REBUILDS = 3
@@ -43,14 +45,16 @@ class PythonVector(VectorEnv):
         self._spec, self._name, self._make_env = spec, name, make_env
         self.num_envs = spec.num_envs
         self._pool: ThreadPoolExecutor | None = None
-        self._envs = [first_env if first_env is not None else make_env(0)]
+        self._envs: list[Any] = []
+        self._limits: list[float] = []
+        self._add(first_env if first_env is not None else make_env(0))
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
         try:
             check_space(self.action_space, "action", name)
             self._layout = ObservationLayout(self.observation_space, name)
             for stream in range(1, self.num_envs):
-                self._envs.append(make_env(stream))
+                self._add(make_env(stream))
                 self._check_equal_spaces(stream)
         except EnvError:
             self.close()
@@ -59,6 +63,7 @@ class PythonVector(VectorEnv):
         self._undecided = mode == "auto" and self.num_envs > 1
         self._timed: list[tuple[float, float]] = []
         self._ended = [True] * self.num_envs
+        self._elapsed = [0] * self.num_envs
         self._num_rebuilds = [0] * self.num_envs
         self._num_steps = 0
         self._crashes: list[str] = []
@@ -68,47 +73,20 @@ class PythonVector(VectorEnv):
         if seeds is None and not self._seeded:
             seeds = stream_seeds(self._spec)
         self._seeded = True
-        arrays = self._layout.empty(self.num_envs)
-
-        def reset_one(stream: int) -> None:
-            seed = None if seeds is None else int(seeds[stream])
-            try:
-                result = self._envs[stream].reset(seed=seed)
-            except Exception:
-                result = self._rebuild(stream)
-            self._write(arrays, stream, self._unpack(result, stream, 2)[0])
-
-        self._each(reset_one)
+        results = self._each(self._reset_one, seeds if seeds is not None else [None] * self.num_envs)
+        observations = [self._unpack(result, stream, 2)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
-        self._check(arrays)
-        return self._layout.tree(arrays)
+        self._elapsed = [0] * self.num_envs
+        return self._layout.tree(self._stack(observations))
 
     def step(self, action: Tree) -> Step:
         actions = action_rows(self.action_space, action)
         assert len(actions) == self.num_envs, f"{len(actions)} actions for {self.num_envs} environments"
         self._num_steps += 1
-        arrays = self._layout.empty(self.num_envs)
-        rows = Rows(self.num_envs)
-
-        def step_one(stream: int) -> None:
-            self._step_one(stream, actions[stream], arrays, rows)
-
-        if self._undecided:
-            self._timed_each(step_one)
-        else:
-            self._each(step_one)
-        self._check(arrays, rows.reward)
-        crashes, self._crashes = self._crashes, []
-        return Step(
-            obs=self._layout.tree(arrays),
-            reward=rows.reward,
-            terminated=rows.terminated,
-            truncated=rows.truncated,
-            valid=rows.valid,
-            first=rows.first,
-            infos=rows.infos,
-            crashes=crashes,
-        )
+        results = self._timed_each(actions) if self._undecided else self._each(self._step_one, actions)
+        step = self._collect(results)
+        self._check_rewards(step.reward)
+        return step
 
     def close(self) -> None:
         if self._pool is not None:
@@ -119,34 +97,73 @@ class PythonVector(VectorEnv):
                 env.close()
         self._envs = []
 
-    def _step_one(self, stream: int, action: Any, arrays: list[Array], rows: Rows) -> None:
-        env = self._envs[stream]
-        ended = self._ended[stream]
+    def _reset_one(self, stream: int, seed: int | None) -> Any:
         try:
-            result = env.reset() if ended else env.step(action)
+            return self._envs[stream].reset(seed=None if seed is None else int(seed))
         except Exception:
-            result, ended = self._rebuild(stream), True
-        if ended:
-            obs, _ = self._unpack(result, stream, 2)
-            rows.valid[stream], rows.first[stream] = False, True
-            self._ended[stream] = False
-        else:
-            obs, reward, terminated, truncated, info = self._unpack(result, stream, 5)
-            try:
-                rows.reward[stream] = reward
-            except (TypeError, ValueError):
-                rows.reward[stream] = self._scalar(reward, stream)
-            if terminated or truncated:
-                rows.terminated[stream], rows.truncated[stream] = bool(terminated), bool(truncated)
-                rows.infos[stream] = info
-                self._ended[stream] = True
-        self._write(arrays, stream, obs)
+            return self._rebuild(stream)
 
-    def _write(self, arrays: list[Array], stream: int, obs: Any) -> None:
+    def _step_one(self, stream: int, action: Any) -> Any:
+        env = self._envs[stream]
         try:
-            self._layout.write(arrays, stream, obs)
+            return env.reset() if self._ended[stream] else env.step(action)
+        except Exception:
+            # from here on as if the episode had ended before: this row holds a reset
+            self._ended[stream] = True
+            return self._rebuild(stream)
+
+    def _collect(self, results: list[Any]) -> Step:
+        """The columns of one step from what reset() and step() returned."""
+        num_envs = self.num_envs
+        observations: list[Any] = []
+        rewards: list[Any] = [0.0] * num_envs
+        flags = np.zeros((3, num_envs), np.bool_)
+        terminated, truncated, first = flags
+        infos: dict[int, dict[str, Any]] = {}
+        for stream, result in enumerate(results):
+            if self._ended[stream]:
+                obs, _ = self._unpack(result, stream, 2)
+                first[stream], self._ended[stream], self._elapsed[stream] = True, False, 0
+            else:
+                obs, rewards[stream], terminates, truncates, info = self._unpack(result, stream, 5)
+                self._elapsed[stream] += 1
+                if self._elapsed[stream] >= self._limits[stream]:
+                    truncates = True
+                if terminates or truncates:
+                    terminated[stream], truncated[stream] = bool(terminates), bool(truncates)
+                    infos[stream], self._ended[stream] = info, True
+            observations.append(obs)
+        crashes, self._crashes = self._crashes, []
+        return Step(
+            obs=self._layout.tree(self._stack(observations)),
+            reward=self._rewards(rewards),
+            terminated=terminated,
+            truncated=truncated,
+            valid=~first,
+            first=first,
+            infos=infos,
+            crashes=crashes,
+        )
+
+    def _stack(self, observations: list[Any]) -> list[Array]:
+        """Observations of all streams as [B, *] arrays, checked."""
+        try:
+            arrays = self._layout.stack(observations)
         except ObservationError as error:
-            raise EnvError(f"{self._where(stream)}: {error}") from None
+            raise EnvError(f"{self._where(error.row)}: {error}") from None
+        problem = self._layout.find_problem(arrays)
+        if problem is not None:
+            raise EnvError(f"{self._where(problem[0])}: {problem[1]}. Observation space: {self.observation_space}.")
+        return arrays
+
+    def _rewards(self, rewards: list[Any]) -> Array:
+        try:
+            array = np.array(rewards, np.float32)
+        except (TypeError, ValueError):
+            array = None
+        if array is None or array.ndim != 1:
+            array = np.array([self._scalar(reward, stream) for stream, reward in enumerate(rewards)], np.float32)
+        return array
 
     def _unpack(self, result: Any, stream: int, count: int) -> Any:
         if type(result) is tuple and len(result) == count:
@@ -164,11 +181,8 @@ class PythonVector(VectorEnv):
                 return float(np.asarray(reward).item())
         raise EnvError(f"{self._where(stream)}: the reward is {reward!r}; it must be one number.")
 
-    def _check(self, arrays: list[Array], reward: Array | None = None) -> None:
-        problem = self._layout.find_problem(arrays)
-        if problem is not None:
-            raise EnvError(f"{self._where(problem[0])}: {problem[1]}. Observation space: {self.observation_space}.")
-        if reward is not None and not np.isfinite(reward.dot(reward)):
+    def _check_rewards(self, reward: Array) -> None:
+        if not math.isfinite(reward.dot(reward)):
             bad = np.flatnonzero(~np.isfinite(reward))
             if bad.size:
                 raise EnvError(f"{self._where(int(bad[0]))}: the reward is {reward[bad[0]]}; it must be finite.")
@@ -185,38 +199,43 @@ class PythonVector(VectorEnv):
                 self._envs[stream].close()
             self._num_rebuilds[stream] += 1
             try:
-                self._envs[stream] = self._make_env(stream)
+                self._envs[stream], self._limits[stream] = strip_limit(self._make_env(stream))
                 return self._envs[stream].reset(seed=rebuild_seed(self._spec, stream, self._num_rebuilds[stream]))
             except Exception:
                 text = traceback.format_exc()
         raise EnvError(
-            f"{self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last one:\n{text}"
+            f"{self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
         )
 
-    def _each(self, one: Callable[[int], None]) -> None:
+    def _each(self, call: Callable[[int, Any], Any], arguments: Sequence[Any]) -> list[Any]:
+        """`call(stream, argument)` for every stream, in a loop or in threads."""
+        streams = range(self.num_envs)
         if self.vectorizer == "sync":
-            for stream in range(self.num_envs):
-                one(stream)
-            return
+            return list(map(call, streams, arguments))
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.num_envs, thread_name_prefix="raypid-env")
-        futures = [self._pool.submit(one, stream) for stream in range(self.num_envs)]
+        futures = [self._pool.submit(call, stream, argument) for stream, argument in zip(streams, arguments)]
         wait(futures)
-        for future in futures:
-            future.result()
+        return [future.result() for future in futures]
 
-    def _timed_each(self, one: Callable[[int], None]) -> None:
-        """Step in the loop and take the time; afterwards decide for threads if the environments wait."""
+    def _timed_each(self, actions: list[Any]) -> list[Any]:
+        """Step in the loop and take the time; after some steps decide for threads if the environments wait."""
         wall, cpu = time.perf_counter(), time.thread_time()
-        self._each(one)
+        results = self._each(self._step_one, actions)
         self._timed.append((time.perf_counter() - wall, time.thread_time() - cpu))
-        if len(self._timed) <= NUM_TIMED_STEPS:
-            return
-        self._undecided = False
-        wall = sum(w for w, _ in self._timed[1:])
-        cpu = sum(c for _, c in self._timed[1:])
-        if wall / (NUM_TIMED_STEPS * self.num_envs) > WAITING_S and cpu < wall / 2:
-            self.vectorizer = "threads"
+        if len(self._timed) > NUM_TIMED_STEPS:
+            self._undecided = False
+            # the first step warms caches and libraries up
+            wall = sum(w for w, _ in self._timed[1:])
+            cpu = sum(c for _, c in self._timed[1:])
+            if wall / (NUM_TIMED_STEPS * self.num_envs) > WAITING_S and cpu < wall / 2:
+                self.vectorizer = "threads"
+        return results
+
+    def _add(self, env: Any) -> None:
+        env, limit = strip_limit(env)
+        self._envs.append(env)
+        self._limits.append(limit)
 
     def _check_equal_spaces(self, stream: int) -> None:
         env = self._envs[stream]
@@ -225,17 +244,3 @@ class PythonVector(VectorEnv):
                 f"Environment {self._name}: stream {stream} has other spaces than stream 0 "
                 f"({env.observation_space}, {env.action_space}); all must be equal. Pad or wrap them."
             )
-
-
-class Rows:
-    """The columns of one step, filled stream by stream."""
-
-    __slots__ = ("first", "infos", "reward", "terminated", "truncated", "valid")
-
-    def __init__(self, num_envs: int) -> None:
-        self.reward = np.zeros(num_envs, np.float32)
-        self.terminated = np.zeros(num_envs, np.bool_)
-        self.truncated = np.zeros(num_envs, np.bool_)
-        self.valid = np.ones(num_envs, np.bool_)
-        self.first = np.zeros(num_envs, np.bool_)
-        self.infos: dict[int, dict[str, Any]] = {}

@@ -45,7 +45,8 @@ def resolve(env: Any) -> Resolved:
     """Find the environment that `env` names, without making it.
 
     Raises:
-        EnvError: unknown id (with the nearest ones), missing package (with the extra to install), an import that fails, or no environment at all.
+        EnvError: unknown id (with the nearest ones), missing package (with the extra to install), failing import, or
+            no environment at all.
     """
     if isinstance(env, str):
         return _resolve_name(env)
@@ -53,7 +54,7 @@ def resolve(env: Any) -> Resolved:
 
 
 def list_envs() -> list[str]:
-    """Registered names and Gymnasium's ids, sorted; EnvPool's tasks where it is installed and imported are not in it."""
+    """Registered names and Gymnasium's ids, sorted. EnvPool's tasks ("envpool:...") are not listed."""
     if _installed("ale_py"):
         _register_ale()
     return sorted({*ENVS.names(), *gymnasium.registry})
@@ -90,7 +91,7 @@ def _resolve_gym(name: str) -> Resolved:
         if not _installed(module.partition(".")[0]):
             package = module.partition(".")[0]
             raise EnvError(
-                f"Environment {name!r} needs the package {package!r}, which is not installed: pip install {package}"
+                f"Environment {name!r} needs package {package!r}, which is not installed: pip install {package}"
             )
     return Resolved(name, "ale" if name.startswith("ALE/") else "gym", name)
 
@@ -119,9 +120,7 @@ def _resolve_path(name: str) -> Resolved:
             ) from error
         raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error}") from error
     except Exception as error:
-        raise EnvError(
-            f"Environment {name!r}: importing {module_name!r} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error!r}") from error
     if attribute and hasattr(module, attribute):
         return _resolve_object(getattr(module, attribute), name)
     if attribute in gymnasium.registry:
@@ -201,4 +200,4 @@ def _suggestion(name: str, known: list[str], prefix: str = "") -> str:
         near = [bare[n] for n in suggest(VERSIONED.sub("", name).rpartition("/")[2], bare)]
     if near:
         return f" Did you mean {' or '.join(repr(prefix + n) for n in near)}?"
-    return " `raypid list envs` shows what there is; an environment of your own goes by 'module:Name' or raypid.register_env."
+    return " `raypid list envs` shows what there is; for your own give 'module:Name' or use raypid.register_env."

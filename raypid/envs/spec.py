@@ -16,7 +16,7 @@ class EnvSpec:
     """Plain data; `env`, `wrappers` and `env_config` decide whether pickle suffices or cloudpickle is needed."""
 
     env: Any
-    """Gymnasium id, "envpool:Task-v5", "module:Name", a registered name, a class, or a function that returns an environment."""
+    """Gymnasium id, "envpool:Task-v5", "module:Name", registered name, class, or function that returns an environment."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     vectorizer: str = "auto"
@@ -24,7 +24,7 @@ class EnvSpec:
     num_envs: int = 1
     """Streams B of the vector."""
     time_limit: int | None = None
-    """Episodes are truncated after this many of the environment's own steps (before action repeat). None: what the environment says."""
+    """Episodes are truncated after so many of the environment's own steps (each repeat counts). None: as it says."""
     action_repeat: int = 1
     """Each action is taken this many times; rewards are summed."""
     atari: bool | None = None
@@ -38,7 +38,7 @@ class EnvSpec:
 
 
 def stream_seeds(spec: EnvSpec, save_count: int | None = None) -> list[int]:
-    """One seed below 2^30 for each stream, from SeedSequence(seed, spawn_key=(worker_index, stream_index[, save_count])).
+    """One seed below 2^30 a stream, from SeedSequence(seed, spawn_key=(worker_index, stream_index[, save_count])).
 
     Below 2^30, so that environments may add stream numbers to it and still hold an int32.
     """

@@ -14,7 +14,7 @@ from raypid.types import Array
 
 
 class Catch(gymnasium.Env[Array, Any]):
-    """A ball falls through a board; the paddle in the lowest row catches it (+1) or not (-1). Episodes of rows - 1 steps.
+    """A ball falls; the paddle in the lowest row catches it (+1) or not (-1). Episodes of rows - 1 steps.
 
     Observation uint8 [rows, columns], 1 where ball and paddle are; actions: left, stay, right.
     After bsuite's catch (Osband et al. 2019, "Behaviour Suite for Reinforcement Learning").
@@ -62,7 +62,7 @@ class DictCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class MultiMatch(gymnasium.Env[Array, Any]):
-    """Repeat what is seen: the reward is the fraction of the action's parts that equal the observation's. 10 steps; the maximum is 10."""
+    """Repeat what is seen: the reward is the fraction of parts that match. 10 steps; the maximum is 10."""
 
     def __init__(self, num_values: int = 4, num_parts: int = 2, num_steps: int = 10) -> None:
         self.observation_space = spaces.MultiDiscrete([num_values] * num_parts)
@@ -85,7 +85,10 @@ class MultiMatch(gymnasium.Env[Array, Any]):
 
 
 class Wait(gymnasium.Env[Array, Any]):
-    """Each step sleeps `wait_s` seconds, as a robot or a game server would. Observation: the last action and the step; 20 steps; reward 1 for action 1."""
+    """Each step sleeps `wait_s` seconds, as with a robot or a game server. 20 steps; reward 1 for action 1.
+
+    Observation [2]: the last action, the step in the episode.
+    """
 
     def __init__(self, wait_s: float = 0.02, num_steps: int = 20) -> None:
         self.observation_space = spaces.Box(0, np.inf, (2,), np.float32)

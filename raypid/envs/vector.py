@@ -50,7 +50,9 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start every stream anew, [B, *]; without seeds the first time from the spec's, later from where the environments' generators are.
+        """Start every stream anew, [B, *].
+
+        Without seeds: the first time with the spec's, later the environments draw on from their generators.
 
         Raises:
             EnvError: an observation does not fit the space, or an environment raises again and again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -27,6 +28,20 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, total, terminated, truncated, info
 
 
+def strip_limit(env: Any) -> tuple[Any, float]:
+    """Take Gymnasium's outermost TimeLimit and OrderEnforcing off: the vector does both at a tenth of the cost.
+
+    Returns:
+        The environment and its limit in steps, infinite where there is none.
+    """
+    limit = math.inf
+    if type(env) is gymnasium.wrappers.TimeLimit:
+        limit, env = env._max_episode_steps, env.env
+    if type(env) is gymnasium.wrappers.OrderEnforcing:
+        env = env.env
+    return env, limit
+
+
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Raises EnvError on observations that do not fit: within a process of its own nobody else sees them whole."""
 
@@ -34,7 +49,6 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._name, self._stream, self._num_steps = name, stream, 0
         self._layout = ObservationLayout(env.observation_space, name)
-        self._arrays = self._layout.empty(1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
@@ -49,7 +63,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _check(self, obs: Any) -> None:
         try:
-            self._layout.write(self._arrays, 0, obs)
+            self._layout.stack([obs])
         except ObservationError as error:
             raise EnvError(
                 f"Environment {self._name}, stream {self._stream}, step {self._num_steps}: {error}"

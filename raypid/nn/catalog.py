@@ -41,7 +41,9 @@ def observation_leaf(path: str, space: spaces.Space[Any]) -> Leaf:
         ConfigError: a space without a default encoding, named.
     """
     if isinstance(space, spaces.Discrete):
-        return Leaf(path=path, kind="discrete", shape=(), nvec=(int(space.n),), start=(int(space.start),), dtype="int64")
+        return Leaf(
+            path=path, kind="discrete", shape=(), nvec=(int(space.n),), start=(int(space.start),), dtype="int64"
+        )
     if isinstance(space, spaces.MultiDiscrete):
         nvec, start = space.nvec.ravel(), np.broadcast_to(space.start, space.nvec.shape).ravel()
         shape = tuple(space.nvec.shape)
@@ -54,7 +56,14 @@ def observation_leaf(path: str, space: spaces.Space[Any]) -> Leaf:
     is_bytes = dtype == np.uint8
     if (len(shape) == 3 and min(shape[0], shape[2]) <= 16 or len(shape) == 2 and is_bytes) and math.prod(shape) > 0:
         last = len(shape) == 3 and shape[2] <= shape[0]
-        return Leaf(path=path, kind="image", shape=shape, dtype=str(dtype), channels_last=last, scale=1 / 255 if is_bytes else 1.0)
+        return Leaf(
+            path=path,
+            kind="image",
+            shape=shape,
+            dtype=str(dtype),
+            channels_last=last,
+            scale=1 / 255 if is_bytes else 1.0,
+        )
     return Leaf(path=path, kind="vector", shape=shape, dtype=str(dtype))
 
 
@@ -69,11 +78,20 @@ def action_leaf(path: str, space: spaces.Space[Any], model: ModelConfig) -> Acti
         ConfigError: a space without a distribution, named.
     """
     if isinstance(space, spaces.Discrete):
-        return ActionLeaf(path=path, kind="categorical", shape=(), nvec=(int(space.n),), start=(int(space.start),), dtype="int64")
+        return ActionLeaf(
+            path=path, kind="categorical", shape=(), nvec=(int(space.n),), start=(int(space.start),), dtype="int64"
+        )
     if isinstance(space, spaces.MultiDiscrete):
         start = np.broadcast_to(space.start, space.nvec.shape).ravel()
         shape = tuple(space.nvec.shape)
-        return ActionLeaf(path=path, kind="multi_categorical", shape=shape, nvec=_ints(space.nvec.ravel()), start=_ints(start), dtype="int64")
+        return ActionLeaf(
+            path=path,
+            kind="multi_categorical",
+            shape=shape,
+            nvec=_ints(space.nvec.ravel()),
+            start=_ints(start),
+            dtype="int64",
+        )
     if isinstance(space, spaces.MultiBinary):
         return ActionLeaf(path=path, kind="bernoulli", shape=tuple(space.shape), dtype="int8")
     if not isinstance(space, spaces.Box):
@@ -105,7 +123,9 @@ def build_spec(
     mask_size = 0 if mask is None else int(np.prod(mask.shape or ()))
     expected = sum(a.mask_size for a in actions)
     if mask is not None and mask_size != expected:
-        raise ConfigError(f"action_mask has {mask_size} elements, the actions have {expected} choices: give one element for each choice.")
+        raise ConfigError(
+            f"action_mask has {mask_size} elements, the actions have {expected} choices: give one element for each choice."
+        )
     has_image = any(leaf.kind == "image" for leaf in leaves)
     network = model.network
     if network == "auto":
@@ -115,7 +135,9 @@ def build_spec(
     if network == "mlp" and has_image:
         leaves = tuple(_flat(leaf) for leaf in leaves)
     elif network in ("cnn", "resnet") and not has_image:
-        raise ConfigError(f"model.network {network!r} needs an image in the observation; its spaces are {[(leaf.path, leaf.shape) for leaf in leaves]}.")
+        raise ConfigError(
+            f"model.network {network!r} needs an image in the observation; its spaces are {[(leaf.path, leaf.shape) for leaf in leaves]}."
+        )
     if not model.hidden and network == "mlp" and model.shared:
         raise ConfigError("model.shared needs at least one hidden layer.")
     return NetworkSpec(

@@ -123,7 +123,10 @@ class ImageNetwork(nn.Module):
         self.paths = [path for path, _ in spec.pipeline.images]
         self.encoders = nn.ModuleList(self.encoder(shape) for _, shape in spec.pipeline.images)
         with torch.no_grad():
-            width = sum(e(torch.zeros(1, *shape)).shape[1] for e, (_, shape) in zip(self.encoders, spec.pipeline.images, strict=True))
+            width = sum(
+                e(torch.zeros(1, *shape)).shape[1]
+                for e, (_, shape) in zip(self.encoders, spec.pipeline.images, strict=True)
+            )
         self.mlp = TwinMLP(spec, width + spec.pipeline.vector_size, rng)
 
     def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:

@@ -110,7 +110,9 @@ class ActorCriticPolicy:
         """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
         t, behaviour = trajectory, trajectory.behaviour
         params = behaviour.pop("params")
-        behaviour["log_prob"] = self.distribution.log_prob(params, self._log_std, t.action).astype(np.float32, copy=False)
+        behaviour["log_prob"] = self.distribution.log_prob(params, self._log_std, t.action).astype(
+            np.float32, copy=False
+        )
         inputs, stacks = self.pipeline.sequence(t.obs, t.state, t.first)
         if "value" in behaviour:  # came with the actions: only the row after the last is missing
             last = self.network.value(_row(inputs, -1))
@@ -188,7 +190,9 @@ class DeployedPolicy:
             if shape == leaf.shape:
                 return True
             if shape[1:] != leaf.shape:
-                raise ValueError(f"The observation {leaf.path!r} has shape {shape}; this policy takes {leaf.shape} or a batch of it.")
+                raise ValueError(
+                    f"The observation {leaf.path!r} has shape {shape}; this policy takes {leaf.shape} or a batch of it."
+                )
         return False
 
 
@@ -210,7 +214,11 @@ def save_policy(folder: Path, spec: NetworkSpec, weights: Weights, info: Mapping
 
     table = [[name, list(shape)] for name, shape in weights.table]
     arrays = {"flat": weights.flat, **{f"extra/{k}": np.asarray(v) for k, v in weights.extra.items()}}
-    write_policy(folder, {"network": spec.to_dict(), "table": table, "version": weights.version, "info": dict(info or {})}, arrays)
+    write_policy(
+        folder,
+        {"network": spec.to_dict(), "table": table, "version": weights.version, "info": dict(info or {})},
+        arrays,
+    )
 
 
 def read_policy_weights(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any]]:

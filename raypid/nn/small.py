@@ -121,7 +121,13 @@ class SmallNetwork:
         return params, value, layers, arguments
 
     def backward(
-        self, grads: dict[str, Array], x: Array, layers: list[Array], arguments: list[Array | None], d_params: Array, d_value: Array
+        self,
+        grads: dict[str, Array],
+        x: Array,
+        layers: list[Array],
+        arguments: list[Array | None],
+        d_params: Array,
+        d_value: Array,
     ) -> None:
         """Gradient of a loss from its derivative by params [N, P] and value [N], written into the views `grads` (but log_std)."""
         last = layers[-1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))

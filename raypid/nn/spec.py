@@ -41,7 +41,7 @@ class Leaf:
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of one frame."""
         if len(self.shape) == 2:
-            return (1, *self.shape)  # type: ignore[return-value]
+            return (1, *self.shape)
         c, h, w = (self.shape[2], *self.shape[:2]) if self.channels_last else self.shape
         return c, h, w
 
@@ -138,7 +138,8 @@ class NetworkSpec:
     def mlp_table(self, num_inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(name, shape) of the fully connected part. Trunk weights are stacked: [K, in, out], K = 2 where policy and
         value have a trunk each (0 is the policy's), else 1."""
-        k, table, width = self.num_trunks, [], num_inputs
+        table: list[tuple[str, tuple[int, ...]]] = []
+        k, width = self.num_trunks, num_inputs
         for i, hidden in enumerate(self.hidden):
             table += [(f"trunk.{i}.weight", (k, width, hidden)), (f"trunk.{i}.bias", (k, 1, hidden))]
             width = hidden

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 
 from raypid.types import Array
 
-Moments = tuple[Array, Array, Array]
+Moments: TypeAlias = tuple[Any, Array, Array]
 """count [], mean [D], M2 [D] (sum of squared deviations), float64."""
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from raypid.types import Array
 
 
-def next_values(value: Array, final_t: Array | None = None, final_b: Array | None = None, final_value: Array | None = None) -> Array:
+def next_values(
+    value: Array, final_t: Array | None = None, final_b: Array | None = None, final_value: Array | None = None
+) -> Array:
     """V of what followed each row: [T, B] from `value` [T+1, B], with the true last observations' values put in.
 
     final_t, final_b, final_value: [K] row, stream and value of each episode that was reset within its last step.

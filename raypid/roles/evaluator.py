@@ -69,7 +69,9 @@ class Evaluator:
         self.policy = ActorCriticPolicy(spec.network)
         self.env: Any = None
 
-    def evaluate(self, weights: Weights, num_episodes: int, seed: int = 0, *, explore: bool = False, record: Any = None) -> Evaluation:
+    def evaluate(
+        self, weights: Weights, num_episodes: int, seed: int = 0, *, explore: bool = False, record: Any = None
+    ) -> Evaluation:
         """Play `num_episodes` episodes; the same seed gives the same episodes. `record(env)` is called after each step."""
         start = time.perf_counter()
         num_streams = min(MAX_STREAMS, num_episodes)
@@ -78,9 +80,13 @@ class Evaluator:
             self.env = make_vector(replace(self.spec.env, worker_index=EVALUATION_INDEX, num_envs=num_streams))
         self.policy.load(weights)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
-        obs = self.env.reset(stream_seeds(replace(self.spec.env, seed=seed, worker_index=EVALUATION_INDEX, num_envs=num_streams)))
+        obs = self.env.reset(
+            stream_seeds(replace(self.spec.env, seed=seed, worker_index=EVALUATION_INDEX, num_envs=num_streams))
+        )
         first, state = np.ones(num_streams, bool), self.policy.initial_state(num_streams)
-        quota = np.full(num_streams, num_episodes // num_streams) + (np.arange(num_streams) < num_episodes % num_streams)
+        quota = np.full(num_streams, num_episodes // num_streams) + (
+            np.arange(num_streams) < num_episodes % num_streams
+        )
         reward, length = np.zeros(num_streams), np.zeros(num_streams, np.int64)
         done: list[list[tuple[float, int]]] = [[] for _ in range(num_streams)]
         crashes = 0
@@ -98,7 +104,9 @@ class Evaluator:
                 reward[b], length[b] = 0, 0
             crashes += len(step.crashes)
             if crashes > self.spec.max_crashes:
-                raise RuntimeError(f"The environment raised {crashes} times during evaluation. The last error:\n{step.crashes[-1]}")
+                raise RuntimeError(
+                    f"The environment raised {crashes} times during evaluation. The last error:\n{step.crashes[-1]}"
+                )
             if record is not None:
                 record(self.env)
         flat = [episode for stream in done for episode in stream]

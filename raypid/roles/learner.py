@@ -13,7 +13,9 @@ from raypid.types import Trajectory, Update, Weights, concat_trajectories
 class Learner:
     """Holds the algorithm; joins fragments in the order given, which is the workers'."""
 
-    def __init__(self, algorithm: str, config: Any, spec: NetworkSpec, seed: int, networks: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, algorithm: str, config: Any, spec: NetworkSpec, seed: int, networks: dict[str, Any] | None = None
+    ) -> None:
         for name, entry in (networks or {}).items():
             NETWORKS.register(name, entry)
         self.algorithm = ALGORITHMS.get(algorithm)(config, spec, seed)

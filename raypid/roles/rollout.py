@@ -128,7 +128,9 @@ class Rollout:
         report.timing = {"env": env_s, "inference": inference_s, "total": clock() - start}
         return report, trajectory
 
-    def _episodes(self, trajectory: Trajectory, infos: list[tuple[int, dict[int, dict[str, Any]]]], report: Report) -> None:
+    def _episodes(
+        self, trajectory: Trajectory, infos: list[tuple[int, dict[int, dict[str, Any]]]], report: Report
+    ) -> None:
         """Returns and lengths of the episodes that ended; what is unfinished is carried to the next call."""
         t = trajectory
         ended = (t.terminated | t.truncated) & t.valid

@@ -60,7 +60,9 @@ class RayBackend:
 
     name = "ray"
 
-    def __init__(self, address: str | None = None, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
+    def __init__(
+        self, address: str | None = None, num_cpus: float | None = None, num_gpus: float | None = None
+    ) -> None:
         self._handles: list[RayHandle] = []
         self._owns = not ray.is_initialized()
         if not self._owns:
@@ -87,7 +89,9 @@ class RayBackend:
         return ray.available_resources()
 
     def spawn(self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0) -> RayHandle:
-        actor_class = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_restarts=0)(_Role)
+        actor_class = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_restarts=0)(
+            _Role
+        )
         handle = RayHandle(actor_class.remote(factory))
         self._handles.append(handle)
         return handle
@@ -122,7 +126,11 @@ class RayBackend:
                 raise _cause(cause) from error
             _raise_creation_error(error)
             raise WorkerLost(str(error)) from error
-        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError) as error:
+        except (
+            ray.exceptions.RayActorError,
+            ray.exceptions.ObjectLostError,
+            ray.exceptions.WorkerCrashedError,
+        ) as error:
             raise WorkerLost(str(error)) from error
 
     def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
@@ -146,7 +154,7 @@ class RayBackend:
 def _one_thread_in_children() -> Iterator[None]:
     """Ray's processes start with one BLAS thread; this process keeps its own setting."""
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update({name: "1" for name in _THREAD_VARIABLES})
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
         yield
     finally:

@@ -68,7 +68,9 @@ class Has:
     def here(cls, cpus: float | None = None) -> Has:
         """This machine; `cpus` is what Ray will be started with."""
         shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
-        return cls(cpus=cpus or num_cores(), gpus=num_gpus(), memory=_free_memory(), shared_memory=shm, place="this machine")
+        return cls(
+            cpus=cpus or num_cores(), gpus=num_gpus(), memory=_free_memory(), shared_memory=shm, place="this machine"
+        )
 
 
 def _free_memory() -> float:
@@ -95,7 +97,7 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
         each = math.floor(100 * (has.cpus - needs.learner_cpus) / needs.num_workers) / 100
         fraction = f", or --num-cpus-per-worker {each:g} to keep {needs.num_workers} workers" if each > 0 else ""
         short.append((
-            f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU and the learner need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
+            f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
             f"--num-workers {fits}{fraction}",
             {"num_workers": fits},
         ))  # fmt: skip
@@ -106,7 +108,8 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
         if needs.num_workers * each_bytes > there:
             fits = max(1, int(there / each_bytes))
             short.append((
-                f"{needs.num_workers} workers need about {needs.num_workers * each_bytes / 2**30:.1f} GiB of {name}, {has.place} has {there / 2**30:.1f} free",
+                f"{needs.num_workers} workers need about {needs.num_workers * each_bytes / 2**30:.1f} GiB of {name}, "
+                f"{has.place} has {there / 2**30:.1f} free",
                 f"--num-workers {fits}",
                 {"num_workers": fits},
             ))  # fmt: skip
@@ -124,7 +127,9 @@ def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], lis
         return {}, []
     if not fit:
         reasons = "; ".join(what for what, _, _ in short)
-        raise ResourceError(f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}; --fit does it by itself.")
+        raise ResourceError(
+            f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}; --fit does it by itself."
+        )
     changes: dict[str, Any] = {}
     for _, _, settings in short:
         for key, value in settings.items():

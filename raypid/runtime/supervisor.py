@@ -81,7 +81,9 @@ class WorkerGroup:
         self.restarts[index] += 1
         if sum(self.restarts) > self.max_restarts:
             hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
-            raise WorkersFailed(f"{message} That is loss number {sum(self.restarts)}; max_restarts allows {self.max_restarts}.{hint}") from error
+            raise WorkersFailed(
+                f"{message} That is loss number {sum(self.restarts)}; max_restarts allows {self.max_restarts}.{hint}"
+            ) from error
         self.handles[index] = self._spawn(index)
 
     def close(self) -> None:

@@ -1,0 +1,295 @@
+"""Every vectoriser and autoreset mode gives one kind of trajectory; faults are contained or named."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+
+from raypid.envs import EnvError, EnvSpec, Step, VectorEnv, make_vector, stream_seeds
+from raypid.types import tree_leaves, tree_map
+
+Episode = list[tuple[Any, float, bool, bool]]
+
+
+def episodes(vector: VectorEnv, num_steps: int) -> list[list[Episode]]:
+    """For each stream its episodes as (obs, reward, terminated, truncated) after each transition, by the one rule."""
+    obs = vector.reset()
+    done: list[list[Episode]] = [[[(tuple(o), 0.0, False, False)]] for o in obs]
+    for _ in range(num_steps):
+        step = vector.step(np.zeros(vector.num_envs, np.int64))
+        final = {} if step.final is None else dict(zip(step.final[0].tolist(), step.final[1]))
+        for b in range(vector.num_envs):
+            ended = bool(step.terminated[b] or step.truncated[b])
+            assert (b in step.infos) == ended
+            if step.valid[b]:
+                seen = final.get(b, step.obs[b])
+                row = (tuple(seen), float(step.reward[b]), bool(step.terminated[b]), bool(step.truncated[b]))
+                done[b][-1].append(row)
+                if ended:
+                    assert step.infos[b]["success"] == seen[0]
+            else:
+                assert step.first[b] and not ended and step.reward[b] == 0
+            if step.first[b]:
+                done[b].append([(tuple(step.obs[b]), 0.0, False, False)])
+    vector.close()
+    return [stream[:8] for stream in done]
+
+
+def expected(stream: int) -> list[Episode]:
+    rows: list[Episode] = []
+    for episode in range(8):
+        length = (3, 1, 2)[(episode + stream) % 3]
+        rows.append([((episode, 0), 0.0, False, False)])
+        for t in range(1, length + 1):
+            end = t == length
+            truncated = end and episode % 2 == 0
+            rows[-1].append(((episode, t), float(10 * episode + t), end and not truncated, truncated))
+    return rows
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_autoreset_modes_give_the_same_episodes(mode: str) -> None:
+    vector = make_vector(EnvSpec(env=cases.counters, env_config={"mode": mode}, num_envs=3))
+    assert vector.vectorizer == "native"
+    assert episodes(vector, 40) == [expected(b) for b in range(3)]
+
+
+@pytest.mark.parametrize("vectorizer", ["auto", "sync", "threads", "async"])
+def test_python_environments_give_the_same_episodes(vectorizer: str) -> None:
+    vector = make_vector(EnvSpec(env=cases.counter, num_envs=3, vectorizer=vectorizer))
+    assert episodes(vector, 40) == [expected(b) for b in range(3)]
+    assert not multiprocessing.active_children()
+
+
+def run(spec: EnvSpec, num_steps: int = 50, seeds: list[int] | None = None) -> list[tuple[Any, Any, Any]]:
+    vector = make_vector(spec)
+    rng = np.random.default_rng(0)
+    out: list[tuple[Any, Any, Any]] = [(vector.reset(seeds), None, None)]
+    for _ in range(num_steps):
+        step = vector.step(rng.uniform(-1, 1, (spec.num_envs, *vector.action_space.shape)).astype(np.float32))
+        out.append((step.obs, step.reward, step.first))
+    vector.close()
+    return out
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(np.array_equal(x, y) for one, two in zip(a, b) for x, y in zip(one, two) if x is not None)
+
+
+def test_threads_and_processes_give_the_numbers_of_the_loop() -> None:
+    loop = run(EnvSpec(env=cases.Walk, num_envs=3, vectorizer="sync", seed=3))
+    assert loop[0][0].dtype == np.float32
+    assert same(loop, run(EnvSpec(env=cases.Walk, num_envs=3, vectorizer="threads", seed=3)))
+    assert same(loop, run(EnvSpec(env=cases.Walk, num_envs=3, vectorizer="async", seed=3)))
+
+
+@pytest.mark.parametrize(
+    ("env", "vectorizer"),
+    [(cases.Walk, "sync"), ("Pendulum-v1", "auto"), ("envpool:LunarLanderContinuous-v3", "auto")],
+)
+def test_seeds_reproduce_and_streams_and_workers_differ(env: Any, vectorizer: str) -> None:
+    if isinstance(env, str) and env.startswith("envpool"):
+        pytest.importorskip("envpool")
+    spec = EnvSpec(env=env, num_envs=2, vectorizer=vectorizer, seed=5)
+    one = run(spec)
+    assert same(one, run(spec)) and same(one, run(spec, seeds=stream_seeds(spec)))
+    assert not np.array_equal(one[0][0][0], one[0][0][1])
+    assert not same(one, run(EnvSpec(env=env, num_envs=2, vectorizer=vectorizer, seed=5, worker_index=1)))
+    assert not same(one, run(spec, seeds=stream_seeds(spec, save_count=1)))
+
+
+def test_auto_turns_to_threads_where_environments_wait() -> None:
+    spec = EnvSpec(env="raypid/Wait-v0", env_config={"wait_s": 0.01}, num_envs=4)
+    vector = make_vector(spec)
+    vector.reset()
+    assert vector.vectorizer == "sync"
+    for _ in range(5):
+        vector.step(np.ones(4, np.int64))
+    assert vector.vectorizer == "threads"
+    vector.close()
+    computing = make_vector(EnvSpec(env=cases.Walk, num_envs=4))
+    computing.reset()
+    for _ in range(6):
+        computing.step(np.zeros((4, 1), np.float32))
+    assert computing.vectorizer == "sync"
+
+
+def test_arrays_may_be_kept() -> None:
+    vector = make_vector(EnvSpec(env=cases.counter, num_envs=2))
+    vector.reset()
+    kept = [vector.step(np.zeros(2, np.int64)) for _ in range(3)]
+    assert [int(s.obs[0][1]) for s in kept] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("vectorizer", ["sync", "threads", "async"])
+def test_nested_spaces_both_ways(vectorizer: str) -> None:
+    vector = make_vector(EnvSpec(env=cases.Nested, num_envs=2, vectorizer=vectorizer))
+    obs = vector.reset()
+    dtypes = {path: (leaf.dtype, leaf.shape) for path, leaf in tree_leaves(obs)}
+    assert dtypes == {
+        "a/0": (np.dtype(np.int64), (2,)),
+        "a/1": (np.dtype(np.float64), (2, 2, 2)),
+        "b": (np.dtype(np.int8), (2, 3)),
+        "c": (np.dtype(np.int64), (2, 2)),
+        "d": (np.dtype(np.uint8), (2, 4)),
+    }
+    action = {
+        "x": {"0": np.array([0, 2]), "1": np.array([[0.5, 0.25], [-1, 0]], np.float32)},
+        "y": np.array([[0, 1, 1], [1, 0, 0]], np.int8),
+    }
+    step = vector.step(action)
+    vector.close()
+    assert step.reward.tolist() == [0.75, -1.0] and step.reward.dtype == np.float32
+    assert step.obs["a"]["0"].tolist() == [1, 3] and step.obs["b"].tolist() == action["y"].tolist()
+    assert step.obs["d"][1].tolist() == [2, 2, 2, 2]
+
+
+def step_until(vector: VectorEnv, num_steps: int) -> list[Step]:
+    vector.reset()
+    return [vector.step(np.zeros(vector.num_envs, np.int64)) for _ in range(num_steps)]
+
+
+@pytest.mark.parametrize("vectorizer", ["sync", "threads"])
+def test_a_crash_rebuilds_one_environment(vectorizer: str, tmp_path: Path) -> None:
+    config = {"fault": "raise", "flag": str(tmp_path / "f")}
+    vector = make_vector(EnvSpec(env=cases.Faulty, env_config=config, num_envs=3, vectorizer=vectorizer))
+    one, two, three = step_until(vector, 3)
+    assert one.valid.all() and not one.crashes
+    assert two.valid.tolist() == [True, False, True] and two.first.tolist() == [False, True, False]
+    assert two.reward[1] == 0 and two.obs[1].tolist() == [0, 0] and two.obs[0].tolist() == [0, 2]
+    assert len(two.crashes) == 1 and "stream 1, step 2" in two.crashes[0] and "boom" in two.crashes[0]
+    assert three.valid.all() and three.obs[1].tolist() == [0, 1] and not three.crashes
+
+
+@pytest.mark.parametrize("fault", ["raise", "die"])
+def test_a_crash_in_a_process_rebuilds_the_vector(fault: str, tmp_path: Path, capfd: Any) -> None:
+    config = {"fault": fault, "flag": str(tmp_path / "f")}
+    vector = make_vector(EnvSpec(env=cases.Faulty, env_config=config, num_envs=2, vectorizer="async"))
+    _, two, three = step_until(vector, 3)
+    assert not two.valid.any() and two.first.all() and len(two.crashes) == 1
+    assert three.valid.all() and three.obs.tolist() == [[0, 1], [0, 1]]
+    vector.close()
+    vector.close()
+    assert not multiprocessing.active_children()
+    assert "Received the following error" not in capfd.readouterr().err
+
+
+def test_an_environment_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
+    config = {"fault": "unmakeable", "flag": str(tmp_path / "f")}
+    vector = make_vector(EnvSpec(env=cases.Faulty, env_config=config, num_envs=2))
+    with pytest.raises(EnvError, match=r"(?s)Faulty, stream 1, step 2: .*3 attempts.*no second time"):
+        step_until(vector, 3)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("nan", r"not finite: nan at index \[0\]"),
+        ("inf", r"not finite: inf at index \[1\]"),
+        ("reward", "the reward is nan"),
+        ("shape", r"has shape \(3,\); its space Box.* asks for shape \(2,\)"),
+        ("dtype", "has dtype <U1"),
+        ("none", r"has shape \(\)"),
+    ],
+)
+@pytest.mark.parametrize("vectorizer", ["sync", "async"])
+def test_bad_observations_are_named(fault: str, text: str, vectorizer: str) -> None:
+    vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": fault}, num_envs=2, vectorizer=vectorizer))
+    with pytest.raises(EnvError, match=rf"Faulty, stream 1, step 2: .*{text}"):
+        step_until(vector, 3)
+    vector.close()
+    assert not multiprocessing.active_children()
+
+
+def test_other_bad_steps_are_named() -> None:
+    vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": "old api"}, num_envs=2))
+    with pytest.raises(EnvError, match=r"step\(\) must return .*a tuple of 4"):
+        step_until(vector, 3)
+    with pytest.raises(EnvError, match=r"outside its space Discrete\(3\): 3"):
+        step_until(make_vector(EnvSpec(env=cases.OutOfRange, num_envs=2)), 1)
+
+
+def test_time_limit_and_action_repeat() -> None:
+    spec = EnvSpec(env=cases.Counter, env_config={"lengths": (100,)}, num_envs=2, time_limit=6, action_repeat=2)
+    one, two, three, four = step_until(make_vector(spec), 4)
+    assert one.reward.tolist() == [3, 3] and one.obs[0].tolist() == [0, 2]
+    assert not two.truncated.any() and three.truncated.all() and not three.terminated.any()
+    assert not four.valid.any() and four.first.all()
+    for env, vectorizer in (("CartPole-v1", "native"), ("CartPole-v1", "sync"), (cases.Walk, "sync")):
+        vector = make_vector(EnvSpec(env=env, num_envs=2, time_limit=3, vectorizer=vectorizer))
+        vector.reset()
+        action = np.zeros((2, *vector.action_space.shape), vector.action_space.dtype)
+        assert [bool(vector.step(action).truncated.all()) for _ in range(8)] == [False, False, True, False] * 2
+
+
+def test_native_cartpole() -> None:
+    vector = make_vector(EnvSpec(env="CartPole-v1", num_envs=16))
+    assert vector.vectorizer == "native"
+    vector.reset()
+    ended = np.zeros(16, bool)
+    for _ in range(60):
+        step = vector.step(np.zeros(16, np.int64))
+        assert np.array_equal(step.first, ended) and np.array_equal(step.valid, ~ended)
+        assert (np.abs(step.obs[step.first]) <= 0.05).all()
+        ended = step.terminated | step.truncated
+
+
+@pytest.mark.parametrize("env", ["envpool:CartPole-v1", "envpool:Pong-v5", "envpool:HalfCheetah-v5", "ALE/Pong-v5"])
+def test_envpool_and_ale(env: str) -> None:
+    pytest.importorskip("ale_py" if env.startswith("ALE") else "envpool")
+    spec = EnvSpec(env=env, num_envs=2, time_limit=5)
+    vector = make_vector(spec)
+    assert vector.vectorizer == ("ale" if env.startswith("ALE") else "envpool")
+    if "Pong" in env:
+        assert vector.observation_space.shape == (84, 84) and vector.observation_space.dtype == np.uint8
+    obs = vector.reset()
+    assert obs.shape == (2, *vector.observation_space.shape) and obs.dtype == vector.observation_space.dtype
+    rows = []
+    for _ in range(12):
+        step = vector.step(np.zeros((2, *vector.action_space.shape), vector.action_space.dtype))
+        rows.append((bool(step.truncated[0]), bool(step.valid[0]), bool(step.first[0])))
+    end, reset, usual = (True, True, False), (False, False, True), (False, True, False)
+    assert rows == [*[usual] * 4, end, reset, *[usual] * 4, end, reset]
+    vector.close()
+
+
+def test_atari_in_python_looks_alike() -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    vector = make_vector(EnvSpec(env="ALE/Pong-v5", num_envs=1, vectorizer="sync"))
+    assert vector.observation_space.shape == (84, 84)
+    assert vector.reset().shape == (1, 84, 84)
+    plain = make_vector(EnvSpec(env="ALE/Pong-v5", num_envs=1, atari=False))
+    assert plain.vectorizer == "sync" and plain.observation_space.shape == (210, 160, 3)
+
+
+def test_mujoco_writes_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    make_vector(EnvSpec(env="HalfCheetah-v5", num_envs=1)).close()
+    assert os.listdir(tmp_path) == [] and "settotalmass" not in capfd.readouterr().err
+
+
+def test_toys() -> None:
+    for env in ("raypid/Catch-v0", "raypid/DictCartPole-v0", "raypid/MultiMatch-v0"):
+        vector = make_vector(EnvSpec(env=env, num_envs=2))
+        obs = vector.reset()
+        assert tree_map(lambda leaf: leaf.shape[0] == 2, obs)
+        total = 0.0
+        for _ in range(10):
+            if env == "raypid/MultiMatch-v0":
+                action = obs
+            elif env == "raypid/Catch-v0":
+                ball, paddle = obs[:, :9].sum(1).argmax(1), obs[:, 9].argmax(1)
+                action = np.sign(ball - paddle) + 1
+            else:
+                action = np.zeros(2, np.int64)
+            step = vector.step(action)
+            obs, total = step.obs, total + float(step.reward[0])
+        assert total == (1 if "Catch" in env else 10 if "Match" in env else total)
