@@ -14,11 +14,11 @@ import numpy as np
 from raypid import checkpoint, loops
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError
-from raypid.envs import EnvSpec, spaces
+from raypid.envs import EnvSpec, portable, spaces
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.nn.spec import NetworkSpec
-from raypid.registry import ALGORITHMS, ENVS, NETWORKS, import_string
+from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.evaluator import Evaluation, Evaluator
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec
@@ -412,10 +412,10 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
 
 
 def env_spec_of(c: Config) -> EnvSpec:
-    """The environment part of a Config. Registered objects are put in here, so that workers need no registry."""
-    entry = ENVS.entry(c.env) if isinstance(c.env, str) else None
+    """The environment part of a Config. What is registered in this process alone is put in whole, for the workers."""
     return EnvSpec(
-        env=c.env if entry is None or isinstance(entry, str) else entry,
+        env=portable(c.env),
+        num_threads=1 if c.num_workers else num_cores(),
         env_config=dict(c.env_config),
         vectorizer=c.vectorizer,
         num_envs=c.num_envs_per_worker,

@@ -64,10 +64,6 @@ class Registry:
     def suggest(self, name: str) -> list[str]:
         return suggest(name, self._entries)
 
-    def entry(self, name: str) -> Any:
-        """What was registered, as it is (a string is not imported); None where nothing was."""
-        return self._entries.get(name)
-
     def get(self, name: str) -> Any:
         """The object behind `name`.
 

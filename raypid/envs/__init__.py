@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from raypid.envs.errors import EnvError
 from raypid.envs.make import check, choose_vectorizer, make_vector, spaces
-from raypid.envs.resolve import Resolved, list_envs, resolve
+from raypid.envs.resolve import Resolved, list_envs, portable, resolve
 from raypid.envs.spec import VECTORIZERS, EnvSpec, stream_seeds
 from raypid.envs.vector import Step, VectorEnv
 from raypid.registry import ENVS
@@ -29,6 +29,7 @@ __all__ = [
     "choose_vectorizer",
     "list_envs",
     "make_vector",
+    "portable",
     "register_env",
     "resolve",
     "spaces",

@@ -130,11 +130,8 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
     config = {**{k: v for k, v in indices.items() if k in names}, **spec.env_config}
     atari = spec.atari if spec.atari is not None else resolved.kind == "ale"
     if atari:
-        config = {
-            "repeat_action_probability": registered.kwargs.get("repeat_action_probability", 0.0),
-            **config,
-            "frameskip": 1,
-        }
+        # AtariPreprocessing skips frames itself
+        config["frameskip"] = 1
     elif spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
     env = gymnasium.make(resolved.target, disable_env_checker=True, **config)
@@ -146,26 +143,22 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
 
 
 def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    if resolved.kind == "vector_class":
-        creator, limit = resolved.target, spec.time_limit
-    else:
-        registered = gymnasium.registry[resolved.target]
-        creator = load(registered.vector_entry_point)
-        limit = spec.time_limit
+    own = resolved.kind == "vector_class"
+    creator = resolved.target if own else load(gymnasium.registry[resolved.target].vector_entry_point)
     names = parameters(creator)
     config = _next_step(names, spec)
-    if limit is not None:
+    if spec.time_limit is not None:
         if "max_episode_steps" not in names:
             raise EnvError(
-                f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={limit} cannot "
+                f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={spec.time_limit} cannot "
                 "be passed to it; leave time_limit out."
             )
-        config["max_episode_steps"] = limit
+        config["max_episode_steps"] = spec.time_limit
     if "worker_index" in names:
         config.setdefault("worker_index", spec.worker_index)
 
     def make(seeds: Sequence[int] | None) -> Any:
-        if resolved.kind == "vector_class":
+        if own:
             return creator(num_envs=spec.num_envs, **config)
         return gymnasium.make_vec(resolved.target, spec.num_envs, vectorization_mode="vector_entry_point", **config)
 

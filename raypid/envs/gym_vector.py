@@ -181,7 +181,7 @@ class GymVector(VectorEnv):
         return self._env.reset(seed=forms[self._seeding])[0]
 
     def _replace(self, seeds: Sequence[int]) -> None:
-        close_vector(self._env)
+        close_vector(self._env, at_once=True)
         self._env = self._make(seeds)
 
     def _crashed(self) -> Step:
@@ -276,17 +276,20 @@ def stream_info(infos: Mapping[str, Any], stream: int) -> dict[str, Any]:
     return info
 
 
-def close_vector(env: Any) -> None:
-    """Close quietly; processes of an AsyncVectorEnv never outlive it."""
+def close_vector(env: Any, at_once: bool = False) -> None:
+    """Close quietly; processes of an AsyncVectorEnv get 5 s, or none `at_once`, and never outlive it."""
     processes = getattr(env, "processes", None)
     with suppress(Exception), quiet():
         if processes is None:
             env.close()
         else:
-            env.close(timeout=5)
+            env.close(timeout=5, terminate=at_once)
     for process in processes or ():
         with suppress(Exception):
             if process.is_alive():
                 process.kill()
             process.join(5)
             process.close()
+    if processes is not None:
+        # its __del__ would close once more
+        env.closed = True

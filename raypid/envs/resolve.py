@@ -50,7 +50,28 @@ def resolve(env: Any) -> Resolved:
     """
     if isinstance(env, str):
         return _resolve_name(env)
+    if isinstance(env, registration.EnvSpec):
+        gymnasium.registry.setdefault(env.id, env)
+        return _resolve_gym(env.id)
     return _resolve_object(env, getattr(env, "__name__", type(env).__name__))
+
+
+def portable(env: Any) -> Any:
+    """What stands for `env` in another process, whose registries lack what this process has registered.
+
+    Raises:
+        EnvError: as resolve.
+    """
+    resolved = resolve(env)
+    if not isinstance(env, str):
+        return env
+    if env in ENVS:
+        return resolved.target
+    if resolved.kind == "gym" and ":" not in env:
+        registered = gymnasium.registry[resolved.target]
+        if not str(registered.entry_point).startswith(("gymnasium.", "ale_py.")):
+            return registered
+    return env
 
 
 def list_envs() -> list[str]:

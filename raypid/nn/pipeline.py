@@ -29,7 +29,7 @@ class Inputs:
         """[T, B, *] to [T * B, *]."""
 
         def merge(a: Array) -> Array:
-            return a.reshape(-1, *a.shape[2:])
+            return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
 
         mask = None if self.mask is None else merge(self.mask)
         return Inputs(merge(self.vector), {k: merge(v) for k, v in self.images.items()}, mask)

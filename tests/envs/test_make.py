@@ -12,8 +12,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces as gym_spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-from raypid.envs import EnvError, EnvSpec, check, list_envs, make_vector, register_env, resolve, spaces
+from raypid.envs import EnvError, EnvSpec, check, list_envs, make_vector, portable, register_env, resolve, spaces
 from raypid.registry import ENVS
 
 
@@ -52,7 +53,7 @@ def test_indices_reach_constructors() -> None:
 
 
 def test_vector_class() -> None:
-    register_env("vector", gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv)
+    register_env("vector", CartPoleVectorEnv)
     vector = make_vector(EnvSpec(env="vector", num_envs=3, time_limit=9))
     assert vector.vectorizer == "native" and vector.reset().shape == (3, 4)
 
@@ -72,9 +73,9 @@ def test_choice_of_vectorizer() -> None:
         (EnvSpec(env="CartPole-v7"), "does not exist in this version; the newest is 'CartPole-v1'"),
         (EnvSpec(env="CartPole"), "says no version; the newest is 'CartPole-v1'"),
         (EnvSpec(env="raypid/Cach-v0"), "Did you mean 'raypid/Catch-v0'"),
-        (EnvSpec(env="zzqqxx"), "raypid list envs"),
+        (EnvSpec(env="qwrtpsdfghjk"), "raypid list envs"),
         (EnvSpec(env="no_such_module:Thing"), "there is no module 'no_such_module'"),
-        (EnvSpec(env="cases:Conter"), "module 'cases' has no 'Conter'. Did you mean 'cases:Counter'"),
+        (EnvSpec(env="cases:Walkk"), "module 'cases' has no 'Walkk'. Did you mean 'cases:Walk'"),
         (EnvSpec(env=42), "env is a int, which is no environment"),
         (EnvSpec(env=dict), "env is class dict"),
         (EnvSpec(env=cases.Counter()), "already made: give its class"),
@@ -139,3 +140,14 @@ def test_nothing_heavy_is_imported() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert out.stdout.strip() == "[]", out.stderr
     assert np.__name__ in sys.modules
+
+
+def test_what_is_registered_here_works_elsewhere() -> None:
+    gymnasium.register("Elsewhere-v0", entry_point=cases.Counter)
+    register_env("elsewhere", cases.Counter)
+    carried = [portable(env) for env in ("Elsewhere-v0", "elsewhere", "CartPole-v1", cases.Counter)]
+    del gymnasium.registry["Elsewhere-v0"], ENVS._entries["elsewhere"]
+    assert carried[1:] == [cases.Counter, "CartPole-v1", cases.Counter]
+    for env in carried:
+        make_vector(EnvSpec(env=env, num_envs=2)).reset()
+    del gymnasium.registry["Elsewhere-v0"]

@@ -10,6 +10,7 @@ from typing import Any
 import cases
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 from raypid.envs import EnvError, EnvSpec, Step, VectorEnv, make_vector, stream_seeds
 from raypid.types import tree_leaves, tree_map
@@ -178,6 +179,17 @@ def test_a_crash_in_a_process_rebuilds_the_vector(fault: str, tmp_path: Path, ca
     vector.close()
     assert not multiprocessing.active_children()
     assert "Received the following error" not in capfd.readouterr().err
+
+
+def test_a_crash_in_a_vector_rebuilds_it(tmp_path: Path) -> None:
+    flag = str(tmp_path / "f")
+
+    def create(num_envs: int) -> Any:
+        return SyncVectorEnv([lambda i=i: cases.Faulty("raise", stream_index=i, flag=flag) for i in range(num_envs)])
+
+    one, two, three = step_until(make_vector(EnvSpec(env=create, num_envs=2)), 3)
+    assert one.valid.all() and not two.valid.any() and two.first.all() and "boom" in two.crashes[0]
+    assert three.valid.all() and three.obs.tolist() == [[0, 1], [0, 1]] and not three.crashes
 
 
 def test_an_environment_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
