@@ -39,7 +39,7 @@ def run(command: list[str], seed: int, task: dict[str, Any]) -> dict[str, Any]:
     with subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         line = ""
-        for line in process.stdout:  # noqa: B007
+        for line in process.stdout:
             if line.startswith("{"):
                 break
         seconds = time.perf_counter() - start

@@ -5,26 +5,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from raypid import checkpoint, loops
-from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError
-from raypid.envs import EnvSpec, portable, spaces
-from raypid.nn.catalog import build_spec
-from raypid.nn.policy import read_policy_weights, save_policy
-from raypid.nn.spec import NetworkSpec
-from raypid.registry import ALGORITHMS, NETWORKS, import_string
-from raypid.roles.evaluator import Evaluation, Evaluator
-from raypid.roles.learner import Learner
-from raypid.roles.rollout import Rollout, RolloutSpec
-from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import Has, Needs, limit_threads, num_cores, preflight
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.assembly import assemble, entry_name, new_run_folder, resolve_config, tuned_settings
+from raypid.config import ConfigError
+from raypid.nn.policy import save_policy
+from raypid.registry import ALGORITHMS
+from raypid.roles.evaluator import Evaluation
 from raypid.types import Weights
 
 EPISODE_WINDOW = 100
@@ -38,6 +29,7 @@ class Agent:
     Args:
         run: name of the algorithm; subclasses such as `raypid.PPO` have it fixed.
         config: settings as a mapping; keywords win over it. `DEFAULT_CONFIG` has all of them.
+        tuned: begin from the tuned settings for this algorithm and environment (`raypid list tuned`).
         out: the run's folder, for `save` and errors; a default under runs/ when it is needed.
 
     Raises:
@@ -53,15 +45,17 @@ class Agent:
         config: Mapping[str, Any] | None = None,
         *,
         out: str | Path | None = None,
+        tuned: bool = False,
         **settings: Any,
     ) -> None:
         name = run or self.algorithm
         if name is None:
             raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
         self.run = name
-        self.config = resolve_config(name, {**(config or {}), **settings})
-        self.notes: list[str] = []
-        """What was changed to make the run fit."""
+        given = {**(config or {}), **settings}
+        if tuned:
+            given = {**tuned_settings(name, given.get("env")), **given}
+        checked = resolve_config(name, given)
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
         self.time_total_s = 0.0
@@ -73,105 +67,15 @@ class Agent:
         self._evaluated_at = time.perf_counter()
         self._crashes = 0
         self._closed = False
-        self._build()
-
-    # -- building --------------------------------------------------------------------------------------------------
-
-    def _build(self) -> None:
-        c = self.config
-        env_spec = env_spec_of(c)
-        observation_space, action_space = spaces(env_spec)
-        self.network = build_spec(
-            observation_space, action_space, c.model, frame_stack=c.frame_stack, normalize=c.normalize_observations
-        )
-        use_ray = c.backend == "ray" or (c.backend == "auto" and c.num_workers > 0)
-        backend = self._ray_backend() if use_ray else LocalBackend()
-        limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
-        networks = (
-            {}
-            if self.network.network in ("mlp", "cnn", "resnet")
-            else {self.network.network: NETWORKS.get(self.network.network)}
-        )
-        spec = RolloutSpec(
-            env=env_spec, network=self.network, fragment_length=c.fragment_length, seed=c.seed, observation_noise=c.observation_noise,
-            action_noise=c.action_noise, max_crashes=c.max_restarts, callbacks=_callbacks(c.callbacks), networks=networks,
-        )  # fmt: skip
-        self.callbacks = spec.callbacks
-        self.backend = backend
-        try:
-            workers = WorkerGroup(
-                backend, lambda index, restarts: partial(Rollout, spec, index, restarts), max(1, c.num_workers),
-                num_cpus=c.num_cpus_per_worker, timeout_s=c.worker_timeout_s, max_restarts=c.max_restarts, describe=str(env_name(c.env)),
-            )  # fmt: skip
-            build = partial(Learner, self.run, c, self.network, c.seed, networks)
-            self._evaluator = Evaluator(spec)
-            if use_ray and c.num_learners:
-                learner: Any = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus)
-            elif use_ray:
-                learner = backend.here(build)  # type: ignore[union-attr]
-            else:
-                learner = backend.spawn(build)
-            self.context = loops.Context(backend, workers, learner)
-            backend.get(learner.submit("weights"))  # errors of the learner appear here
-            self._set_learner_threads()
-            if c.init_from:
-                _, weights, _ = read_policy_weights(checkpoint.find_policy(Path(c.init_from)))
-                backend.get(learner.submit("set_weights", weights))
-        except BaseException:
-            backend.shutdown()
-            raise
+        system = assemble(name, checked)
+        self.config, self.network, self.backend = system.config, system.network, system.backend
+        self.context, self.callbacks, self._evaluator = system.context, system.callbacks, system.evaluator
+        self.notes = system.notes
+        """What was changed to make the run fit."""
         self._loop = self._new_loop()
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
-
-    def _ray_backend(self) -> Any:
-        c = self.config
-        if c.address is None:
-            self._preflight(Has.here(c.num_cpus))
-        from raypid.runtime.ray import RayBackend
-
-        gpus = c.num_gpus if c.address is None else None
-        backend = RayBackend(
-            c.address, c.num_cpus if c.num_cpus else (num_cores() if c.address is None else None), gpus
-        )
-        if c.address is not None:
-            there = backend.resources()
-            memory = there.get("memory", np.inf)
-            has = Has(
-                cpus=there.get("CPU", 0),
-                gpus=there.get("GPU", 0),
-                memory=memory,
-                shared_memory=np.inf,
-                place="the cluster",
-            )
-            try:
-                self._preflight(has)
-            except BaseException:
-                backend.shutdown()
-                raise
-        return backend
-
-    def _preflight(self, has: Has) -> None:
-        c = self.config
-        frame = sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in self.network.pipeline.leaves)
-        needs = Needs(
-            num_workers=c.num_workers,
-            num_cpus_per_worker=c.num_cpus_per_worker,
-            learner_cpus=1.0 if c.num_learners else 0.0,
-            num_gpus=c.num_gpus,
-            worker_bytes=(100 if self.network.torch_free else 400) * 2**20,
-            fragment_bytes=(frame + 64) * c.fragment_length * c.num_envs_per_worker,
-        )
-        changes, self.notes = preflight(needs, has, fit=c.fit)
-        self.config = c.replace(changes)
-
-    def _set_learner_threads(self) -> None:
-        import sys
-
-        torch = sys.modules.get("torch")
-        if torch is not None and not self.config.num_learners:
-            torch.set_num_threads(self.config.num_threads or num_cores())
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -309,7 +213,7 @@ class Agent:
         weights = weights if weights is not None else self.get_weights()
         c = self.config
         env = {
-            "env": env_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
+            "env": entry_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
             "action_repeat": c.action_repeat, "atari": c.atari,
         }  # fmt: skip
         info = {"algorithm": self.run, "env": env, "timesteps_total": self.context.timesteps}
@@ -361,8 +265,8 @@ class Agent:
     def plain_config(self) -> dict[str, Any]:
         """The settings as JSON: classes and functions by their "module:name"."""
         plain = self.config.to_dict()
-        plain["env"] = env_name(plain["env"])
-        plain["callbacks"] = None if plain["callbacks"] is None else _entry_name(plain["callbacks"])
+        plain["env"] = entry_name(plain["env"])
+        plain["callbacks"] = None if plain["callbacks"] is None else entry_name(plain["callbacks"])
         return plain
 
     def default_out(self) -> Path:
@@ -391,69 +295,3 @@ class Agent:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-# -- what an agent is built from -----------------------------------------------------------------------------------
-
-
-def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
-    """The algorithm's Config with `settings` over its defaults, checked; a seed is drawn where none is given.
-
-    Raises:
-        ConfigError: what does not exist or does not fit.
-    """
-    config: Config = ALGORITHMS.get(run).Config().replace(settings)
-    if config.env is None:
-        raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
-    if config.seed is None:
-        config.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
-    config.validate()
-    return config
-
-
-def env_spec_of(c: Config) -> EnvSpec:
-    """The environment part of a Config. What is registered in this process alone is put in whole, for the workers."""
-    return EnvSpec(
-        env=portable(c.env),
-        num_threads=1 if c.num_workers else num_cores(),
-        env_config=dict(c.env_config),
-        vectorizer=c.vectorizer,
-        num_envs=c.num_envs_per_worker,
-        time_limit=c.time_limit,
-        action_repeat=c.action_repeat,
-        atari=c.atari,
-        seed=c.seed or 0,
-    )
-
-
-def env_name(env: Any) -> str:
-    """An environment's id, or its "module:name"."""
-    return env if isinstance(env, str) else _entry_name(env)
-
-
-def _entry_name(entry: Any) -> str:
-    if isinstance(entry, str):
-        return entry
-    named = entry if hasattr(entry, "__qualname__") else type(entry)
-    return f"{named.__module__}:{named.__qualname__}"
-
-
-def _callbacks(entry: Any) -> Callbacks | None:
-    if isinstance(entry, str):
-        entry = import_string(entry)
-    if isinstance(entry, type):
-        entry = entry()
-    if entry is not None and not isinstance(entry, Callbacks):
-        raise ConfigError(f"callbacks takes a raypid.Callbacks subclass, its instance or 'module:Name', not {entry!r}.")
-    return entry
-
-
-def new_run_folder(run: str, config: Config) -> Path:
-    """A folder under runs/ that does not exist yet."""
-    safe = env_name(config.env).replace("/", "-").replace(":", "-")
-    base = f"{run}_{safe}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
-    names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
-    return next(p for p in names if not p.exists())
-
-
-__all__ = ["Agent", "NetworkSpec", "env_name", "new_run_folder", "resolve_config"]

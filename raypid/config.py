@@ -248,7 +248,7 @@ class Config(Settings):
     env_config: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "async"] = "auto"
-    """How a worker steps its environments; auto takes the fastest that fits: the environment's own vector, ALE's, or sync (threads, where it waits)."""
+    """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
     num_workers: int = 0
     """Rollout workers. 0: everything in this process, without Ray."""
     num_envs_per_worker: int = 8
@@ -308,7 +308,7 @@ class Config(Settings):
     callbacks: Any = None
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
-    """Training iterations between evaluations; 0: never; none: `raypid train` evaluates while that takes under a tenth of the time, the Python API not at all."""
+    """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation."""
     init_from: str | None = None

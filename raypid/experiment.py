@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raypid import checkpoint
-from raypid.agent import Agent, env_name
+from raypid.agent import Agent
+from raypid.assembly import entry_name
 from raypid.config import ConfigError
 from raypid.logger import RunLogger
 from raypid.registry import did_you_mean
@@ -230,7 +231,7 @@ class Run:
         c = self.agent.config
         return {
             "algorithm": self.agent.run,
-            "env": env_name(c.env),
+            "env": entry_name(c.env),
             "seed": c.seed,
             "num_workers": c.num_workers,
             "backend": self.agent.backend.name,

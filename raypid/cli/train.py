@@ -175,6 +175,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[str, float]) -> dict[str, Any]:
+    from raypid.assembly import tuned_settings
     from raypid.tuned import TUNED
 
     name = options.run
@@ -183,17 +184,11 @@ def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[s
     ALGORITHMS.get(name)
     if not given.get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    tuned = TUNED.get((name, given["env"]))
-    if options.tuned and tuned is None:
-        known = [env for algorithm, env in TUNED if algorithm == name]
-        raise ConfigError(
-            f"There are no tuned settings for {name} on {given['env']}; there are for {', '.join(known) or 'none'}."
-        )
-    config = {**(tuned or {}), **given} if options.tuned else dict(given)
+    config = {**tuned_settings(name, given["env"]), **given} if options.tuned else dict(given)
     linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
     if linear and not config.get("schedule_steps") and "timesteps_total" in stop:
         config["schedule_steps"] = int(stop["timesteps_total"])
-    if tuned is not None and not options.tuned and not options.quiet:
+    if (name, given["env"]) in TUNED and not options.tuned and not options.quiet:
         print(f"Tuned settings for {name} on {given['env']} are there: --tuned uses them.", file=sys.stderr)
     return config
 

@@ -13,6 +13,9 @@ from raypid.config import ConfigError, ModelConfig
 from raypid.nn.spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.registry import NETWORKS
 
+MIN_SIDE = 16
+"""Images with a smaller side are flattened by default: a fully connected network learns them faster, without torch."""
+
 
 def space_leaves(space: spaces.Space[Any], path: str = "") -> Iterator[tuple[str, spaces.Space[Any]]]:
     """(path, space) of each leaf of a nested space; Tuple members are called "0", "1", ..."""
@@ -54,6 +57,7 @@ def observation_leaf(path: str, space: spaces.Space[Any]) -> Leaf:
         raise _unknown("observation", path, space)
     shape, dtype = tuple(space.shape), space.dtype
     is_bytes = dtype == np.uint8
+    scale = 1 / max(1.0, float(np.max(space.high))) if is_bytes else 1.0
     if (len(shape) == 3 and min(shape[0], shape[2]) <= 16 or len(shape) == 2 and is_bytes) and math.prod(shape) > 0:
         last = len(shape) == 3 and shape[2] <= shape[0]
         return Leaf(
@@ -62,9 +66,9 @@ def observation_leaf(path: str, space: spaces.Space[Any]) -> Leaf:
             shape=shape,
             dtype=str(dtype),
             channels_last=last,
-            scale=1 / 255 if is_bytes else 1.0,
+            scale=scale,
         )
-    return Leaf(path=path, kind="vector", shape=shape, dtype=str(dtype))
+    return Leaf(path=path, kind="vector", shape=shape, dtype=str(dtype), scale=scale)
 
 
 def _ints(values: Any) -> tuple[int, ...]:
@@ -126,18 +130,18 @@ def build_spec(
         raise ConfigError(
             f"action_mask has {mask_size} elements, the actions have {expected} choices: give one element for each choice."
         )
-    has_image = any(leaf.kind == "image" for leaf in leaves)
     network = model.network
+    if network not in NETWORKS and network != "auto":
+        NETWORKS.get(network)  # raises with the nearest names
+    if network in ("auto", "mlp"):  # what is too small to convolve is flattened
+        flat = [leaf.kind == "image" and (network == "mlp" or min(leaf.image_shape[1:]) < MIN_SIDE) for leaf in leaves]
+        leaves = tuple(_flat(leaf) if is_flat else leaf for leaf, is_flat in zip(leaves, flat, strict=True))
+    has_image = any(leaf.kind == "image" for leaf in leaves)
     if network == "auto":
         network = "cnn" if has_image else "mlp"
-    if network not in NETWORKS:
-        NETWORKS.get(network)  # raises with the nearest names
-    if network == "mlp" and has_image:
-        leaves = tuple(_flat(leaf) for leaf in leaves)
-    elif network in ("cnn", "resnet") and not has_image:
-        raise ConfigError(
-            f"model.network {network!r} needs an image in the observation; its spaces are {[(leaf.path, leaf.shape) for leaf in leaves]}."
-        )
+    if network in ("cnn", "resnet") and not has_image:
+        shapes = {leaf.path: leaf.shape for leaf in leaves}
+        raise ConfigError(f"model.network {network!r} needs an image in the observation; it has {shapes}.")
     if not model.hidden and network == "mlp" and model.shared:
         raise ConfigError("model.shared needs at least one hidden layer.")
     return NetworkSpec(
@@ -153,6 +157,4 @@ def build_spec(
 
 
 def _flat(leaf: Leaf) -> Leaf:
-    if leaf.kind != "image":
-        return leaf
     return Leaf(path=leaf.path, kind="vector", shape=leaf.shape, dtype=leaf.dtype, scale=leaf.scale)

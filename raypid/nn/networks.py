@@ -83,7 +83,7 @@ class NatureEncoder(nn.Sequential):
         elif side >= 16:
             layers = [(32, 4, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1)]
         else:
-            layers = [(32, 3, 1, 1), (32, 3, 1, 1)]
+            layers = [(16, 3, 1, 1), (32, 3, 2, 1)]
         modules: list[nn.Module] = []
         for width, kernel, stride, padding in layers:
             modules += [_conv(c, width, kernel, stride, padding), nn.ReLU()]

@@ -132,11 +132,8 @@ def _row(inputs: Inputs, t: int) -> Inputs:
 def _acting_network(spec: NetworkSpec, weights: Weights) -> Any:
     if spec.torch_free:
         return SmallNetwork(spec, weights.flat)
-    import torch
-
     from raypid.nn.networks import TorchNetwork
 
-    torch.set_num_threads(1)
     network = TorchNetwork(spec)
     network.load(weights.flat)
     return network

@@ -124,6 +124,11 @@ class NetworkSpec:
         return self.network == "mlp"
 
     @property
+    def images(self) -> tuple[tuple[str, tuple[int, int, int]], ...]:
+        """Image inputs of the pipeline."""
+        return self.pipeline.images
+
+    @property
     def num_outputs(self) -> int:
         return sum(a.num_params for a in self.actions)
 

@@ -49,7 +49,7 @@ def gae(
     delta = reward + gamma * np.where(terminated, 0.0, next_value) - value
     delta = np.where(valid, delta, 0.0).astype(np.float32)
     passes = np.zeros_like(delta)
-    passes[:-1] = ~(terminated | truncated)[:-1] & valid[1:]
+    passes[:-1] = ~(terminated | truncated)[:-1] & valid[:-1] & valid[1:]  # valid[:-1]: invalid rows stay 0
     decay = (passes * (gamma * lambda_)).astype(np.float32)
     advantage = delta
     for t in range(len(delta) - 2, -1, -1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from raypid.nn.spec import NetworkSpec
@@ -14,11 +15,19 @@ class Learner:
     """Holds the algorithm; joins fragments in the order given, which is the workers'."""
 
     def __init__(
-        self, algorithm: str, config: Any, spec: NetworkSpec, seed: int, networks: dict[str, Any] | None = None
+        self,
+        algorithm: str,
+        config: Any,
+        spec: NetworkSpec,
+        seed: int,
+        networks: dict[str, Any] | None = None,
+        num_threads: int = 1,
     ) -> None:
         for name, entry in (networks or {}).items():
             NETWORKS.register(name, entry)
         self.algorithm = ALGORITHMS.get(algorithm)(config, spec, seed)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(num_threads)
 
     def update(self, timesteps: int, *fragments: Trajectory) -> tuple[Update, Weights]:
         """Learn from fragments of equal length; returns what was done and the new weights."""
