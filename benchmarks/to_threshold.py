@@ -34,9 +34,22 @@ TASKS: dict[str, dict[str, Any]] = {
 
 def run(command: list[str], seed: int, task: dict[str, Any]) -> dict[str, Any]:
     """One runner; its row with `seconds` filled in."""
-    arguments = ["--env", task["env"], "--threshold", task["threshold"], "--seed", seed, "--max-seconds", task["max"], "--every", task["every"]]
+    arguments = [
+        "--env",
+        task["env"],
+        "--threshold",
+        task["threshold"],
+        "--seed",
+        seed,
+        "--max-seconds",
+        task["max"],
+        "--every",
+        task["every"],
+    ]
     start = time.perf_counter()
-    with subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         line = ""
         for line in process.stdout:
@@ -60,7 +73,14 @@ def main() -> None:
     parser.add_argument("--peer-python", help="interpreter with stable_baselines3 and sbx; none: raypid alone")
     args = parser.parse_args()
     task = TASKS[args.task]
-    ours = [sys.executable, str(HERE / "runners/raypid_run.py"), "--algo", task["algo"], "--config", json.dumps(task.get("config", {}))]
+    ours = [
+        sys.executable,
+        str(HERE / "runners/raypid_run.py"),
+        "--algo",
+        task["algo"],
+        "--config",
+        json.dumps(task.get("config", {})),
+    ]
     runs: dict[str, list[dict[str, Any]]] = {}
     for seed in range(args.seeds):
         runs.setdefault("raypid", []).append(run(ours, seed, task))
@@ -70,7 +90,10 @@ def main() -> None:
                 theirs = [args.peer_python, str(HERE / "runners/sb3_sbx_run.py"), "--library", peer]
                 runs.setdefault(peer, []).append(run(theirs, seed, task))
                 show(peer, runs[peer][-1])
-    table = [f"| {args.task}: seconds to {task['threshold']} on {task['env']} | median | min | max | solved | steps/s |", "|---|---|---|---|---|---|"]
+    table = [
+        f"| {args.task}: seconds to {task['threshold']} on {task['env']} | median | min | max | solved | steps/s |",
+        "|---|---|---|---|---|---|",
+    ]
     for rows in runs.values():
         seconds = [r["seconds"] for r in rows]
         solved = sum(r["solved"] for r in rows)
@@ -80,12 +103,19 @@ def main() -> None:
     print("\n".join(table))
     out = HERE / "results" / f"to_threshold_{args.task}.json"
     out.parent.mkdir(exist_ok=True)
-    machine = {"python": platform.python_version(), "processor": platform.machine(), "cpus": len(os.sched_getaffinity(0))}
+    machine = {
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)),
+    }
     out.write_text(json.dumps({"task": task, "machine": machine, "table": table, "runs": runs}, indent=1) + "\n")
 
 
 def show(name: str, row: dict[str, Any]) -> None:
-    print(f"{name:7} seed {row['seed']}: {row['seconds']:6.1f} s, {row['steps']:,} steps, return {row['return']:.1f}", flush=True)
+    print(
+        f"{name:7} seed {row['seed']}: {row['seconds']:6.1f} s, {row['steps']:,} steps, return {row['return']:.1f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

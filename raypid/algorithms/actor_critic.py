@@ -127,7 +127,9 @@ class ActorCritic(Algorithm):
         return Batch(inputs.flatten().take(rows), *columns)
 
     def minibatches(self, num_rows: int) -> Iterator[Array]:
-        """Row indices [about batch_size] of one epoch: a random permutation cut into equal parts."""
+        """Row indices [about batch_size] of one epoch: a random permutation cut into equal parts; none of no rows."""
+        if not num_rows:
+            return
         count = max(1, round(num_rows / self.config.batch_size))
         yield from np.array_split(self.rng.permutation(num_rows), count)
 
@@ -209,7 +211,11 @@ def kernel_for(config: Any, spec: NetworkSpec) -> str:
 
 
 def _normalized(advantage: Any) -> Any:
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8) if len(advantage) > 1 else advantage
+    """Mean 0 and deviation 1. Not by `std()`, which divides by N in NumPy and by N - 1 in torch."""
+    if len(advantage) == 1:
+        return advantage
+    centered = advantage - advantage.mean()
+    return centered / ((centered * centered).mean() ** 0.5 + 1e-8)
 
 
 class NumpySteps:

@@ -47,7 +47,7 @@ class PPO(ActorCritic):
         for _ in range(c.num_epochs):
             epoch = [self.learner.step(rows.take(i), lr) for i in self.minibatches(len(rows))]
             metrics += epoch
-            if c.target_kl is not None and mean_metrics(epoch)["kl"] > c.target_kl:
+            if c.target_kl is not None and epoch and mean_metrics(epoch)["kl"] > c.target_kl:
                 break
         self.finish(batch)
         return Update({**mean_metrics(metrics), "lr": lr, "explained_variance": _explained(batch, rows)}, len(metrics))
@@ -102,5 +102,5 @@ class PPO(ActorCritic):
 
 def _explained(trajectory: Trajectory, rows: Batch) -> float:
     """1 - Var[target - value] / Var[target]: 1 is a perfect value function, 0 one that knows the mean."""
-    variance = float(rows.target.var())
+    variance = float(rows.target.var()) if len(rows) else 0.0
     return 1.0 - float((rows.target - rows.value).var()) / variance if variance > 0 else float("nan")

@@ -1,0 +1,127 @@
+"""Does it learn? Every algorithm on known tasks, three seeds in one process and one on Ray, with the time that it took.
+
+    python benchmarks/learning.py                       # all tasks
+    python benchmarks/learning.py --tasks catch,pendulum --seeds 0 --backends local
+
+A threshold counts when two greedy evaluations in a row hold it, of 10 and then of 50 episodes; evaluation time is left
+out. On Ray the time includes the start of Ray and its workers. The table is written to benchmarks/results/learning.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import raypid
+from raypid.tuned import TUNED
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One algorithm on one environment: the mean return to reach, and the most seconds that it may take."""
+
+    algo: str
+    env: str
+    threshold: float
+    seconds: float
+    every: int
+    """Environment steps between evaluations."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Over the tuned settings, where there are some."""
+    on_ray: bool = True
+
+
+TASKS = {
+    "ppo-cartpole": Task(algo="PPO", env="CartPole-v1", threshold=475, seconds=60, every=2_000),
+    "ppo-lander": Task(algo="PPO", env="LunarLanderContinuous-v3", threshold=200, seconds=180, every=20_000),
+    "ppo-pendulum": Task(algo="PPO", env="Pendulum-v1", threshold=-200, seconds=60, every=10_000),
+    "a2c-cartpole": Task(algo="A2C", env="CartPole-v1", threshold=475, seconds=60, every=10_000),
+    "ppo-dict-cartpole": Task(algo="PPO", env="raypid/DictCartPole-v0", threshold=475, seconds=60, every=4_000),
+    "ppo-multi-discrete": Task(algo="PPO", env="raypid/MultiMatch-v0", threshold=9.5, seconds=60, every=4_000),
+    "ppo-catch": Task(algo="PPO", env="raypid/Catch-v0", threshold=0.9, seconds=180, every=4_000),
+    "ppo-catch-cnn": Task(
+        algo="PPO", env="raypid/Catch-v0", threshold=0.9, seconds=180, every=4_000,
+        config={"model": {"network": "cnn"}, "lr": 1e-3, "num_epochs": 4, "fragment_length": 64},
+    ),
+    "ppo-halfcheetah": Task(algo="PPO", env="HalfCheetah-v5", threshold=3000, seconds=1800, every=200_000, on_ray=False),
+}  # fmt: skip
+
+
+def run_task(name: str, seed: int, backend: str) -> dict[str, Any]:
+    """Train until the threshold holds or the time is over; a row of the table."""
+    task = TASKS[name]
+    config = {**TUNED.get((task.algo, task.env), {}), **task.config, "backend": backend}
+    if backend == "ray":
+        config |= {"num_workers": 2, "num_cpus_per_worker": 0.5}
+        config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
+    start, evaluated, due, solved, best = time.perf_counter(), 0.0, task.every, False, float("-inf")
+    with getattr(raypid, task.algo)(env=task.env, seed=seed, config=config) as agent:
+        while not solved and time.perf_counter() - start - evaluated < task.seconds:
+            result = agent.train()
+            if result["timesteps_total"] < due:
+                continue
+            due, before = result["timesteps_total"] + task.every, time.perf_counter()
+            mean = agent.eval(10)["episode_reward_mean"]
+            if mean >= task.threshold:
+                mean = agent.eval(50, seed=seed + 500_000)["episode_reward_mean"]
+                solved = mean >= task.threshold
+            best = max(best, mean)
+            evaluated += time.perf_counter() - before
+        seconds = time.perf_counter() - start - evaluated
+    return {
+        "task": name, "backend": backend, "seed": seed, "solved": solved, "seconds": round(seconds, 1),
+        "steps": result["timesteps_total"], "return": round(mean if solved else best, 2), "threshold": task.threshold,
+    }  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown, one line for each task and backend."""
+    lines = [
+        "| task | threshold | backend | solved | seconds of each seed | steps of each seed | returns |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in TASKS:
+        for backend in ("local", "ray"):
+            found = [r for r in rows if r["task"] == name and r["backend"] == backend]
+            if found:
+                columns = (", ".join(f"{r[key]:,}" for r in found) for key in ("seconds", "steps", "return"))
+                solved = f"{sum(r['solved'] for r in found)} of {len(found)}"
+                task = TASKS[name]
+                lines.append(
+                    f"| {task.algo} {task.env} ({name}) | {task.threshold:g} | {backend} | {solved} | {' | '.join(columns)} |"
+                )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--seeds", default="0,1,2", help="of the local runs; on Ray the first")
+    parser.add_argument("--backends", default="local,ray")
+    args = parser.parse_args()
+    store = RESULTS / "learning.json"
+    rows: list[dict[str, Any]] = json.loads(store.read_text()) if store.exists() else []
+    for name in args.tasks.split(","):
+        for backend in args.backends.split(","):
+            seeds = [int(s) for s in args.seeds.split(",")]
+            if backend == "ray":
+                seeds = seeds[:1] if TASKS[name].on_ray else []
+            for seed in seeds:
+                row = run_task(name, seed, backend)
+                print(json.dumps(row), flush=True)
+                key = (name, backend, seed)
+                rows = [r for r in rows if (r["task"], r["backend"], r["seed"]) != key] + [row]
+                RESULTS.mkdir(exist_ok=True)
+                store.write_text("[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]\n")
+    print(table(rows))
+    (RESULTS / "learning.md").write_text(table(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
