@@ -3,10 +3,12 @@
 A threshold counts when two greedy evaluations in a row hold it, of 10 and then of 50 episodes. The clock is this
 process's: from the start of the runner to the line that it prints, evaluation time left out, for everyone alike.
 
-    python benchmarks/to_threshold.py --task cartpole --seeds 9 --peer-python /path/to/peers/bin/python
-    python benchmarks/to_threshold.py --task lander --seeds 3
+    python benchmarks/to_threshold.py --task cartpole --seeds 9 --peer sbx=SB/bin/python --peer sb3=SB/bin/python
+    python benchmarks/to_threshold.py --task lander --seeds 3 --peer sbx=SB/bin/python --peer rllib=RL/bin/python --peer-seeds 1
 
-Peers need an environment of their own: pip install stable_baselines3==2.9.2 sbx-rl==0.28 box2d==2.3.10
+Peers need environments of their own:
+    pip install stable_baselines3==2.9.2 sbx-rl==0.28 box2d==2.3.10       (SB)
+    pip install "ray[rllib]==2.60.0" torch box2d==2.3.10                   (RL)
 """
 
 from __future__ import annotations
@@ -27,9 +29,14 @@ TASKS: dict[str, dict[str, Any]] = {
     "cartpole": {"algo": "PPO", "env": "CartPole-v1", "threshold": 475, "every": 2_000, "max": 120},
     "lander": {
         "algo": "PPO", "env": "LunarLanderContinuous-v3", "threshold": 200, "every": 20_000, "max": 400,
-        "config": {"num_workers": 2},
+        "config": {"num_workers": 2, "num_envs_per_worker": 8},
     },
 }  # fmt: skip
+RUNNERS = {
+    "sbx": [str(HERE / "runners/sb3_sbx_run.py"), "--library", "sbx"],
+    "sb3": [str(HERE / "runners/sb3_sbx_run.py"), "--library", "sb3"],
+    "rllib": [str(HERE / "runners/rllib_run.py")],
+}
 
 
 def run(command: list[str], seed: int, task: dict[str, Any]) -> dict[str, Any]:
@@ -68,11 +75,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS, required=True)
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0..N-1 of raypid")
-    parser.add_argument("--peers", default="sbx,sb3")
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="NAME=PYTHON", help="sbx, sb3 or rllib and its interpreter"
+    )
     parser.add_argument("--peer-seeds", type=int, default=None, help="seeds of each peer (default: as raypid)")
-    parser.add_argument("--peer-python", help="interpreter with stable_baselines3 and sbx; none: raypid alone")
     args = parser.parse_args()
     task = TASKS[args.task]
+    peers = dict(entry.split("=", 1) for entry in args.peer)
     ours = [
         sys.executable,
         str(HERE / "runners/raypid_run.py"),
@@ -85,10 +94,9 @@ def main() -> None:
     for seed in range(args.seeds):
         runs.setdefault("raypid", []).append(run(ours, seed, task))
         show("raypid", runs["raypid"][-1])
-        for peer in args.peers.split(",") if args.peer_python else ():
+        for peer, python in peers.items():
             if seed < (args.seeds if args.peer_seeds is None else args.peer_seeds):
-                theirs = [args.peer_python, str(HERE / "runners/sb3_sbx_run.py"), "--library", peer]
-                runs.setdefault(peer, []).append(run(theirs, seed, task))
+                runs.setdefault(peer, []).append(run([python, *RUNNERS[peer]], seed, task))
                 show(peer, runs[peer][-1])
     table = [
         f"| {args.task}: seconds to {task['threshold']} on {task['env']} | median | min | max | solved | steps/s |",

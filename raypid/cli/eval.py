@@ -27,10 +27,12 @@ def main(options: argparse.Namespace) -> int:
     """Print the mean return with its 95% interval."""
     from raypid.checkpoint import find_policy
     from raypid.config import ConfigError
-    from raypid.deploy import evaluate_policy, record_video
+    from raypid.deploy import check_video, evaluate_policy, record_video
 
     if options.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, not {options.episodes}.")
+    if options.video:
+        check_video(Path(options.video))
     overrides: dict[str, Any] = {"env": options.env} if options.env else {}
     if options.env_config:
         from raypid.cli.train import read_mapping

@@ -101,7 +101,9 @@ def action_leaf(path: str, space: spaces.Space[Any], model: ModelConfig) -> Acti
     if not isinstance(space, spaces.Box):
         raise _unknown("action", path, space)
     kind = "gaussian" if model.distribution == "auto" else model.distribution
-    low, high = (tuple(float(v) for v in np.ravel(bound)) for bound in (space.low, space.high))
+    # where integers have no bound, Gymnasium writes the limits of their dtype
+    low = tuple(float(v) for v in np.where(space.bounded_below, space.low, -np.inf).ravel())
+    high = tuple(float(v) for v in np.where(space.bounded_above, space.high, np.inf).ravel())
     return ActionLeaf(path=path, kind=kind, shape=tuple(space.shape), low=low, high=high, dtype=str(space.dtype))
 
 

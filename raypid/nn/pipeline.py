@@ -159,7 +159,7 @@ class Pipeline:
         if not self.spec.mask_size:
             return None
         assert isinstance(obs, Mapping)
-        return np.asarray(obs["action_mask"]).astype(bool)
+        return np.asarray(obs["action_mask"]).astype(bool).reshape(*self._lead(obs), self.spec.mask_size)
 
 
 def nest(flat: Mapping[str, Any]) -> Any:

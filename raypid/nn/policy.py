@@ -62,13 +62,15 @@ class ActionMap:
 
 
 def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
-    """low, high, centre and half range, float32 [A]; an element without both bounds is not scaled."""
+    """low, high, centre and half range [A]; an element without both bounds is not scaled."""
     low, high = np.asarray(leaf.low, np.float64), np.asarray(leaf.high, np.float64)
     both = np.isfinite(low) & np.isfinite(high)
     with np.errstate(invalid="ignore"):
         center = np.where(both, (low + high) / 2, 0.0)
         half = np.where(both, (high - low) / 2, 1.0)
-    return low.astype(np.float32), high.astype(np.float32), center.astype(np.float32), half.astype(np.float32)
+    if leaf.dtype in ("float32", "float16"):  # bounds rounded to float32 may lie outside a finer space
+        low, high = low.astype(np.float32), high.astype(np.float32)
+    return low, high, center.astype(np.float32), half.astype(np.float32)
 
 
 class ActorCriticPolicy:
@@ -158,8 +160,8 @@ class DeployedPolicy:
         if mask is None:
             self._state: Any = None
             self._first: Array | None = None
-        else:
-            self._first = np.asarray(mask, bool)
+        elif self._first is not None:  # otherwise all begin anyway
+            self._first = self._first | np.asarray(mask, bool)
 
     def act(self, obs: Any, *, explore: bool = False) -> Any:
         """Environment action for obs [*], or actions for obs [B, *]; greedy unless `explore`.

@@ -17,6 +17,9 @@ class Future(Protocol):
 class Handle(Protocol):
     """A role somewhere."""
 
+    ready: Any
+    """Future that resolves once the role is built, and raises what its factory raised."""
+
     def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
         """Call `method` there; returns a Future at once, or a list of them where the method returns a tuple."""
 

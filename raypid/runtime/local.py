@@ -30,6 +30,7 @@ class LocalHandle:
             self.role = factory()
         except Exception as error:
             self._error = error
+        self.ready = LocalFuture(error=self._error)
 
     def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
         try:

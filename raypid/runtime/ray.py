@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,6 +22,7 @@ for _name, _value in {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_SCHEDULER_EVENTS": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing",  # the supervisor says so, in one line
 }.items():
     os.environ.setdefault(_name, _value)
 
@@ -32,16 +35,25 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 class _Role:
-    """The actor: builds the role from its factory and passes calls on."""
+    """The actor: builds the role from its factory and passes calls on. What the factory raised, each call raises."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         from raypid.runtime.resources import limit_threads
 
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
-        self.role = factory()
+        self.error: Exception | None = None
+        try:
+            self.role = factory()
+        except Exception as error:  # kept: of an actor that fails to start Ray tells the text, not the type
+            self.error = error
+
+    def ready(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def call(self, method: str, *args: Any) -> Any:
+        self.ready()
         return getattr(self.role, method)(*args)
 
 
@@ -50,6 +62,7 @@ class RayHandle:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
+        self.ready = actor.ready.remote()
 
     def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
         return self.actor.call.options(num_returns=num_returns).remote(method, *args)
@@ -71,6 +84,7 @@ class RayBackend:
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus, "address": "local"}
         else:
+            _check_reachable(address)
             options["address"] = address
         with _one_thread_in_children():
             try:
@@ -121,9 +135,6 @@ class RayBackend:
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from error
         except ray.exceptions.ActorDiedError as error:
-            cause = getattr(error, "cause", None) or error.__cause__
-            if isinstance(cause, ray.exceptions.RayTaskError):
-                raise _cause(cause) from error
             _raise_creation_error(error)
             raise WorkerLost(str(error)) from error
         except (
@@ -150,6 +161,23 @@ class RayBackend:
             ray.shutdown()
 
 
+def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
+    """Knock at "host:port": Ray itself tries for two minutes. Names such as "auto" are left to Ray.
+
+    Raises:
+        UserError: nobody answers.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"There is no Ray cluster at {address!r}: {error}. `ray status` on its head node shows whether it runs."
+        ) from error
+
+
 @contextlib.contextmanager
 def _one_thread_in_children() -> Iterator[None]:
     """Ray's processes start with one BLAS thread; this process keeps its own setting."""
@@ -165,12 +193,12 @@ def _one_thread_in_children() -> Iterator[None]:
 def _cause(error: ray.exceptions.RayTaskError) -> Exception:
     """The exception that the role raised, with the worker's traceback attached as a note."""
     cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
-    cause.worker_traceback = str(error)  # type: ignore[attr-defined]
+    cause.worker_traceback = re.sub(r"\x1b\[\d+m", "", str(error))  # type: ignore[attr-defined]
     return cause
 
 
 def _raise_creation_error(error: Exception) -> None:
-    """An actor whose constructor raised: Ray keeps the reason as text only. Make it readable."""
+    """An actor that could not even be told what to build (a module missing there): Ray keeps the reason as text only."""
     text = str(error)
     if "creation task" not in text and "__init__" not in text:
         return

@@ -93,12 +93,13 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
             {"num_gpus": float(has.gpus)},
         ))  # fmt: skip
     if cpus > has.cpus + 1e-9:
-        fits = max(1, int((has.cpus - needs.learner_cpus) / needs.num_cpus_per_worker + 1e-9))
-        each = math.floor(100 * (has.cpus - needs.learner_cpus) / needs.num_workers) / 100
+        left = has.cpus - needs.learner_cpus
+        fits = int(left / needs.num_cpus_per_worker + 1e-9) if needs.num_cpus_per_worker else 0
+        each = math.floor(100 * left / needs.num_workers) / 100
         fraction = f", or --num-cpus-per-worker {each:g} to keep {needs.num_workers} workers" if each > 0 else ""
         short.append((
             f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
-            f"--num-workers {fits}{fraction}",
+            f"{_workers(fits)}{fraction}",
             {"num_workers": fits},
         ))  # fmt: skip
     for name, each_bytes, there in (
@@ -106,11 +107,11 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
         ("shared memory (/dev/shm)", 2 * needs.fragment_bytes, has.shared_memory),
     ):
         if needs.num_workers * each_bytes > there:
-            fits = max(1, int(there / each_bytes))
+            fits = int(there / each_bytes)
             short.append((
                 f"{needs.num_workers} workers need about {needs.num_workers * each_bytes / 2**30:.1f} GiB of {name}, "
                 f"{has.place} has {there / 2**30:.1f} free",
-                f"--num-workers {fits}",
+                _workers(fits),
                 {"num_workers": fits},
             ))  # fmt: skip
     return short
@@ -125,16 +126,20 @@ def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], lis
     short = check(needs, has)
     if not short:
         return {}, []
-    if not fit:
+    if not fit or any(settings.get("num_workers") == 0 for _, _, settings in short):
         reasons = "; ".join(what for what, _, _ in short)
         raise ResourceError(
-            f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}; --fit does it by itself."
+            f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}{'' if fit else '; --fit does it by itself'}."
         )
     changes: dict[str, Any] = {}
     for _, _, settings in short:
         for key, value in settings.items():
             changes[key] = min(value, changes.get(key, value))
     return changes, [f"{what}: going on with {', '.join(f'{k}={_n(v)}' for k, v in s.items())}" for what, _, s in short]
+
+
+def _workers(fits: int) -> str:
+    return f"--num-workers {fits}" if fits else "not one worker"
 
 
 def _n(x: float) -> str:

@@ -12,6 +12,9 @@ from raypid.runtime.handle import Backend, Handle, WorkerLost
 Factory = Callable[[int, int], Callable[[], Any]]
 """(worker index, restarts so far) -> what builds the role."""
 
+START_S = 60.0
+"""Seconds that the process of a new worker may take to start, where worker_timeout_s is less."""
+
 
 class WorkersFailed(RuntimeError):
     """More workers were lost than the budget allows."""
@@ -37,6 +40,7 @@ class WorkerGroup:
         self.lost = {"workers": 0, "timeouts": 0}
         self.folder: Path | None = None
         """Where the first traceback of a lost worker goes."""
+        self._built = [False] * num_workers
         self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
 
     def _spawn(self, index: int) -> Handle:
@@ -54,6 +58,9 @@ class WorkerGroup:
             for i, future in list(pending.items()):
                 head = future if num_returns == 1 else future[0]
                 try:
+                    if not self._built[i]:  # its start is not the call's time
+                        self.backend.get(self.handles[i].ready, timeout=max(START_S, self.timeout_s))
+                        self._built[i], deadline = True, time.monotonic() + self.timeout_s
                     value = self.backend.get(head, timeout=max(0.0, deadline - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
                     self.replace(i, f"{method}()", error)
@@ -79,6 +86,7 @@ class WorkerGroup:
                 out.write(f"{message}\n{error}\n\n")
         self.backend.kill(self.handles[index])
         self.restarts[index] += 1
+        self._built[index] = False
         if sum(self.restarts) > self.max_restarts:
             hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
             raise WorkersFailed(

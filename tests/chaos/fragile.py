@@ -1,0 +1,122 @@
+"""Environments that fail on purpose, callbacks and roles; imported by name, as a user's module is, here and in workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from raypid import Callbacks
+
+
+class Fragile(gymnasium.Env):
+    """Episodes of `length` steps, reward 1 a step. At step `at` of an episode it does what `mode` says.
+
+    worker: only in this worker. marker: only once, and then this file is there.
+    """
+
+    def __init__(
+        self,
+        mode: str = "",
+        at: int = 5,
+        length: int = 10,
+        worker: int | None = None,
+        marker: str | None = None,
+        sleep_s: float = 0.0,
+        worker_index: int = 0,
+        stream_index: int = 0,
+    ) -> None:
+        self.observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.mode, self.at, self.length, self.sleep_s = mode, at, length, sleep_s
+        self.mine, self.marker = worker in (None, worker_index), marker
+        self.indices = {"env_worker": worker_index, "env_stream": stream_index}
+        if mode == "constructor" and self._strikes():
+            raise ValueError("no licence for the simulator")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        obs = np.array([self.t / 10, int(action)], np.float32)
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        if self.t == self.at and self.mode not in ("", "constructor") and self._strikes():
+            obs = self._fail(obs)
+        return obs, 1.0, False, self.t >= self.length, dict(self.indices)
+
+    def _strikes(self) -> bool:
+        if not self.mine or (self.marker is not None and Path(self.marker).exists()):
+            return False
+        if self.marker is not None:
+            Path(self.marker).write_text(str(os.getpid()))
+        return True
+
+    def _fail(self, obs: Any) -> Any:
+        if self.mode == "raise":
+            raise ValueError("the simulator lost its balance")
+        if self.mode == "exit":
+            os._exit(3)
+        if self.mode == "hang":
+            time.sleep(10_000)
+        return {"nan": np.array([0, np.nan], np.float32), "shape": np.zeros(3, np.float32)}[self.mode]
+
+
+class Metrics(Callbacks):
+    """Where each episode ran, and a count of iterations."""
+
+    def on_episode_end(self, info: dict[str, Any]) -> dict[str, float]:
+        assert (info["worker_index"], info["stream_index"]) == (info["env_worker"], info["env_stream"])
+        return {"worker": info["worker_index"], "stream": info["stream_index"], "length": info["episode_length"]}
+
+    def on_iteration(self, result: dict[str, Any]) -> None:
+        result["twice"] = 2 * result["training_iteration"]
+
+
+class Echo:
+    """A role for the backends."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.total = start
+
+    def add(self, x: int) -> int:
+        self.total += x
+        return self.total
+
+    def pair(self, x: Any) -> tuple[str, Any]:
+        return "small", x
+
+    def fail(self, text: str) -> None:
+        raise KeyError(text)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "slept"
+
+
+class Broken:
+    """A role that cannot be built."""
+
+    def __init__(self) -> None:
+        raise LookupError("no such simulator")
+
+
+class Unreadable:
+    """What its pickle builds raises there."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ModuleNotFoundError("No module named 'left_at_home'")

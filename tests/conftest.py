@@ -1,0 +1,138 @@
+"""The real command line in processes of its own, what these leave behind, and one Ray for the session."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHAOS = str(Path(__file__).parent / "chaos")
+PATIENCE_S = 90.0
+"""Nothing here depends on the machine's speed; this only ends what would never end."""
+sys.path.insert(0, CHAOS)
+os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PYTHONPATH")) if p)
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[Any]:
+    """One Ray of 4 logical CPUs for all tests in this process; agents join it and leave it running."""
+    import logging
+
+    from raypid.runtime.ray import ray
+
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    ray.init(address="local", num_cpus=4, num_gpus=0, **options)
+    yield ray
+    ray.shutdown()
+
+
+def wait_until(what: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+    """The first true value of `what()`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := what()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+class Command:
+    """`raypid ...` as a process group of its own, as a terminal starts it. Its descendants are known by a mark."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+        self.mark = uuid.uuid4().hex
+        self.shm = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+        self.cwd = cwd
+        pipe = subprocess.PIPE
+        environment = {**os.environ, "RAYPID_TEST_MARK": self.mark, **env}
+        self.process = subprocess.Popen(
+            argv, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+
+    def results(self, folder: str = "run") -> list[dict[str, Any]]:
+        path = self.cwd / folder / "result.json"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def wait_for_results(self, num: int, folder: str = "run") -> None:
+        wait_until(lambda: len(self.results(folder)) >= num or self.process.poll() is not None)
+        assert self.process.poll() is None, self.process.communicate()
+
+    def ctrl_c(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def finish(self, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
+        try:
+            out, err = self.process.communicate(timeout=timeout_s)
+        finally:
+            self.kill_all()
+        return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, err)
+
+    def processes(self) -> dict[int, str]:
+        """pid -> command line of what carries the mark and is no zombie."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    found[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def kill_all(self) -> None:
+        """Used where a test has failed: nothing that it started outlives it."""
+        if self.process.poll() is None:
+            for pid in self.processes():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def assert_nothing_left(self) -> None:
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not self.processes(), 20.0)
+        assert self.processes() == {}
+        new = (set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()) - self.shm
+        assert {name for name in new if not _is_open(f"/dev/shm/{name}")} == set()
+
+
+def _is_open(path: str) -> bool:
+    """Does a process of anybody hold the file? Then it is none that was left behind."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if path in Path(f"/proc/{pid}/maps").read_text():
+                return True
+            if any(os.readlink(fd) == path for fd in Path(f"/proc/{pid}/fd").iterdir()):
+                return True
+    return not os.path.exists(path)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """start("train", "--run", ...) -> Command, in the test's folder; python=... starts a script instead."""
+    commands: list[Command] = []
+
+    def begin(*arguments: Any, python: str | None = None, cwd: Path | None = None, **env: str) -> Command:
+        script = Path(sys.executable).parent / "raypid"
+        argv = [sys.executable, python] if python is not None else [str(script)]
+        commands.append(Command([*argv, *map(str, arguments)], cwd or tmp_path, env))
+        return commands[-1]
+
+    yield begin
+    for command in commands:
+        command.kill_all()
+
+
+@pytest.fixture
+def raypid(start: Callable[..., Command]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """raypid("train", ...) -> what it printed and its exit code."""
+
+    def run(*arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:
+        return start(*arguments, **more).finish()
+
+    return run

@@ -1,0 +1,124 @@
+"""Which network and distribution a space gets, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from raypid.config import ConfigError, ModelConfig
+from raypid.errors import UserError
+from raypid.nn.catalog import build_spec
+from raypid.nn.spec import NetworkSpec
+
+BOX = spaces.Box(-1, 1, (3,))
+TWO = spaces.Discrete(2)
+
+
+def spec(observation: Any = BOX, action: Any = TWO, stack: int = 1, **model: Any) -> NetworkSpec:
+    return build_spec(observation, action, ModelConfig(**model), frame_stack=stack)
+
+
+def bytes_of(*shape: int) -> spaces.Box:
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("observation", "network", "kind"),
+    [
+        (BOX, "mlp", "vector"),
+        (spaces.Box(-1, 1, (4, 5)), "mlp", "vector"),
+        (spaces.Box(-1, 1, (2, 3, 4)), "mlp", "vector"),
+        (bytes_of(84, 84), "cnn", "image"),
+        (bytes_of(64, 64, 3), "cnn", "image"),
+        (bytes_of(4, 84, 84), "cnn", "image"),
+        (spaces.Box(0, 1, (32, 32, 3), np.float32), "cnn", "image"),
+        (bytes_of(10, 5), "mlp", "vector"),
+        (bytes_of(128), "mlp", "vector"),
+        (TWO, "mlp", "discrete"),
+        (spaces.MultiDiscrete([2, 3]), "mlp", "multi_discrete"),
+        (spaces.MultiBinary(4), "mlp", "vector"),
+    ],
+)
+def test_defaults_by_observation(observation: Any, network: str, kind: str) -> None:
+    s = spec(observation)
+    assert s.network == network and [leaf.kind for leaf in s.pipeline.leaves] == [kind]
+    assert s.torch_free == (network == "mlp")
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "size", "num_params"),
+    [
+        (spaces.Discrete(4, start=2), "categorical", 1, 4),
+        (spaces.MultiDiscrete([2, 3]), "multi_categorical", 2, 5),
+        (spaces.MultiBinary(3), "bernoulli", 3, 3),
+        (spaces.Box(-1, 1, (2, 2)), "gaussian", 4, 4),
+    ],
+)
+def test_distribution_by_action(action: Any, kind: str, size: int, num_params: int) -> None:
+    (leaf,) = spec(action=action).actions
+    assert (leaf.kind, leaf.size, leaf.num_params, leaf.path) == (kind, size, num_params, "")
+
+
+def test_continuous_distribution_by_config() -> None:
+    assert spec(action=BOX, distribution="squashed_gaussian").num_outputs == 6
+    assert spec(action=BOX).num_log_std == 3 and spec(action=BOX, distribution="squashed_gaussian").num_log_std == 0
+
+
+def test_nested_actions_keep_their_paths() -> None:
+    s = spec(action=spaces.Dict(a=spaces.Tuple((TWO, BOX)), b=spaces.MultiBinary(2)))
+    assert [(a.path, a.kind) for a in s.actions] == [("a/0", "categorical"), ("a/1", "gaussian"), ("b", "bernoulli")]
+    assert s.num_outputs == 2 + 3 + 2 and s.num_log_std == 3
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "names"),
+    [
+        (spaces.Text(5), TWO, ["Text", "observation"]),
+        (spaces.Dict(a=BOX, b=spaces.Dict(c=spaces.Text(5))), TWO, ["Text", "b/c"]),
+        (BOX, spaces.Text(5), ["Text", "action"]),
+        (BOX, spaces.Tuple((TWO, spaces.Text(5))), ["Text", "'1'"]),
+        (spaces.Sequence(BOX), TWO, ["Sequence"]),
+        (spaces.Dict(action_mask=spaces.MultiBinary(2)), TWO, ["nothing but the action mask"]),
+        (spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX), TWO, ["3 elements", "2 choices"]),
+        (spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX), BOX, ["3 elements", "0 choices"]),
+    ],
+)
+def test_refused_by_name(observation: Any, action: Any, names: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        spec(observation, action)
+    for name in names:
+        assert name in str(error.value)
+
+
+def test_unfitting_networks_are_refused() -> None:
+    with pytest.raises(UserError, match="Did you mean 'cnn'"):
+        spec(bytes_of(84, 84), network="cnnn")
+    with pytest.raises(ConfigError, match="needs an image"):
+        spec(BOX, network="resnet")
+    with pytest.raises(ConfigError, match="at least one hidden layer"):
+        spec(BOX, hidden=(), shared=True)
+
+
+def test_image_networks_by_name() -> None:
+    assert spec(bytes_of(10, 5), network="cnn").pipeline.images == (("", (1, 10, 5)),)
+    assert spec(bytes_of(84, 84), network="resnet", stack=4).pipeline.images == (("", (4, 84, 84)),)
+    assert spec(bytes_of(84, 84), network="mlp").pipeline.vector_size == 84 * 84
+
+
+def test_spec_survives_json() -> None:
+    observation = spaces.Dict(a=spaces.Discrete(3, start=1), b=bytes_of(20, 20, 3), c=spaces.MultiDiscrete([2, 2]))
+    action = spaces.Dict(x=spaces.Box(-np.inf, 1, (2,)), y=spaces.MultiDiscrete([2, 3], start=[1, 0]))
+    s = spec(observation, action, stack=2, custom={"width": 3}, hidden=(5,))
+    assert NetworkSpec.from_dict(json.loads(json.dumps(s.to_dict()))) == s
+
+
+def test_unbounded_integers_have_no_bounds() -> None:
+    """Gymnasium writes the dtype's limits where a Box of integers has no bound."""
+    (leaf,) = spec(action=spaces.Box(-np.inf, np.inf, (2,), np.int32)).actions
+    assert leaf.low == (-np.inf, -np.inf) and leaf.high == (np.inf, np.inf)
+    (leaf,) = spec(action=spaces.Box(0, np.inf, (1,), np.int64)).actions
+    assert leaf.low == (0.0,) and leaf.high == (np.inf,)

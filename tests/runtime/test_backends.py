@@ -1,0 +1,153 @@
+"""One contract, two backends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from typing import Any
+
+import fragile
+import numpy as np
+import pytest
+
+from raypid.runtime.handle import WorkerLost
+from raypid.runtime.local import LocalBackend
+
+
+@pytest.fixture(params=["local", "ray"])
+def backend(request: pytest.FixtureRequest) -> Any:
+    if request.param == "local":
+        yield LocalBackend()
+        return
+    request.getfixturevalue("ray_session")
+    from raypid.runtime.ray import RayBackend
+
+    backend = RayBackend()
+    yield backend
+    backend.shutdown()
+
+
+@pytest.fixture
+def ray_backend(ray_session: Any) -> Any:
+    from raypid.runtime.ray import RayBackend
+
+    backend = RayBackend()
+    yield backend
+    backend.shutdown()
+
+
+def test_calls_run_in_order_and_keep_state(backend: Any) -> None:
+    handle = backend.spawn(partial(fragile.Echo, 10))
+    futures = [handle.submit("add", 1) for _ in range(3)]
+    assert backend.get(futures) == [11, 12, 13]
+    assert backend.get(handle.ready) is None
+
+
+def test_futures_are_arguments(backend: Any) -> None:
+    handle, other = backend.spawn(fragile.Echo), backend.spawn(fragile.Echo)
+    assert backend.get(other.submit("add", handle.submit("add", 4))) == 4
+    put = backend.put(5)
+    assert backend.put(put) is put
+    assert backend.get(handle.submit("add", put)) == 9
+
+
+def test_num_returns_gives_a_future_each(backend: Any) -> None:
+    handle = backend.spawn(fragile.Echo)
+    report, data = handle.submit("pair", np.arange(1000), num_returns=2)
+    assert backend.get(report) == "small"
+    np.testing.assert_array_equal(backend.get(data), np.arange(1000))
+
+
+def test_errors_keep_their_type_and_text(backend: Any) -> None:
+    handle = backend.spawn(fragile.Echo)
+    for future in (handle.submit("fail", "lost key"), *handle.submit("fail", "lost key", num_returns=2)):
+        with pytest.raises(KeyError, match="lost key"):
+            backend.get(future)
+    assert backend.get(handle.submit("add", 1)) == 1  # the role is still there
+
+
+def test_a_factory_that_raises_shows_at_the_first_get_as_itself(backend: Any) -> None:
+    handle = backend.spawn(fragile.Broken)
+    for future in (handle.ready, handle.submit("add", 1)):
+        with pytest.raises(LookupError, match="no such simulator"):
+            backend.get(future)
+
+
+def test_wait_returns_once_num_are_ready(backend: Any) -> None:
+    handle = backend.spawn(fragile.Echo)
+    futures = [handle.submit("add", 1), handle.submit("add", 1)]
+    ready, rest = backend.wait(futures, num=1)
+    assert len(ready) == 1 and len(rest) == 1
+    ready, rest = backend.wait(futures, num=2)
+    assert ready == futures and rest == []
+
+
+def test_a_dead_process_is_a_lost_worker(ray_backend: Any) -> None:
+    handle = ray_backend.spawn(fragile.Echo)
+    pid = ray_backend.get(handle.submit("pid"))
+    assert pid != os.getpid()
+    waiting = handle.submit("sleep", 1000.0)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost):
+        ray_backend.get(waiting)
+    with pytest.raises(WorkerLost):
+        ray_backend.get(handle.submit("add", 1))
+
+
+def test_an_overdue_call_is_a_timeout_and_kill_ends_it(ray_backend: Any) -> None:
+    handle = ray_backend.spawn(fragile.Echo)
+    pid = ray_backend.get(handle.submit("pid"))
+    waiting = handle.submit("sleep", 1000.0)
+    with pytest.raises(TimeoutError):
+        ray_backend.get(waiting, timeout=0.2)
+    ready, rest = ray_backend.wait([waiting], num=1, timeout=0.1)
+    assert (ready, rest) == ([], [waiting])
+    ray_backend.kill(handle)
+    with pytest.raises(WorkerLost):
+        ray_backend.get(waiting)
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_what_cannot_be_unpickled_there_is_named(ray_backend: Any) -> None:
+    handle = ray_backend.spawn(partial(fragile.Echo, fragile.Unreadable()))
+    with pytest.raises(RuntimeError, match="left_at_home"):
+        ray_backend.get(handle.submit("add", 1))
+
+
+def test_a_role_here_takes_futures_from_there(ray_backend: Any) -> None:
+    there, here = ray_backend.spawn(fragile.Echo), ray_backend.here(fragile.Echo)
+    assert ray_backend.get(here.submit("add", there.submit("add", 3))) == 3
+    assert ray_backend.get(here.submit("pid")) == os.getpid()
+    assert ray_backend.get(ray_backend.put(here.submit("add", 1))) == 4
+
+
+def test_shutdown_ends_its_actors_and_leaves_a_joined_ray(ray_session: Any) -> None:
+    from raypid.runtime.ray import RayBackend
+
+    backend, other = RayBackend(), RayBackend()
+    handle, kept = backend.spawn(fragile.Echo), other.spawn(fragile.Echo)
+    backend.get(handle.submit("add", 1))
+    backend.shutdown()
+    assert ray_session.is_initialized()
+    with pytest.raises(WorkerLost):
+        backend.get(handle.submit("add", 1))
+    assert other.get(kept.submit("add", 1)) == 1
+    assert other.resources()["CPU"] == 4
+    other.shutdown()
+
+
+def test_workers_have_one_blas_thread(ray_backend: Any) -> None:
+    handle = ray_backend.spawn(fragile.Echo)
+    limits = handle.actor.__ray_call__.remote(_blas_threads)
+    assert ray_backend.get(limits) in ([], [1])
+
+
+def _blas_threads(role: Any) -> list[int]:
+    from threadpoolctl import threadpool_info
+
+    return sorted({info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"})

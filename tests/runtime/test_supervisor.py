@@ -1,0 +1,107 @@
+"""The group stays complete within its budget. A scripted backend: no processes, no clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypid.runtime.handle import WorkerLost
+from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
+
+Script = Callable[[int, int, str], Any]
+"""(worker, restarts, method) -> the value, or the exception to raise."""
+
+
+class ScriptedBackend:
+    name = "scripted"
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.killed, self.timeouts = script, [], []
+
+    def spawn(self, factory: Any, *, num_cpus: float = 0, num_gpus: float = 0) -> Any:
+        return ScriptedHandle(self, *factory())
+
+    def get(self, future: Any, timeout: float | None = None) -> Any:
+        self.timeouts.append(timeout)
+        if isinstance(future, Exception):
+            raise future
+        return future
+
+    def wait(self, futures: Any, num: int = 1, timeout: float | None = None) -> Any:
+        return list(futures), []
+
+    def kill(self, handle: Any) -> None:
+        self.killed.append((handle.index, handle.restarts))
+
+
+class ScriptedHandle:
+    ready = None
+
+    def __init__(self, backend: ScriptedBackend, index: int, restarts: int) -> None:
+        self.backend, self.index, self.restarts = backend, index, restarts
+
+    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
+        value = self.backend.script(self.index, self.restarts, method)
+        return value if num_returns == 1 else [value, f"data {self.index}"]
+
+
+def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s: float = 5.0) -> WorkerGroup:
+    return WorkerGroup(
+        ScriptedBackend(script),  # type: ignore[arg-type]
+        lambda index, restarts: lambda: (index, restarts),
+        num_workers,
+        num_cpus=1,
+        timeout_s=timeout_s,
+        max_restarts=max_restarts,
+        describe="Walker",
+    )
+
+
+def test_results_come_in_worker_order() -> None:
+    workers = group(lambda i, r, m: f"{m} {i}")
+    assert workers.call_all("collect") == ["collect 0", "collect 1", "collect 2"]
+    assert workers.call_all("collect", num_returns=2) == [[f"collect {i}", f"data {i}"] for i in range(3)]
+    assert workers.lost == {"workers": 0, "timeouts": 0}
+
+
+@pytest.mark.parametrize(("error", "key"), [(WorkerLost("gone"), "workers"), (TimeoutError("late"), "timeouts")])
+def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: str, tmp_path: Path) -> None:
+    workers = group(lambda i, r, m: error if (i, r) == (1, 0) else (i, r))
+    workers.folder = tmp_path
+    assert workers.call_all("collect") == [(0, 0), (1, 1), (2, 0)]
+    assert workers.backend.killed == [(1, 0)]  # type: ignore[attr-defined]
+    assert workers.lost == {"workers": 0, "timeouts": 0, key: 1}
+    text = (tmp_path / "errors.txt").read_text()
+    assert "Worker 1 (Walker)" in text and "collect()" in text and str(error) in text
+
+
+def test_the_budget_is_for_all_workers_together() -> None:
+    workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=3)
+    assert workers.call_all("collect") == [0, 1, 2]
+    workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=2)
+    with pytest.raises(WorkersFailed, match=r"Worker 2 \(Walker\) died in collect\(\).*number 3; max_restarts allows 2"):
+        workers.call_all("collect")
+
+
+def test_a_worker_that_always_hangs_names_the_setting() -> None:
+    workers = group(lambda i, r, m: TimeoutError(), max_restarts=0)
+    with pytest.raises(WorkersFailed, match=r"did not answer within 5 s in collect\(\).*worker_timeout_s"):
+        workers.call_all("collect")
+
+
+def test_other_errors_are_not_mended() -> None:
+    workers = group(lambda i, r, m: ValueError("a bug") if i == 1 else i)
+    with pytest.raises(ValueError, match="a bug"):
+        workers.call_all("collect")
+    assert workers.lost == {"workers": 0, "timeouts": 0}
+
+
+def test_the_start_of_a_process_is_not_the_calls_time() -> None:
+    workers = group(lambda i, r, m: i, num_workers=1, timeout_s=1.0)
+    workers.call_all("collect")
+    workers.call_all("collect")
+    ready, first, second = workers.backend.timeouts  # type: ignore[attr-defined]
+    assert ready >= 30 and first <= 1.0 and second <= 1.0
