@@ -106,7 +106,7 @@ class Agent:
             self._crashes += len(report.crashes)
         evaluation: dict[str, Any] = {}
         before = time.perf_counter()
-        if self._evaluation_is_due():
+        if self._evaluation_is_due(turn):
             evaluation = self.eval()
             self._evaluated_at = time.perf_counter()
         evaluation_s = time.perf_counter() - before
@@ -118,11 +118,17 @@ class Agent:
             self.callbacks.on_iteration(result)
         return result
 
-    def _evaluation_is_due(self) -> bool:
+    def _evaluation_is_due(self, turn: loops.Iteration) -> bool:
         if self.config.evaluation_interval is not None:
             return self.config.evaluation_interval > 0 and self.iteration % self.config.evaluation_interval == 0
-        last = 0.02 if self.last_evaluation is None else self.last_evaluation.seconds
-        return self.auto_evaluate and time.perf_counter() - self._evaluated_at > 10 * last
+        if not self.auto_evaluate or not self.lengths:
+            return False
+        if self.last_evaluation is not None:
+            expected = self.last_evaluation.seconds
+        else:  # as long as the training episodes were, at the pace of the workers
+            seconds = sum(r.timing["total"] for r in turn.reports) / len(turn.reports)
+            expected = float(np.mean(self.lengths)) * seconds / self.config.fragment_length
+        return time.perf_counter() - self._evaluated_at > 10 * expected
 
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, Any]:
         steps = sum(r.num_steps for r in turn.reports)

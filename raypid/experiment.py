@@ -251,13 +251,12 @@ class Run:
 
     def _summary(self, result: Mapping[str, Any], reason: str, saved: Path | None) -> list[tuple[str, str]]:
         lines = [("ended", reason)]
-        if result:
-            lines.append(
-                (
-                    "training return",
-                    f"{result['episode_reward_mean']:.2f} (mean of the last {len(self.agent.rewards)} episodes)",
-                )
-            )
+        if self.agent.rewards:
+            count = len(self.agent.rewards)
+            mean = f"{result['episode_reward_mean']:.2f} (mean of the last {count} episodes)"
+            lines.append(("training return", mean))
+        elif result:
+            lines.append(("training return", "no episode has ended yet"))
         if self.best_score is not None:
             lines.append(("best evaluation", f"{self.best_score:.2f}"))
         seconds, steps = self.agent.time_total_s, self.agent.context.timesteps

@@ -45,15 +45,15 @@ def main(options: argparse.Namespace) -> int:
     if options.video:
         record_video(folder, Path(options.video), seed=options.seed, explore=options.explore, overrides=overrides)
     if options.json:
-        print(json.dumps({**summary, "env": info["env"]["env"], "algorithm": info["algorithm"], "policy": str(folder)}))
+        row = {**summary, "env": info["env"]["env"], "algorithm": info["algorithm"], "policy": str(folder)}
+        print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # NaN is no JSON
         return 0
-    mean, half = summary["episode_reward_mean"], summary["episode_reward_ci95"]
-    print(
-        f"{info['algorithm']} on {info['env']['env']}, {summary['episodes']} episodes, {'sampled' if options.explore else 'greedy'} actions"
-    )
-    print(
-        f"return  {mean:.2f} ± {half:.2f} (95% interval), from {summary['episode_reward_min']:.2f} to {summary['episode_reward_max']:.2f}"
-    )
+    mean, half, count = (summary[k] for k in ("episode_reward_mean", "episode_reward_ci95", "episodes"))
+    interval = f" ± {half:.2f} (95% interval)" if count > 1 else ""
+    low, high = summary["episode_reward_min"], summary["episode_reward_max"]
+    how = "sampled" if options.explore else "greedy"
+    print(f"{info['algorithm']} on {info['env']['env']}, {count} episode{'s' * (count > 1)}, {how} actions")
+    print(f"return  {mean:.2f}{interval}, from {low:.2f} to {high:.2f}")
     print(f"length  {summary['episode_len_mean']:.1f} steps")
     print(f"policy  {folder} (weights' version {summary['weights_version']})")
     if options.video:

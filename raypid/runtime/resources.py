@@ -93,9 +93,9 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
             {"num_gpus": float(has.gpus)},
         ))  # fmt: skip
     if cpus > has.cpus + 1e-9:
-        left = has.cpus - needs.learner_cpus
+        left = max(0.0, has.cpus - needs.learner_cpus)
         fits = int(left / needs.num_cpus_per_worker + 1e-9) if needs.num_cpus_per_worker else 0
-        each = math.floor(100 * left / needs.num_workers) / 100
+        each = math.floor(100 * left / max(1, needs.num_workers)) / 100
         fraction = f", or --num-cpus-per-worker {each:g} to keep {needs.num_workers} workers" if each > 0 else ""
         short.append((
             f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
@@ -126,10 +126,11 @@ def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], lis
     short = check(needs, has)
     if not short:
         return {}, []
-    if not fit or any(settings.get("num_workers") == 0 for _, _, settings in short):
+    hopeless = any(settings.get("num_workers") == 0 for _, _, settings in short)
+    if not fit or hopeless:
         reasons = "; ".join(what for what, _, _ in short)
         raise ResourceError(
-            f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}{'' if fit else '; --fit does it by itself'}."
+            f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}{'' if hopeless else '; --fit does it by itself'}."
         )
     changes: dict[str, Any] = {}
     for _, _, settings in short:

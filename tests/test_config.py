@@ -1,0 +1,162 @@
+"""Settings: unknown keys and wrong types are refused with a suggestion; every field is documented."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypid.config import Config, ConfigError, ModelConfig, describe_type, field_docs, load_file, parse_value
+from raypid.registry import ALGORITHMS
+
+ALL = {name: ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
+PPOConfig = ALL["PPO"]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("lrr", "'lr'"), ("num_worker", "'num_workers'"), ("num_envs", "'num_envs_per_worker'"), ("clipp", "'clip'"), ("LR", "'lr'")],
+)
+def test_unknown_keys_name_the_nearest(key: str, near: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        PPOConfig.from_dict({key: 1})
+    assert repr(key) in str(error.value) and "Did you mean" in str(error.value) and near in str(error.value)
+
+
+def test_unknown_keys_of_the_model_say_where() -> None:
+    for values in ({"model.hiden": [1]}, {"model": {"hiden": [1]}}):
+        with pytest.raises(ConfigError, match="In 'model': Unknown setting 'hiden'. Did you mean 'hidden'"):
+            PPOConfig.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "held"),
+    [
+        ("lr", 1, 1.0), ("lr", "3e-4", 3e-4), ("num_workers", "4", 4), ("fragment_length", 1e3, 1000), ("batch_size", "1e3", 1000),
+        ("seed", None, None), ("seed", "7", 7), ("reward_clip", 1, 1.0), ("reward_clip", None, None), ("fit", True, True),
+        ("kernel", "torch", "torch"), ("atari", None, None), ("atari", False, False), ("env_config", {"a": 1}, {"a": 1}),
+        ("address", "auto", "auto"), ("env", len, len), ("num-workers", 3, 3), ("target_kl", 0, 0.0),
+    ],
+)  # fmt: skip
+def test_values_that_fit(key: str, given: Any, held: Any) -> None:
+    value = getattr(PPOConfig.from_dict({key: given}), key.replace("-", "_"))
+    assert value == held and type(value) is type(held)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "wants"),
+    [
+        ("lr", "fast", "float"), ("lr", True, "float"), ("lr", None, "float"), ("num_workers", 1.5, "int"), ("num_workers", "two", "int"),
+        ("num_workers", True, "int"), ("num_workers", float("inf"), "int"), ("num_workers", [1], "int"), ("fit", 1, "bool"),
+        ("fit", "yes", "bool"), ("kernel", "jax", "one of 'auto', 'numpy', 'torch'"), ("env_config", [1], "a mapping"),
+        ("seed", "x", "int or null"), ("address", 3, "str or null"), ("model", 5, "a mapping such as {'network': 'auto'}"),
+        ("model", {"hidden": 64}, "a list of int"), ("model", {"hidden": [64, "a"]}, "a list of int"),
+        ("model.activation", "gelu", "one of 'tanh', 'relu', 'silu'"), ("lr.x", 1, "it has no 'x'"),
+    ],
+)  # fmt: skip
+def test_values_that_do_not_fit(key: str, given: Any, wants: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        PPOConfig.from_dict({key: given})
+    assert wants in str(error.value) and key.split(".")[-1] in str(error.value)
+
+
+def test_dotted_keys_change_one_part() -> None:
+    config = PPOConfig.from_dict({"model.hidden": [32], "model": {"activation": "relu"}, "env_config.size": 3, "env-config.a": 1})
+    assert config.model == ModelConfig(hidden=(32,), activation="relu")
+    assert config.env_config == {"size": 3, "a": 1}
+    further = config.replace({"model.custom.width": 5, "env_config.a": 2})
+    assert further.model.custom == {"width": 5} and further.model.hidden == (32,)
+    assert further.env_config == {"size": 3, "a": 2}
+
+
+def test_replace_leaves_the_original() -> None:
+    config = PPOConfig()
+    changed = config.replace({"lr": 1.0, "model.hidden": [1], "env_config.a": 1})
+    assert config == PPOConfig() and changed != config and PPOConfig().env_config == {}
+
+
+def test_to_dict_is_plain_and_goes_back() -> None:
+    config = PPOConfig.from_dict({"env": "CartPole-v1", "model.hidden": [32, 16], "env_config": {"a": [1]}, "lr": 0.1})
+    plain = json.loads(json.dumps(config.to_dict()))
+    assert plain["model"]["hidden"] == [32, 16]
+    assert PPOConfig.from_dict(plain) == config
+
+
+@pytest.mark.parametrize("cls", [Config, ModelConfig, *ALL.values()], ids=lambda c: c.__name__)
+def test_every_field_has_a_docstring(cls: Any) -> None:
+    docs = field_docs(cls)
+    fields = {f.name for f in dataclasses.fields(cls)}
+    assert set(docs) == fields
+    for name, doc in docs.items():
+        assert len(doc) > 5 and "\n" not in doc, name
+
+
+@pytest.mark.parametrize("cls", ALL.values(), ids=lambda c: c.__name__)
+def test_defaults_are_valid_and_fit_their_own_types(cls: Any) -> None:
+    config = cls()
+    config.validate()
+    assert cls.from_dict(config.to_dict()) == config
+    assert set(cls.__doc__ or "")  # a sentence for --help
+
+
+def test_field_docs_of_a_subclass_win() -> None:
+    docs = field_docs(ALL["A2C"])
+    assert "cut into several steps" in docs["batch_size"] and docs["seed"] == field_docs(Config)["seed"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_workers": -1}, "num_workers must be at least 0"), ({"fragment_length": 0}, "fragment_length must be at least 1"),
+        ({"gamma": 1.5}, "gamma must lie in"), ({"gamma": float("nan")}, "gamma must lie in"), ({"lr": 0}, "lr must be above 0"),
+        ({"num_learners": 2}, "num_learners is 0"), ({"backend": "local", "num_learners": 1}, "backend local"),
+        ({"clip": 0}, "clip above 0"), ({"num_epochs": 0}, "num_epochs must be at least 1"),
+        ({"lr_schedule": "linear"}, "lr_schedule linear needs schedule_steps"),
+        ({"clip_schedule": "linear"}, "clip_schedule linear needs schedule_steps"),
+    ],
+)  # fmt: skip
+def test_values_out_of_range(values: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PPOConfig.from_dict(values).validate()
+
+
+def test_parse_value() -> None:
+    texts = ["3", "1e-3", "true", "True", "None", "null", "[1, 2]", '{"a": 1}', "CartPole-v1", '"3"', ""]
+    values = [3, 1e-3, True, True, None, None, [1, 2], {"a": 1}, "CartPole-v1", "3", ""]
+    assert [parse_value(t) for t in texts] == values
+
+
+def test_load_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("lr: 1e-3\nmodel: {hidden: [8]}\n")
+    (tmp_path / "a.json").write_text('{"lr": 0.001}')
+    assert PPOConfig.from_dict(load_file(tmp_path / "a.yaml")) == PPOConfig(lr=1e-3, model=ModelConfig(hidden=(8,)))
+    assert load_file(str(tmp_path / "a.json")) == {"lr": 0.001}
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "bad.json").write_text("{")
+    for name, message in [("none.yaml", "no settings file"), ("list.yaml", "must hold a mapping"), ("bad.json", "cannot be read")]:
+        with pytest.raises(ConfigError, match=message):
+            load_file(tmp_path / name)
+
+
+def test_describe_type() -> None:
+    assert describe_type(int | None) == "int or null" and describe_type(dict[str, Any]) == "a mapping"
+    assert describe_type(tuple[int, ...]) == "a list of int" and describe_type(Any) == "anything"
+
+
+def test_names_that_users_script_against() -> None:
+    """Frozen: a rename breaks scripts."""
+    shared = set(
+        "env env_config vectorizer num_workers num_envs_per_worker num_learners num_cpus num_gpus num_cpus_per_worker backend "
+        "address fit seed model device kernel num_threads fragment_length batch_size lr gamma normalize_observations "
+        "normalize_rewards reward_scale reward_clip frame_stack atari action_repeat time_limit observation_noise action_noise "
+        "callbacks evaluation_interval evaluation_num_episodes init_from exact_resume worker_timeout_s max_restarts".split()
+    )
+    assert shared <= {f.name for f in dataclasses.fields(Config)}
+    model = {f.name for f in dataclasses.fields(ModelConfig)}
+    assert {"network", "hidden", "activation", "shared", "distribution", "log_std_init", "custom"} <= model
+    ppo = {f.name for f in dataclasses.fields(PPOConfig)}
+    own = "gae_lambda value_coef entropy_coef max_grad_norm num_epochs clip clip_schedule value_clip target_kl lr_schedule"
+    assert set(own.split()) <= ppo and {"PPO", "A2C"} <= set(ALL)
