@@ -124,6 +124,7 @@ def assemble(run: str, config: Any) -> System:
             max_restarts=config.max_restarts,
             describe=entry_name(config.env),
         )
+        workers.call_all("ready")  # an environment that cannot be made shows here, and starting is no part of an iteration
         return System(config, network, backend, Context(backend, workers, learner), Evaluator(spec), callbacks, notes)
     except BaseException:
         backend.shutdown()

@@ -8,11 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
-    ("PPO", "CartPole-v1"): {
-        "fragment_length": 32, "num_envs_per_worker": 8, "batch_size": 256, "num_epochs": 10, "gamma": 0.98, "gae_lambda": 0.8,
-        "lr": 2e-3, "lr_schedule": "linear", "clip_schedule": "linear", "schedule_steps": 100_000, "schedule_end": 0.1,
-        "entropy_coef": 0.0, "normalize_rewards": False,
-    },
+    ("PPO", "CartPole-v1"): {"fragment_length": 128, "normalize_observations": True},
     ("PPO", "Pendulum-v1"): {
         "fragment_length": 128, "num_envs_per_worker": 16, "num_epochs": 8, "gamma": 0.95, "gae_lambda": 0.95, "lr": 1e-3,
         "entropy_coef": 0.0,

@@ -18,7 +18,13 @@ PPOConfig = ALL["PPO"]
 
 @pytest.mark.parametrize(
     ("key", "near"),
-    [("lrr", "'lr'"), ("num_worker", "'num_workers'"), ("num_envs", "'num_envs_per_worker'"), ("clipp", "'clip'"), ("LR", "'lr'")],
+    [
+        ("lrr", "'lr'"),
+        ("num_worker", "'num_workers'"),
+        ("num_envs_worker", "'num_envs_per_worker'"),
+        ("clipp", "'clip'"),
+        ("LR", "'lr'"),
+    ],
 )
 def test_unknown_keys_name_the_nearest(key: str, near: str) -> None:
     with pytest.raises(ConfigError) as error:
@@ -64,7 +70,9 @@ def test_values_that_do_not_fit(key: str, given: Any, wants: str) -> None:
 
 
 def test_dotted_keys_change_one_part() -> None:
-    config = PPOConfig.from_dict({"model.hidden": [32], "model": {"activation": "relu"}, "env_config.size": 3, "env-config.a": 1})
+    config = PPOConfig.from_dict(
+        {"model.hidden": [32], "model": {"activation": "relu"}, "env_config.size": 3, "env-config.a": 1}
+    )
     assert config.model == ModelConfig(hidden=(32,), activation="relu")
     assert config.env_config == {"size": 3, "a": 1}
     further = config.replace({"model.custom.width": 5, "env_config.a": 2})
@@ -114,6 +122,9 @@ def test_field_docs_of_a_subclass_win() -> None:
         ({"gamma": 1.5}, "gamma must lie in"), ({"gamma": float("nan")}, "gamma must lie in"), ({"lr": 0}, "lr must be above 0"),
         ({"num_learners": 2}, "num_learners is 0"), ({"backend": "local", "num_learners": 1}, "backend local"),
         ({"clip": 0}, "clip above 0"), ({"num_epochs": 0}, "num_epochs must be at least 1"),
+        ({"gae_lambda": 1.1}, "gae_lambda must lie in"), ({"schedule_end": -0.1}, "schedule_end must lie in"),
+        ({"max_grad_norm": 0}, "max_grad_norm must be above 0"), ({"value_clip": -1}, "value_clip must be above 0"),
+        ({"target_kl": float("nan")}, "target_kl must be above 0"), ({"schedule_steps": -5}, "schedule_steps must be above 0"),
         ({"lr_schedule": "linear"}, "lr_schedule linear needs schedule_steps"),
         ({"clip_schedule": "linear"}, "clip_schedule linear needs schedule_steps"),
     ],
@@ -136,7 +147,11 @@ def test_load_file(tmp_path: Path) -> None:
     assert load_file(str(tmp_path / "a.json")) == {"lr": 0.001}
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "bad.json").write_text("{")
-    for name, message in [("none.yaml", "no settings file"), ("list.yaml", "must hold a mapping"), ("bad.json", "cannot be read")]:
+    for name, message in [
+        ("none.yaml", "no settings file"),
+        ("list.yaml", "must hold a mapping"),
+        ("bad.json", "cannot be read"),
+    ]:
         with pytest.raises(ConfigError, match=message):
             load_file(tmp_path / name)
 

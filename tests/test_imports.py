@@ -96,7 +96,9 @@ def test_imports_point_one_way(path: Path) -> None:
         root, _, rest = name.partition(".")
         if root == "raypid":
             target = rest.split(".")[0]
-            assert target == part or target in ALLOWED[part], f"line {node.lineno}: {part} must not import raypid.{target}"
+            assert target == part or target in ALLOWED[part], (
+                f"line {node.lineno}: {part} must not import raypid.{target}"
+            )
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
@@ -142,7 +144,13 @@ def test_importing_raypid_imports_nothing_heavy() -> None:
     assert "raypid" in loaded and not loaded & (HEAVY | {"numpy", "gymnasium", "yaml", "rich"})
 
 
-COMMANDS = [["--help"], ["list", "agents"], ["list", "networks"], ["train", "--help"], ["train", "--run", "PPO", "--help"]]
+COMMANDS = [
+    ["--help"],
+    ["list", "agents"],
+    ["list", "networks"],
+    ["train", "--help"],
+    ["train", "--run", "PPO", "--help"],
+]
 
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)

@@ -46,6 +46,13 @@ class ActorCriticConfig(Config):
 
     def validate(self) -> None:
         Config.validate(self)
+        for name in ("gae_lambda", "schedule_end"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
+        for name in ("max_grad_norm", "schedule_steps", "value_clip", "target_kl"):
+            value = getattr(self, name, None)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0 (or none), not {value!r}.")
         linear = [name for name in ("lr_schedule", "clip_schedule") if getattr(self, name, None) == "linear"]
         if linear and not self.schedule_steps:
             raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")

@@ -144,6 +144,8 @@ def build_spec(
     if network in ("cnn", "resnet") and not has_image:
         shapes = {leaf.path: leaf.shape for leaf in leaves}
         raise ConfigError(f"model.network {network!r} needs an image in the observation; it has {shapes}.")
+    if any(width < 1 for width in model.hidden):
+        raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden)}.")
     if not model.hidden and network == "mlp" and model.shared:
         raise ConfigError("model.shared needs at least one hidden layer.")
     return NetworkSpec(

@@ -138,6 +138,7 @@ def _acting_network(spec: NetworkSpec, weights: Weights) -> Any:
 
     network = TorchNetwork(spec)
     network.load(weights.flat)
+    network.module.eval()  # no dropout
     return network
 
 

@@ -77,6 +77,10 @@ class Rollout:
 
         return tree_map(add, action)
 
+    def ready(self) -> int:
+        """Its index: a call that returns once the worker stands."""
+        return self.worker_index
+
     def collect(self, weights: Weights) -> tuple[Report, Trajectory]:
         """Act for `fragment_length` rows; episodes go on in the next call."""
         start, clock = time.perf_counter(), time.perf_counter

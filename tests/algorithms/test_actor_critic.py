@@ -54,7 +54,7 @@ def trajectory(seed: int = 0, valid: Any = None, final: bool = False) -> Traject
 @pytest.mark.parametrize("final", [False, True])
 def test_prepare_keeps_valid_rows_in_order(final: bool) -> None:
     t = trajectory(final=final)
-    algorithm = PPO(PPOConfig(gamma=0.9, gae_lambda=0.0, kernel="numpy"), make_spec(), 0)
+    algorithm = PPO(PPOConfig(gamma=0.9, gae_lambda=0.0, normalize_rewards=False), make_spec(), 0)
     batch = algorithm.prepare(t)
     assert len(batch) == t.num_valid < T * B
     n = 0
@@ -79,7 +79,7 @@ def test_rewards_are_scaled_then_clipped_in_the_learner_only() -> None:
     t = trajectory(valid=np.ones((T, B), bool))
     t.terminated[:] = True  # the target is the reward
     before = t.reward.copy()
-    config = PPOConfig(reward_scale=2.0, reward_clip=1.5)
+    config = PPOConfig(reward_scale=2.0, reward_clip=1.5, normalize_rewards=False)
     batch = PPO(config, make_spec(), 0).prepare(t)
     np.testing.assert_allclose(batch.target, np.clip(2 * before, -1.5, 1.5).ravel(), atol=1e-6)
     np.testing.assert_array_equal(t.reward, before)
@@ -111,7 +111,9 @@ def test_observations_are_normalised_with_the_moments_that_the_workers_had() -> 
     assert (after.extra["obs_mean"] > before["obs_mean"] + 1).all()
 
 
-@pytest.mark.parametrize(("rows", "batch_size", "parts"), [(100, 32, 3), (100, 40, 2), (10, 256, 1), (1, 1, 1), (7, 2, 4)])
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "parts"), [(100, 32, 3), (100, 40, 2), (10, 256, 1), (1, 1, 1), (7, 2, 4)]
+)
 def test_minibatches_are_a_partition_in_random_order(rows: int, batch_size: int, parts: int) -> None:
     algorithm = PPO(PPOConfig(batch_size=batch_size), make_spec(), 0)
     epochs = [list(algorithm.minibatches(rows)) for _ in range(2)]

@@ -99,6 +99,9 @@ def test_unfitting_networks_are_refused() -> None:
         spec(bytes_of(84, 84), network="cnnn")
     with pytest.raises(ConfigError, match="needs an image"):
         spec(BOX, network="resnet")
+    for hidden in ((0,), (64, -3)):
+        with pytest.raises(ConfigError, match="widths of at least 1"):
+            spec(BOX, hidden=hidden)
     with pytest.raises(ConfigError, match="at least one hidden layer"):
         spec(BOX, hidden=(), shared=True)
 

@@ -131,7 +131,10 @@ def test_a_masked_policy_never_chooses_what_is_forbidden() -> None:
     space = spaces.Dict(action_mask=spaces.MultiBinary(5), x=BOX)
     _, _, policy = make(space, spaces.MultiDiscrete([2, 3]), hidden=(8,))
     rng = np.random.default_rng(0)
-    obs = {"action_mask": np.tile(np.array([0, 1, 1, 0, 1], np.int8), (200, 1)), "x": rng.normal(size=(200, 4)).astype(F)}
+    obs = {
+        "action_mask": np.tile(np.array([0, 1, 1, 0, 1], np.int8), (200, 1)),
+        "x": rng.normal(size=(200, 4)).astype(F),
+    }
     action, _, behaviour = policy.act(obs, None, np.ones(200, bool), rng, explore=True)
     assert set(action[:, 0]) == {1} and set(action[:, 1]) == {0, 2}
     assert behaviour["params"].shape == (200, 5)
@@ -261,7 +264,9 @@ def test_seed_decides_exploration() -> None:
 
 def echo_policy(stack: int) -> DeployedPolicy:
     """Its greedy action is the stacked observation itself."""
-    spec = build_spec(spaces.Box(-99, 99, (1,)), spaces.Box(-np.inf, np.inf, (stack,)), ModelConfig(hidden=()), frame_stack=stack)
+    spec = build_spec(
+        spaces.Box(-99, 99, (1,)), spaces.Box(-np.inf, np.inf, (stack,)), ModelConfig(hidden=()), frame_stack=stack
+    )
     table = spec.mlp_table(stack)
     flat = np.zeros(sum(int(np.prod(s)) for _, s in table), F)
     flat[: stack * stack] = np.eye(stack).ravel()
@@ -349,6 +354,15 @@ class Wrong(torch.nn.Module):
         return x, x
 
 
+class Dropping(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Dropout(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
 class Image(torch.nn.Module):
     """Takes the image [N, C, H, W], float and scaled."""
 
@@ -360,6 +374,7 @@ class Image(torch.nn.Module):
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {**NETWORKS._entries, "t-features": Features, "t-both": Both, "t-wrong": Wrong, "t-image": Image}
+    entries["t-dropping"] = Dropping
     monkeypatch.setattr(NETWORKS, "_entries", entries)
 
 
@@ -383,6 +398,16 @@ def test_registered_networks_act_and_learn(registered: None, name: str, action: 
     assert changed == set(names)
     policy.load(after)
     np.testing.assert_array_equal(policy.network.numpy(), after.flat)
+
+
+def test_nothing_is_dropped_while_acting(registered: None) -> None:
+    _, _, policy = make(BOX, spaces.Box(-1, 1, (2,)), network="t-dropping")
+    act = [
+        policy.act(np.ones((1, 4), F), None, np.ones(1, bool), np.random.default_rng(0), explore=False)
+        for _ in range(3)
+    ]
+    np.testing.assert_array_equal(act[0][0], act[1][0])
+    np.testing.assert_array_equal(act[0][0], act[2][0])
 
 
 def test_registered_image_network(registered: None) -> None:

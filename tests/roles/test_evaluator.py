@@ -80,7 +80,9 @@ def evaluate(e: Evaluator, num: int, seed: int = 0, **kwargs: Any) -> Evaluation
     return e.evaluate(weights_for(e), num, seed, **kwargs)
 
 
-@pytest.mark.parametrize(("env", "config"), [(ByStream, {}), (by_stream, {"mode": "SameStep"}), (by_stream, {"mode": "NextStep"})])
+@pytest.mark.parametrize(
+    ("env", "config"), [(ByStream, {}), (by_stream, {"mode": "SameStep"}), (by_stream, {"mode": "NextStep"})]
+)
 def test_each_stream_plays_its_quota(env: Any, config: Any) -> None:
     """23 episodes on 10 streams: three streams play 3, the others 2, however long theirs are."""
     e = evaluator(env, **config)
@@ -128,7 +130,8 @@ def test_summary() -> None:
 
 # quantiles of Student's t at 0.975, from tables
 @pytest.mark.parametrize(
-    ("n", "quantile"), [(2, 12.7062), (3, 4.3027), (4, 3.1824), (5, 2.7764), (10, 2.2622), (20, 2.0930), (50, 2.0096), (1000, 1.9623)]
+    ("n", "quantile"),
+    [(2, 12.7062), (3, 4.3027), (4, 3.1824), (5, 2.7764), (10, 2.2622), (20, 2.0930), (50, 2.0096), (1000, 1.9623)],
 )
 def test_ci95_against_tables(n: int, quantile: float) -> None:
     values = np.random.default_rng(0).normal(3, 2, n)

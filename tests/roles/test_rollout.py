@@ -69,7 +69,9 @@ def no_lives() -> None:
     Counting.lives = 0
 
 
-def make(env: Any = Counting, num_envs: int = 2, rows: int = 4, *, worker: int = 0, restarts: int = 0, **kwargs: Any) -> Rollout:
+def make(
+    env: Any = Counting, num_envs: int = 2, rows: int = 4, *, worker: int = 0, restarts: int = 0, **kwargs: Any
+) -> Rollout:
     config, seed = kwargs.pop("env_config", {}), kwargs.pop("seed", 0)
     normalize, stack = kwargs.pop("normalize", False), kwargs.pop("stack", 1)
     space = spaces.Box(-np.inf, np.inf, (3,), F)
@@ -86,7 +88,9 @@ def weights_for(rollout: Rollout, version: int = 7) -> Weights:
     size = spec.pipeline.vector_size
     extra = {}
     if spec.pipeline.normalize:
-        count, mean, m2 = moments_of(np.random.default_rng(0).normal(0, 2, (20, rollout.policy.pipeline.normalized_size)))
+        count, mean, m2 = moments_of(
+            np.random.default_rng(0).normal(0, 2, (20, rollout.policy.pipeline.normalized_size))
+        )
         extra = {"obs_count": np.asarray(count), "obs_mean": mean, "obs_m2": m2}
     return Weights(version, initial_mlp(spec, size, np.random.default_rng(0)), spec.mlp_table(size), extra)
 
@@ -269,6 +273,11 @@ def test_same_seed_same_data() -> None:
         assert same(runs["a"][i][1], runs["again"][i][1])
         for other in ("seed", "worker", "restart"):
             assert not np.array_equal(runs["a"][i][1].obs, runs[other][i][1].obs), other
+
+
+def test_every_worker_and_every_restart_explores_in_its_own_way() -> None:
+    same, *others = (cartpole(**k) for k in ({}, {"seed": 1}, {"worker": 1}, {"restarts": 1}))
+    assert len({r.rng.random() for r in (same, cartpole(), *others)}) == 4
 
 
 def cartpole(seed: int = 0, worker: int = 0, restarts: int = 0) -> Rollout:

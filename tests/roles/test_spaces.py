@@ -113,7 +113,9 @@ def leaves(action: Any) -> list[Any]:
     return [action]
 
 
-def learn(observation: Any, action: Any, *, stack: int = 1, normalize: bool = False, masked: bool = False, **model: Any) -> Any:
+def learn(
+    observation: Any, action: Any, *, stack: int = 1, normalize: bool = False, masked: bool = False, **model: Any
+) -> Any:
     """Build, act for two fragments and learn; returns (network spec, policy, trajectory)."""
     kwargs = {"observation_space": observation, "action_space": action, "masked": masked}
     env = EnvSpec(env=Random, env_config=kwargs, num_envs=2, vectorizer="sync", seed=1)

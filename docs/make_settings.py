@@ -1,0 +1,92 @@
+"""Write the tables of settings in docs/algorithms.md from the algorithms' Config classes.
+
+    python docs/make_settings.py            # rewrite the file
+    python docs/make_settings.py --check    # exit 1 if it is out of date
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from raypid.config import Config, ModelConfig, Settings, field_docs
+from raypid.registry import ALGORITHMS
+from raypid.tuned import TUNED
+
+PAGE = Path(__file__).with_name("algorithms.md")
+
+
+def main() -> int:
+    """0 if the page is (now) up to date."""
+    text = PAGE.read_text()
+    new = text
+    for name, lines in {"algorithms": own(), "all": shared(), "model": model(), "tuned": tuned()}.items():
+        begin, end = f"<!-- settings: {name} -->", f"<!-- end: {name} -->"
+        head, _, rest = new.partition(begin)
+        _, _, tail = rest.partition(end)
+        new = "\n".join([head + begin, *lines, end + tail])
+    if "--check" in sys.argv:
+        print("docs/algorithms.md is " + ("up to date" if new == text else "out of date: python docs/make_settings.py"))
+        return int(new != text)
+    PAGE.write_text(new)
+    return 0
+
+
+def own() -> list[str]:
+    """Settings that the algorithms add to Config."""
+    names = {f.name: None for cls in _configs().values() for f in dataclasses.fields(cls)}
+    common = {f.name for f in dataclasses.fields(Config)}
+    return _by_algorithm([n for n in names if n not in common])
+
+
+def shared() -> list[str]:
+    """Settings of every algorithm."""
+    return _by_algorithm([f.name for f in dataclasses.fields(Config) if f.name != "model"])
+
+
+def model() -> list[str]:
+    settings, docs = ModelConfig(), field_docs(ModelConfig)
+    rows = [[f"`model.{f.name}`", _code(getattr(settings, f.name)), docs[f.name]] for f in dataclasses.fields(settings)]
+    return _table(["setting", "default", "meaning"], rows)
+
+
+def tuned() -> list[str]:
+    rows = []
+    for (algorithm, env), settings in sorted(TUNED.items()):
+        rows.append([algorithm, env, ", ".join(f"`{k}` {_text(v)}" for k, v in settings.items())])
+    return _table(["algorithm", "environment", "settings"], rows)
+
+
+def _by_algorithm(names: list[str]) -> list[str]:
+    configs = _configs()
+    rows = []
+    for name in names:
+        owners = [cls for cls in configs.values() if name in cls.__dataclass_fields__]
+        defaults = [_code(getattr(cls(), name)) if cls in owners else "–" for cls in configs.values()]
+        rows.append([f"`{name}`", *defaults, field_docs(owners[0])[name]])
+    return _table(["setting", *configs, "meaning"], rows)
+
+
+def _configs() -> dict[str, type[Settings]]:
+    names = sorted(ALGORITHMS.names(), key=lambda name: (name != "PPO", name))
+    return {name: ALGORITHMS.get(name).Config for name in names}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value).strip('"').replace("null", "none")
+
+
+def _code(value: Any) -> str:
+    return f"`{_text(value)}`"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
