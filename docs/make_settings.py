@@ -1,7 +1,7 @@
 """Write the tables of settings in docs/algorithms.md from the algorithms' Config classes.
 
-    python docs/make_settings.py            # rewrite the file
-    python docs/make_settings.py --check    # exit 1 if it is out of date
+python docs/make_settings.py            # rewrite the file
+python docs/make_settings.py --check    # exit 1 if it is out of date
 """
 
 from __future__ import annotations

@@ -244,6 +244,8 @@ class Agent:
         self.context.timesteps = int(counters.pop("timesteps_total"))
         for name, value in counters.items():
             setattr(self, name, value)
+        self.rewards.clear()
+        self.lengths.clear()
         self.rewards.extend(state["episodes"]["rewards"].tolist())
         self.lengths.extend(state["episodes"]["lengths"].tolist())
         for i, handle in enumerate(self.context.workers.handles):

@@ -154,21 +154,26 @@ def _fit_number(value: Any, kind: type) -> tuple[bool, Any]:
     return True, int(value)
 
 
+_WORDS: dict[Any, str] = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+
+
 def describe_type(hint: Any) -> str:
-    """A type as users read it: "int or None", "one of 'auto', 'ray'"."""
+    """A type as users read it: "a whole number or null", "one of 'auto', 'ray'"."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(describe_type(a) for a in arguments)
     if origin is Literal:
         return "one of " + ", ".join(repr(a) for a in arguments)
     if origin is tuple:
-        return f"a list of {describe_type(arguments[0])}"
+        return f"a list, each {describe_type(arguments[0])}"
     if hint is type(None):
         return "null"
     if hint is Any:
         return "anything"
     if origin is dict or hint is dict:
         return "a mapping"
+    if hint in _WORDS:
+        return _WORDS[hint]
     return getattr(hint, "__name__", "a function")
 
 

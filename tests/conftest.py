@@ -25,13 +25,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PY
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[Any]:
-    """One Ray of 4 logical CPUs for all tests in this process; agents join it and leave it running."""
+    """One Ray of 8 logical CPUs for all tests in this process; agents join it and leave it running."""
     import logging
 
     from raypid.runtime.ray import ray
 
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    ray.init(address="local", num_cpus=4, num_gpus=0, **options)
+    ray.init(address="local", num_cpus=8, num_gpus=0, **options)
     yield ray
     ray.shutdown()
 

@@ -167,11 +167,11 @@ def test_a_bad_environment_is_the_same_error_everywhere(
 
 def test_more_workers_than_the_joined_ray_has(ray_session: Any) -> None:
     config = {**SMALL, "env": "CartPole-v1"}
-    with pytest.raises(ResourceError, match="5 workers of 1 CPU need 5 CPUs.*has 4.*--num-workers 4"):
-        Agent("PPO", config, num_workers=5)
-    with Agent("PPO", config, num_workers=5, fit=True) as agent:
-        assert (agent.config.num_workers, len(agent.context.workers)) == (4, 4)
-        assert "num_workers=4" in agent.notes[0]
+    with pytest.raises(ResourceError, match="9 workers of 1 CPU need 9 CPUs.*has 8.*--num-workers 8"):
+        Agent("PPO", config, num_workers=9)
+    with Agent("PPO", config, num_workers=9, fit=True) as agent:
+        assert (agent.config.num_workers, len(agent.context.workers)) == (8, 8)
+        assert "num_workers=8" in agent.notes[0]
 
 
 def test_a_closed_agent_says_so(tmp_path: Path) -> None:

@@ -55,11 +55,11 @@ def test_values_that_fit(key: str, given: Any, held: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "given", "wants"),
     [
-        ("lr", "fast", "float"), ("lr", True, "float"), ("lr", None, "float"), ("num_workers", 1.5, "int"), ("num_workers", "two", "int"),
-        ("num_workers", True, "int"), ("num_workers", float("inf"), "int"), ("num_workers", [1], "int"), ("fit", 1, "bool"),
-        ("fit", "yes", "bool"), ("kernel", "jax", "one of 'auto', 'numpy', 'torch'"), ("env_config", [1], "a mapping"),
-        ("seed", "x", "int or null"), ("address", 3, "str or null"), ("model", 5, "a mapping such as {'network': 'auto'}"),
-        ("model", {"hidden": 64}, "a list of int"), ("model", {"hidden": [64, "a"]}, "a list of int"),
+        ("lr", "fast", "a number"), ("lr", True, "a number"), ("lr", None, "a number"), ("num_workers", 1.5, "a whole number"), ("num_workers", "two", "a whole number"),
+        ("num_workers", True, "a whole number"), ("num_workers", float("inf"), "a whole number"), ("num_workers", [1], "a whole number"), ("fit", 1, "true or false"),
+        ("fit", "yes", "true or false"), ("kernel", "jax", "one of 'auto', 'numpy', 'torch'"), ("env_config", [1], "a mapping"),
+        ("seed", "x", "a whole number or null"), ("address", 3, "text or null"), ("model", 5, "a mapping such as {'network': 'auto'}"),
+        ("model", {"hidden": 64}, "a list, each a whole number"), ("model", {"hidden": [64, "a"]}, "a list, each a whole number"),
         ("model.activation", "gelu", "one of 'tanh', 'relu', 'silu'"), ("lr.x", 1, "it has no 'x'"),
     ],
 )  # fmt: skip
@@ -157,8 +157,8 @@ def test_load_file(tmp_path: Path) -> None:
 
 
 def test_describe_type() -> None:
-    assert describe_type(int | None) == "int or null" and describe_type(dict[str, Any]) == "a mapping"
-    assert describe_type(tuple[int, ...]) == "a list of int" and describe_type(Any) == "anything"
+    assert describe_type(int | None) == "a whole number or null" and describe_type(dict[str, Any]) == "a mapping"
+    assert describe_type(tuple[int, ...]) == "a list, each a whole number" and describe_type(Any) == "anything"
 
 
 def test_names_that_users_script_against() -> None:

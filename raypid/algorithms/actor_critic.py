@@ -361,9 +361,17 @@ class TorchSteps:
 
 
 def _device(config: Any) -> str:
-    if config.device != "auto":
-        return str(config.device)
-    return "cuda" if config.num_gpus > 0 else "cpu"
+    """Where to learn.
+
+    Raises:
+        ConfigError: a GPU was asked for, and torch sees none.
+    """
+    import torch
+
+    device = ("cuda" if config.num_gpus > 0 else "cpu") if config.device == "auto" else str(config.device)
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device {device}: torch {torch.__version__} sees no GPU here. Set device cpu and num_gpus 0.")
+    return device
 
 
 def mean_metrics(metrics: list[dict[str, Any]]) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +147,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.agent import Agent
     from raypid.cli.panel import make_progress
     from raypid.experiment import Run, RunOptions, check_folder, check_stop, clear_folder
+    from raypid.tuned import TUNED
 
     stop = check_stop(read_mapping(options.stop, "--stop")) if options.stop else {}
     given = settings_of(options)
@@ -162,6 +162,8 @@ def main(options: argparse.Namespace) -> int:
         agent, stop = _resumed(out, given, stop, options)
     else:
         agent = Agent(options.run, _new_config(options, given, stop), out=out)
+        if (options.run, agent.config.env) in TUNED and not options.tuned:
+            agent.notes.append(f"Tuned settings for {options.run} on {agent.config.env} are there: --tuned uses them.")
     try:
         if out is not None and options.overwrite and not resume:
             clear_folder(out)
@@ -176,7 +178,6 @@ def main(options: argparse.Namespace) -> int:
 
 def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[str, float]) -> dict[str, Any]:
     from raypid.assembly import tuned_settings
-    from raypid.tuned import TUNED
 
     name = options.run
     if name is None:
@@ -188,8 +189,6 @@ def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[s
     linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
     if linear and not config.get("schedule_steps") and "timesteps_total" in stop:
         config["schedule_steps"] = int(stop["timesteps_total"])
-    if (name, given["env"]) in TUNED and not options.tuned and not options.quiet:
-        print(f"Tuned settings for {name} on {given['env']} are there: --tuned uses them.", file=sys.stderr)
     return config
 
 

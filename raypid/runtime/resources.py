@@ -88,7 +88,7 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
     cpus = needs.num_workers * needs.num_cpus_per_worker + needs.learner_cpus
     if needs.num_gpus > has.gpus:
         short.append((
-            f"{_n(needs.num_gpus)} GPUs asked for, {has.place} has {_n(has.gpus)}",
+            f"{_n(needs.num_gpus)} GPU{'s' * (needs.num_gpus != 1)} asked for, {has.place} has {_n(has.gpus)}",
             f"--num-gpus {_n(has.gpus)}",
             {"num_gpus": float(has.gpus)},
         ))  # fmt: skip

@@ -137,7 +137,7 @@ def test_shutdown_ends_its_actors_and_leaves_a_joined_ray(ray_session: Any) -> N
     with pytest.raises(WorkerLost):
         backend.get(handle.submit("add", 1))
     assert other.get(kept.submit("add", 1)) == 1
-    assert other.resources()["CPU"] == 4
+    assert other.resources()["CPU"] == 8
     other.shutdown()
 
 
