@@ -27,7 +27,7 @@ class Agent:
     """One training run.
 
     Args:
-        run: name of the algorithm; subclasses such as `raypid.PPO` have it fixed.
+        run: name of the algorithm; subclasses such as `raypid.PPO` have it fixed, and may be given `config` in its place.
         config: settings as a mapping; keywords win over it. `DEFAULT_CONFIG` has all of them.
         tuned: begin from the tuned settings for this algorithm and environment (`raypid list tuned`).
         out: the run's folder, for `save` and errors; a default under runs/ when it is needed.
@@ -41,13 +41,15 @@ class Agent:
 
     def __init__(
         self,
-        run: str | None = None,
+        run: str | Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
         *,
         out: str | Path | None = None,
         tuned: bool = False,
         **settings: Any,
     ) -> None:
+        if isinstance(run, Mapping):  # raypid.PPO({...})
+            run, config = None, run
         name = run or self.algorithm
         if name is None:
             raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")

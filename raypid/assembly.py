@@ -124,7 +124,9 @@ def assemble(run: str, config: Any) -> System:
             max_restarts=config.max_restarts,
             describe=entry_name(config.env),
         )
-        workers.call_all("ready")  # an environment that cannot be made shows here, and starting is no part of an iteration
+        workers.call_all(
+            "ready"
+        )  # an environment that cannot be made shows here, and starting is no part of an iteration
         return System(config, network, backend, Context(backend, workers, learner), Evaluator(spec), callbacks, notes)
     except BaseException:
         backend.shutdown()

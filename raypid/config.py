@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 import textwrap
 import types
 from collections.abc import Mapping
@@ -46,6 +47,8 @@ class Settings:
         changed = copy.copy(self)
         hints = _type_hints(type(self))
         for raw_key, value in values.items():
+            if not isinstance(raw_key, str):
+                raise ConfigError(f"A setting's name is text, not {raw_key!r}.")
             key, _, rest = raw_key.replace("-", "_").partition(".")
             if key not in hints:
                 raise ConfigError(f"Unknown setting {raw_key!r}.{did_you_mean(key, hints)}")
@@ -112,6 +115,8 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return True, value
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()
     if origin in (Union, types.UnionType):
         exact = [a for a in arguments if isinstance(a, type) and type(value) is a]
         for argument in exact + list(arguments):
@@ -337,8 +342,12 @@ class Config(Settings):
                 raise ConfigError(f"{name} must be at least {low}, not {value!r}.")
         if not 0.0 <= self.gamma <= 1.0:
             raise ConfigError(f"gamma must lie in [0, 1], not {self.gamma!r}.")
-        if not self.lr > 0:
+        if not 0 < self.lr < math.inf:
             raise ConfigError(f"lr must be above 0, not {self.lr!r}.")
+        if not math.isfinite(self.reward_scale):
+            raise ConfigError(f"reward_scale must be a finite number, not {self.reward_scale!r}.")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
+            raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
         if self.num_learners > 1:
             raise ConfigError(
                 f"num_learners is 0 (in this process) or 1 (an actor of its own), not {self.num_learners!r}."
@@ -351,5 +360,5 @@ _MINIMUM: dict[str, float] = {
     "num_workers": 0, "num_envs_per_worker": 1, "num_learners": 0, "num_gpus": 0, "num_cpus_per_worker": 0, "num_threads": 0,
     "fragment_length": 1, "batch_size": 1, "frame_stack": 1, "action_repeat": 1, "time_limit": 1, "observation_noise": 0,
     "action_noise": 0, "evaluation_interval": 0, "evaluation_num_episodes": 1, "worker_timeout_s": 1e-3, "max_restarts": 0,
-    "reward_clip": 0,
+    "reward_clip": 0, "seed": 0,
 }  # fmt: skip

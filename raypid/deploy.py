@@ -12,7 +12,7 @@ import numpy as np
 
 from raypid.envs import EnvSpec, spaces
 from raypid.errors import UserError
-from raypid.nn.policy import DeployedPolicy, load_policy, read_policy_weights
+from raypid.nn.policy import DeployedPolicy, as_tree, load_policy, read_policy_weights
 from raypid.roles.evaluator import Evaluator
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
@@ -126,7 +126,7 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
             if frame is None:
                 return [], 1
             frames.append(frame)
-            step = vector.step(policy.act(obs, explore=explore))
+            step = vector.step(as_tree(policy.act(obs, explore=explore)))
             obs = step.obs
             if (step.terminated | step.truncated).any():
                 break

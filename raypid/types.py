@@ -79,7 +79,7 @@ class Trajectory:
     """[T, B] bool."""
     final: Final | None = None
     behaviour: dict[str, Array] = field(default_factory=dict)
-    """What the acting policy said: log_prob [T, B], value [T+1, B]."""
+    """What the acting policy said: log_prob [T, B], value [T+1, B], and final_value [K] where there is a `final`."""
     state: Tree | None = None
     """Frame-stack (and recurrent) state at row 0, [B, *]."""
     version: int = 0
@@ -121,6 +121,10 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
     def columns(name: str) -> Any:
         return tree_concat([getattr(p, name) for p in parts], axis=1)
 
+    rows = [k for k in parts[0].behaviour if k != "final_value"]
+    behaviour = {k: np.concatenate([p.behaviour[k] for p in parts], 1) for k in rows}
+    if any("final_value" in p.behaviour for p in parts):
+        behaviour["final_value"] = np.concatenate([p.behaviour["final_value"] for p in parts if p.final is not None])
     return Trajectory(
         obs=columns("obs"),
         first=columns("first"),
@@ -130,7 +134,7 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
         truncated=columns("truncated"),
         valid=columns("valid"),
         final=final,
-        behaviour={k: np.concatenate([p.behaviour[k] for p in parts], 1) for k in parts[0].behaviour},
+        behaviour=behaviour,
         state=None if parts[0].state is None else tree_concat([p.state for p in parts]),
         version=min(p.version for p in parts),
     )

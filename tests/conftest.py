@@ -23,6 +23,13 @@ sys.path.insert(0, CHAOS)
 os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PYTHONPATH")) if p)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray swallows what a signal handler raises while it waits, so a test that hangs in Ray ends by a thread's hand."""
+    for item in items:
+        if any(name in getattr(item, "fixturenames", ()) for name in ("ray_session", "request")):
+            item.add_marker(pytest.mark.timeout(method="thread"))
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[Any]:
     """One Ray of 8 logical CPUs for all tests in this process; agents join it and leave it running."""

@@ -17,7 +17,7 @@ from raypid.runtime.resources import ResourceError
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 STATE = {"normalize_observations": True, "normalize_rewards": True, "observation_noise": 0.01}
-CLOCKS = ("time", "timing/", "env_steps_per_s")
+CLOCKS = ("time_", "timing/", "env_steps_per_s")
 
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,9 @@ def test_every_method_of_the_roles(backend: str, request: pytest.FixtureRequest)
     if backend == "ray":
         request.getfixturevalue("ray_session")
     learners = int(backend == "ray")
-    with Agent("PPO", {**SMALL, **STATE}, env="CartPole-v1", num_workers=2, backend=backend, num_learners=learners) as a:
+    with Agent(
+        "PPO", {**SMALL, **STATE}, env="CartPole-v1", num_workers=2, backend=backend, num_learners=learners
+    ) as a:
         get, workers, learner = a.backend.get, a.context.workers, a.context.learner
         weights = get(learner.submit("weights"))
         (report, data), (report1, data1) = workers.call_all("collect", a.backend.put(weights), num_returns=2)
@@ -135,7 +137,7 @@ def test_an_environment_registered_in_this_process_alone_reaches_workers(ray_ses
     raypid.register_env("MyLocal", Local)
     try:
         for env in ("Local-v0", "MyLocal", Local, lambda: Local()):
-            with raypid.A2C(SMALL, env=env, num_workers=1) as agent:
+            with raypid.A2C(config=SMALL, env=env, num_workers=1) as agent:
                 assert agent.train()["episode_len_mean"] == 10
     finally:
         del gymnasium.registry["Local-v0"]
@@ -157,11 +159,11 @@ def test_a_bad_environment_is_the_same_error_everywhere(
     ray_session: Any, backend: str, mode: str, words: list[str]
 ) -> None:
     config = {**SMALL, "env": "fragile:Fragile", "num_workers": 2, "backend": backend}
-    with Agent("PPO", config, env_config={"mode": mode, "worker": 1}) as agent:
-        with pytest.raises(EnvError) as error:
+    with pytest.raises(EnvError) as error:
+        with Agent("PPO", config, env_config={"mode": mode, "worker": 1}) as agent:
             agent.train()
-        assert type(error.value).__name__ == "EnvError"
-        assert all(word in str(error.value) for word in words), str(error.value)
+    assert type(error.value) is EnvError
+    assert all(word in str(error.value) for word in words), str(error.value)
     assert ray_session.is_initialized()
 
 
@@ -175,7 +177,7 @@ def test_more_workers_than_the_joined_ray_has(ray_session: Any) -> None:
 
 
 def test_a_closed_agent_says_so(tmp_path: Path) -> None:
-    agent = raypid.PPO(SMALL, env="CartPole-v1")
+    agent = raypid.PPO(config=SMALL, env="CartPole-v1")
     agent.close()
     agent.close()
     for call in (agent.train, agent.eval, agent.save, lambda: agent.restore(tmp_path)):
@@ -195,7 +197,7 @@ def test_settings_are_checked() -> None:
 
 
 def test_train_for_so_many_steps() -> None:
-    with raypid.PPO(SMALL, env="CartPole-v1") as agent:
+    with raypid.PPO(config=SMALL, env="CartPole-v1") as agent:
         result = agent.train(num_train_steps=300)
         assert 300 <= result["timesteps_total"] < 300 + 4 * 32
         assert agent.train(num_train_steps=1)["training_iteration"] == result["training_iteration"] + 1
@@ -225,19 +227,19 @@ def test_exact_resume(run: str, env: str, more: dict[str, Any], tmp_path: Path, 
             # and once more, from a checkpoint of the resumed run
             again = resumed.save(tmp_path / "again")
             expected = history(resumed, 1)
-            with Agent.from_checkpoint(again) as third:
-                assert_equal(expected, history(third, 1))
+    with Agent.from_checkpoint(again) as third:
+        assert_equal(expected, history(third, 1))
 
 
 def test_a_save_without_exact_resume_changes_nothing(tmp_path: Path) -> None:
-    with raypid.PPO(SMALL, env="CartPole-v1") as a, raypid.PPO(SMALL, env="CartPole-v1") as b:
+    with raypid.PPO(config=SMALL, env="CartPole-v1") as a, raypid.PPO(config=SMALL, env="CartPole-v1") as b:
         assert_equal(history(a, 1), history(b, 1))
         a.save(tmp_path)
         assert_equal(history(a, 2), history(b, 2))
 
 
 def test_restore_with_any_number_of_workers(ray_session: Any, tmp_path: Path) -> None:
-    with raypid.PPO({**SMALL, **STATE}, env="CartPole-v1", num_workers=2) as agent:
+    with raypid.PPO(config={**SMALL, **STATE}, env="CartPole-v1", num_workers=2) as agent:
         before = history(agent, 2)[-1]
         path = agent.save(tmp_path)
         weights = agent.get_weights()
@@ -252,7 +254,7 @@ def test_restore_with_any_number_of_workers(ray_session: Any, tmp_path: Path) ->
 
 
 def test_a_new_setting_wins_over_the_saved_one(tmp_path: Path) -> None:
-    with raypid.PPO(SMALL, env="CartPole-v1", lr=3e-4, gamma=0.9) as agent:
+    with raypid.PPO(config=SMALL, env="CartPole-v1", lr=3e-4, gamma=0.9) as agent:
         agent.train()
         path = agent.save(tmp_path)
     with Agent.from_checkpoint(path, lr=1e-5) as resumed:
@@ -263,7 +265,7 @@ def test_a_new_setting_wins_over_the_saved_one(tmp_path: Path) -> None:
 
 
 def test_restore_into_a_used_agent_leaves_nothing_of_before(tmp_path: Path) -> None:
-    with raypid.PPO(SMALL, env="CartPole-v1", exact_resume=True) as agent:
+    with raypid.PPO(config=SMALL, env="CartPole-v1", exact_resume=True) as agent:
         history(agent, 2)
         path = agent.save(tmp_path)
         expected = history(agent, 2)
@@ -272,11 +274,11 @@ def test_restore_into_a_used_agent_leaves_nothing_of_before(tmp_path: Path) -> N
 
 
 def test_a_checkpoint_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with raypid.PPO(SMALL, env="CartPole-v1") as agent:
+    with raypid.PPO(config=SMALL, env="CartPole-v1") as agent:
         path = agent.save(tmp_path)
-    with raypid.A2C(SMALL, env="CartPole-v1") as other, pytest.raises(ConfigError, match="PPO.*A2C"):
+    with raypid.A2C(config=SMALL, env="CartPole-v1") as other, pytest.raises(ConfigError, match="PPO.*A2C"):
         other.restore(path)
-    with raypid.PPO(SMALL, env="Acrobot-v1") as other:
+    with raypid.PPO(config=SMALL, env="Acrobot-v1") as other:
         before = other.get_weights().flat
         with pytest.raises(ConfigError, match="network"):
             other.restore(path)
@@ -284,16 +286,16 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_init_from_takes_weights_alone(tmp_path: Path) -> None:
-    with raypid.PPO({**SMALL, **STATE}, env="CartPole-v1") as agent:
+    with raypid.PPO(config={**SMALL, **STATE}, env="CartPole-v1") as agent:
         history(agent, 2)
         path, weights = agent.save(tmp_path), agent.get_weights()
-    with raypid.A2C({**SMALL, **STATE}, env="CartPole-v1", init_from=str(path)) as other:
+    with raypid.A2C(config={**SMALL, **STATE}, env="CartPole-v1", init_from=str(path)) as other:
         np.testing.assert_array_equal(other.get_weights().flat, weights.flat)
         assert other.train()["training_iteration"] == 1
 
 
 def test_the_saved_policy_acts_as_the_agent_does(tmp_path: Path) -> None:
-    with raypid.PPO({**SMALL, **STATE}, env="CartPole-v1") as agent:
+    with raypid.PPO(config={**SMALL, **STATE}, env="CartPole-v1") as agent:
         agent.train()
         path = agent.save(tmp_path)
         trained = agent.eval(8, seed=11)

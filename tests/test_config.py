@@ -55,8 +55,10 @@ def test_values_that_fit(key: str, given: Any, held: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "given", "wants"),
     [
-        ("lr", "fast", "a number"), ("lr", True, "a number"), ("lr", None, "a number"), ("num_workers", 1.5, "a whole number"), ("num_workers", "two", "a whole number"),
-        ("num_workers", True, "a whole number"), ("num_workers", float("inf"), "a whole number"), ("num_workers", [1], "a whole number"), ("fit", 1, "true or false"),
+        ("lr", "fast", "a number"), ("lr", True, "a number"), ("lr", None, "a number"), ("num_workers", 1.5, "a whole number"),
+        ("num_workers", "two", "a whole number"),
+        ("num_workers", True, "a whole number"), ("num_workers", float("inf"), "a whole number"), ("num_workers", [1], "a whole number"),
+        ("fit", 1, "true or false"),
         ("fit", "yes", "true or false"), ("kernel", "jax", "one of 'auto', 'numpy', 'torch'"), ("env_config", [1], "a mapping"),
         ("seed", "x", "a whole number or null"), ("address", 3, "text or null"), ("model", 5, "a mapping such as {'network': 'auto'}"),
         ("model", {"hidden": 64}, "a list, each a whole number"), ("model", {"hidden": [64, "a"]}, "a list, each a whole number"),

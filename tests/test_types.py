@@ -80,9 +80,6 @@ def test_concat_keeps_the_order_of_streams() -> None:
 CASES = [([(0, 1), (1, 0)], [(1, 0)]), ([(0, 1)], []), ([], [(0, 0), (1, 1)])]
 
 
-@pytest.mark.xfail(
-    raises=(KeyError, ValueError), reason="concat_trajectories treats final_value [K] as a column [T, B]"
-)
 @pytest.mark.parametrize(("a", "b"), CASES)
 def test_concat_moves_final_observations_along(a: Any, b: Any) -> None:
     joined = concat_trajectories([part(1, 2, a), part(2, 3, b)])

@@ -91,6 +91,10 @@ class ActorCritic(Algorithm):
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
+        if any(leaf.kind == "deterministic" for leaf in spec.actions):
+            raise ConfigError(
+                "model.distribution deterministic gives no probabilities to learn from; use auto or squashed_gaussian."
+            )
         self.pipeline = Pipeline(spec.pipeline)
         self.moments = ObservationMoments(self.pipeline.normalized_size) if spec.pipeline.normalize else None
         self.return_scaler = ReturnScaler(config.gamma) if config.normalize_rewards else None
@@ -370,7 +374,9 @@ def _device(config: Any) -> str:
 
     device = ("cuda" if config.num_gpus > 0 else "cpu") if config.device == "auto" else str(config.device)
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device {device}: torch {torch.__version__} sees no GPU here. Set device cpu and num_gpus 0.")
+        raise ConfigError(
+            f"device {device}: torch {torch.__version__} sees no GPU here. Set device cpu and num_gpus 0."
+        )
     return device
 
 

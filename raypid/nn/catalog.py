@@ -122,6 +122,10 @@ def build_spec(
     """
     named = list(space_leaves(observation_space))
     mask = dict(named).get("action_mask")
+    if mask is None and any(path.startswith("action_mask/") for path, _ in named):
+        raise ConfigError(
+            "action_mask must be one array, with an element for each choice of the actions in their order."
+        )
     leaves = tuple(observation_leaf(path, space) for path, space in named if path != "action_mask")
     if not leaves:
         raise ConfigError("The observation holds nothing but the action mask.")
@@ -157,7 +161,16 @@ def build_spec(
         shared=model.shared,
         log_std_init=model.log_std_init,
         custom=dict(model.custom),
+        target=_target(network),
     )
+
+
+def _target(network: str) -> str:
+    """Where a registered class can be imported from; empty for our own and for classes of a script."""
+    if network in ("mlp", "cnn", "resnet"):
+        return ""
+    cls = NETWORKS.get(network)
+    return "" if cls.__module__ == "__main__" else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _flat(leaf: Leaf) -> Leaf:

@@ -16,7 +16,7 @@ from raypid.errors import UserError
 from raypid.nn.pipeline import Inputs
 from raypid.nn.small import initial_mlp
 from raypid.nn.spec import NetworkSpec
-from raypid.registry import NETWORKS
+from raypid.registry import NETWORKS, import_string
 from raypid.types import Array, flat_views
 
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
@@ -165,7 +165,7 @@ class CustomNetwork(nn.Module):
         super().__init__()
         self.spec = spec
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
-        cls = NETWORKS.get(spec.network)
+        cls = import_string(spec.target) if spec.target and spec.network not in NETWORKS else NETWORKS.get(spec.network)
         self.module = _construct(cls, spec)
         self.heads: TwinMLP | None = None
         out = self._call(_example_inputs(spec))
@@ -213,6 +213,12 @@ def _construct(cls: Any, spec: NetworkSpec) -> nn.Module:
         raise UserError(f"Network {spec.network!r} must be a torch.nn.Module class, not {cls!r}.")
     parameters = inspect.signature(cls).parameters
     module = cls(spec, **spec.custom) if "spec" in parameters else cls(**spec.custom)
+    buffers = [name for name, _ in module.named_buffers()]
+    if buffers:
+        raise UserError(
+            f"Network {spec.network!r} keeps statistics outside its parameters ({', '.join(buffers[:3])}), which do not "
+            "travel with the weights. Use LayerNorm or GroupNorm in place of BatchNorm."
+        )
     return module
 
 

@@ -170,7 +170,7 @@ class DeployedPolicy:
         Raises:
             ValueError: the observation does not have the shape that the policy was trained with.
         """
-        tree = _as_tree(obs)
+        tree = as_tree(obs)
         single = self._is_single(tree)
         batch = tree_map(lambda x: x[None], tree) if single else tree
         num = len(next(leaf for _, leaf in tree_leaves(batch)))
@@ -179,7 +179,7 @@ class DeployedPolicy:
         action, self._state, _ = self.policy.act(batch, self._state, self._first, self.rng, explore=explore)
         self._first = np.zeros(num, bool)
         env_action = self.policy.to_env(action)
-        return tree_map(_scalar, env_action) if single else env_action
+        return _with_tuples(tree_map(_scalar, env_action) if single else env_action)
 
     def _is_single(self, tree: Any) -> bool:
         leaves = dict(tree_leaves(tree))
@@ -200,11 +200,19 @@ def _scalar(x: Array) -> Any:
     return x[0].item() if x[0].ndim == 0 else x[0]
 
 
-def _as_tree(obs: Any) -> Any:
+def _with_tuples(action: Any) -> Any:
+    """Members "0", "1", ... as the tuple that they stand for."""
+    if not isinstance(action, Mapping):
+        return action
+    parts = {key: _with_tuples(part) for key, part in action.items()}
+    return tuple(parts.values()) if list(parts) == [str(i) for i in range(len(parts))] else parts
+
+
+def as_tree(obs: Any) -> Any:
     if isinstance(obs, Mapping):
-        return {k: _as_tree(v) for k, v in obs.items()}
+        return {k: as_tree(v) for k, v in obs.items()}
     if isinstance(obs, tuple):
-        return {str(i): _as_tree(v) for i, v in enumerate(obs)}
+        return {str(i): as_tree(v) for i, v in enumerate(obs)}
     return np.asarray(obs)
 
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from raypid.envs import make_vector, stream_seeds
+from raypid.errors import UserError
 from raypid.nn.policy import ActorCriticPolicy
 from raypid.registry import NETWORKS
 from raypid.roles.rollout import RolloutSpec
 from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
+MAX_EPISODE_STEPS = 200_000
 EVALUATION_INDEX = 1_000_000
 """Worker index of evaluation environments: their seeds are no training seeds."""
 
@@ -51,8 +53,8 @@ def ci95(values: Array) -> float:
     if n < 2:
         return float("nan")
     z, v = NormalDist().inv_cdf(0.975), n - 1
-    if v < 3:
-        t = (12.706, 4.303)[v - 1]
+    if v < 4:
+        t = (12.706, 4.303, 3.182)[v - 1]
     else:
         t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
         t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
@@ -91,6 +93,10 @@ class Evaluator:
         done: list[list[tuple[float, int]]] = [[] for _ in range(num_streams)]
         crashes = 0
         while (quota > 0).any():
+            if length.max() > MAX_EPISODE_STEPS:
+                raise UserError(
+                    f"An evaluation episode of {self.spec.env.env} did not end within {MAX_EPISODE_STEPS:,} steps: set time_limit."
+                )
             action, state, _ = self.policy.act(obs, state, first, rng, explore=explore)
             step = self.env.step(self.policy.to_env(action))
             obs, first = step.obs, step.first

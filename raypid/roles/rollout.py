@@ -98,6 +98,8 @@ class Rollout:
             env_s += clock() - acted
             inference_s += acted - before
             self.obs, self.first = self._noisy(step.obs), step.first
+            if step.final is not None:
+                step.final = (step.final[0], self._noisy(step.final[1]))
             actions.append(action)
             behaviours.append(behaviour)
             steps.append(step)
