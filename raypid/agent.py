@@ -20,6 +20,8 @@ from raypid.types import Weights
 
 EPISODE_WINDOW = 100
 """Training episodes behind episode_reward_mean."""
+CONFIRM_EPISODES = 50
+_CONFIRM_SEED = 500_000_000
 _LOOPS = {"sync": loops.sync}
 
 
@@ -66,6 +68,8 @@ class Agent:
         self.last_evaluation: Evaluation | None = None
         self.auto_evaluate = False
         """Without an evaluation_interval, evaluate whenever that takes less than a tenth of the time."""
+        self.evaluation_goal: float | None = None
+        """A training evaluation that reaches this mean is repeated with CONFIRM_EPISODES; those numbers replace it."""
         self._evaluated_at = time.perf_counter()
         self._crashes = 0
         self._closed = False
@@ -110,6 +114,9 @@ class Agent:
         before = time.perf_counter()
         if self._evaluation_is_due(turn):
             evaluation = self.eval()
+            if self.evaluation_goal is not None and evaluation["episode_reward_mean"] >= self.evaluation_goal:
+                seed = self.config.seed + self.iteration + _CONFIRM_SEED
+                evaluation = self.eval(CONFIRM_EPISODES, seed=seed)
             self._evaluated_at = time.perf_counter()
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
@@ -162,7 +169,7 @@ class Agent:
         }
         episodes = [r.episode_metrics for r in turn.reports]
         for name in sorted({n for metrics in episodes for n in metrics}):
-            result[name] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
+            result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
         return result
 
     def _write_crashes(self, crashes: list[str], worker_index: int) -> None:
@@ -216,15 +223,15 @@ class Agent:
         weights: Weights = self.backend.get(self.context.learner.submit("weights"))
         return weights
 
-    def write_policy(self, folder: Path, weights: Weights | None = None) -> None:
-        """Write the current policy (or the one of `weights`) as a folder for `load_policy`."""
+    def write_policy(self, folder: Path, weights: Weights | None = None, score: float | None = None) -> None:
+        """Write the current policy (or the one of `weights`, with its score) as a folder for `load_policy`."""
         weights = weights if weights is not None else self.get_weights()
         c = self.config
         env = {
             "env": entry_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
             "action_repeat": c.action_repeat, "atari": c.atari,
         }  # fmt: skip
-        info = {"algorithm": self.run, "env": env, "timesteps_total": self.context.timesteps}
+        info = {"algorithm": self.run, "env": env, "timesteps_total": self.context.timesteps, "score": score}
         save_policy(folder, self.network, weights, info)
 
     def _counters(self) -> dict[str, Any]:
@@ -268,7 +275,8 @@ class Agent:
         """The agent that wrote a checkpoint, with its settings; those given here win over them."""
         folder = checkpoint.find(Path(path))
         _, manifest = checkpoint.load_checkpoint(folder)
-        agent = cls(manifest["algorithm"], {**manifest["config"], **(config or {}), **settings}, out=out)
+        saved = {**manifest["config"], "init_from": None}  # that was where it began
+        agent = cls(manifest["algorithm"], {**saved, **(config or {}), **settings}, out=out)
         agent.restore(folder)
         return agent
 
@@ -276,6 +284,7 @@ class Agent:
         """The settings as JSON: classes and functions by their "module:name"."""
         plain = self.config.to_dict()
         plain["env"] = entry_name(plain["env"])
+        plain["init_from"] = None if plain["init_from"] is None else str(plain["init_from"])
         plain["callbacks"] = None if plain["callbacks"] is None else entry_name(plain["callbacks"])
         return plain
 

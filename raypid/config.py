@@ -14,7 +14,7 @@ import math
 import re
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -51,7 +51,7 @@ class Settings:
                 raise ConfigError(f"A setting's name is text, not {raw_key!r}.")
             key, _, rest = raw_key.replace("-", "_").partition(".")
             if key not in hints:
-                raise ConfigError(f"Unknown setting {raw_key!r}.{did_you_mean(key, hints)}")
+                raise ConfigError(f"Unknown setting {raw_key!r}.{_elsewhere(key, hints)}")
             current = getattr(changed, key)
             if isinstance(current, Settings):
                 if rest:
@@ -81,6 +81,24 @@ class Settings:
                 value = value.to_dict()
             plain[f.name] = list(value) if isinstance(value, tuple) else copy.copy(value)
         return plain
+
+
+ELSEWHERE = {
+    "learning_rate": "lr", "n_envs": "num_envs_per_worker", "num_envs": "num_envs_per_worker", "discount": "gamma",
+    "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
+    "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "train_batch_size": "batch_size", "n_epochs": "num_epochs",
+    "num_sgd_iter": "num_epochs", "update_epochs": "num_epochs", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
+    "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip", "lambda": "gae_lambda", "lambda_": "gae_lambda",
+    "policy": "model", "net_arch": "model", "num_env_runners": "num_workers",
+}  # fmt: skip
+"""What other libraries call our settings."""
+
+
+def _elsewhere(key: str, known: Iterable[str]) -> str:
+    """How an error about an unknown setting ends."""
+    if ELSEWHERE.get(key, "") in known:
+        return f" Here it is called {ELSEWHERE[key]!r}."
+    return did_you_mean(key, known)
 
 
 def _example(settings: Settings) -> str:
@@ -266,7 +284,7 @@ class Config(Settings):
     num_learners: int = 0
     """0: the learner lives in this process; 1: in an actor of its own (for ray:// and GPU nodes)."""
     num_cpus: float | None = None
-    """CPUs to start Ray with (default: all)."""
+    """CPUs to start Ray with; none: all."""
     num_gpus: float = 0
     """GPUs of the learner; 0 learns on the CPU."""
     num_cpus_per_worker: float = 1
@@ -286,7 +304,7 @@ class Config(Settings):
     kernel: Literal["auto", "numpy", "torch"] = "auto"
     """How small fully connected networks learn: a hand-written NumPy kernel or torch autograd; auto takes the faster."""
     num_threads: int = 0
-    """Threads of the learner; 0: all cores of this process."""
+    """Threads of the learner; 0: all cores for convolutions and layers of 256 and more, else one, which is faster then."""
     fragment_length: int = 128
     """Rows that one call collects from each environment."""
     batch_size: int = 256
@@ -321,12 +339,12 @@ class Config(Settings):
     """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation."""
-    init_from: str | None = None
+    init_from: str | Path | None = None
     """Checkpoint, run folder or policy folder whose weights training starts from."""
     exact_resume: bool = False
     """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit."""
     worker_timeout_s: float = 300.0
-    """Seconds that one call of a worker may take before it is killed and replaced."""
+    """Seconds that one call of a worker on Ray may take before it is killed and replaced."""
     max_restarts: int = 10
     """Replaced workers, and rebuilt environments of one worker, after which the run stops with the first traceback."""
 

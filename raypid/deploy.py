@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,8 @@ def record_video(
         UserError: imageio is not installed, an ending that is no film, or nothing to film.
     """
     check_video(out)
+    for kind in ("VIDEO", "AUDIO"):  # pictures are taken without a screen; SDL complains where there is none
+        os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
     import imageio.v2 as imageio
 
     _, _, info = read_policy_weights(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -17,18 +18,19 @@ from typing import Any, Protocol
 from raypid import checkpoint
 from raypid.agent import Agent
 from raypid.assembly import entry_name
+from raypid.checkpoint import CheckpointError
 from raypid.config import ConfigError
 from raypid.logger import RunLogger
+from raypid.nn.policy import read_policy_weights
 from raypid.registry import did_you_mean
 
-CONFIRM_EPISODES = 50
-"""A stop on evaluation/episode_reward_mean counts once a second evaluation of this many episodes holds it."""
 MIN_EPISODES = 20
 """Training episodes that a stop on episode_reward_* needs."""
 SAVE_SECONDS = 60.0
+_EVALUATION = "evaluation/episode_reward_mean"
 _STOP_KEYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_total_s", "learner_updates_total", "episode_reward_mean",
-    "episode_reward_min", "episode_reward_max", "episode_len_mean", "evaluation/episode_reward_mean",
+    "episode_reward_min", "episode_reward_max", "episode_len_mean", _EVALUATION,
 )  # fmt: skip
 _RUN_FILES = ("params.json", "result.json", "checkpoints")
 
@@ -78,7 +80,7 @@ def check_stop(stop: Mapping[str, Any]) -> dict[str, float]:
             raise ConfigError(
                 f"Unknown stop criterion {key!r}.{did_you_mean(key, _STOP_KEYS)} A callback's metric x is custom/x."
             )
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ConfigError(f"The stop criterion {key!r} takes a number, not {value!r}.")
         checked[key] = float(value)
     return checked
@@ -130,11 +132,11 @@ class Run:
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
         agent, resumed = self.agent, self.agent.iteration
+        agent.evaluation_goal = self.stop.get(_EVALUATION)
         agent.auto_evaluate = agent.config.evaluation_interval is None
         agent.context.workers.folder = self.folder
-        best = checkpoint.best(self.folder / "checkpoints") if resumed else None
-        if best is not None:
-            self.best_score = checkpoint.read_manifest(best)["score"]
+        if resumed:
+            self.best_score = self._saved_score()
         logger = RunLogger(self.folder, resume_iteration=resumed or None)
         logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         progress = self.progress
@@ -147,7 +149,6 @@ class Run:
             with self._interruptible():
                 while not reason:
                     result = agent.train()
-                    self._confirm(result)
                     self._remember_best(result)
                     logger.log(result)
                     progress.update(result)
@@ -172,22 +173,13 @@ class Run:
         with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
 
-    # -- turns -----------------------------------------------------------------------------------------------------
+    def _saved_score(self) -> float | None:
+        """What the policy/ of a resumed run reached in evaluation."""
+        with contextlib.suppress(CheckpointError):
+            return read_policy_weights(self.folder / "policy")[2].get("score")
+        return None
 
-    def _confirm(self, result: dict[str, Any]) -> None:
-        """An evaluation that reaches the stop is repeated with more episodes; those numbers replace it."""
-        key = "evaluation/episode_reward_mean"
-        if key not in self.stop or not result.get(key, float("-inf")) >= self.stop[key]:
-            return
-        start = time.perf_counter()
-        agent = self.agent
-        summary = agent.eval(CONFIRM_EPISODES, seed=agent.config.seed + agent.iteration + 500_000_000)
-        seconds = time.perf_counter() - start
-        agent.time_total_s += seconds
-        result |= {f"evaluation/{k}": v for k, v in summary.items()}
-        result["time_total_s"] = agent.time_total_s
-        for name in ("timing/evaluation", "time_this_iter_s"):
-            result[name] += seconds
+    # -- turns -----------------------------------------------------------------------------------------------------
 
     def _remember_best(self, result: dict[str, Any]) -> None:
         score = result.get("evaluation/episode_reward_mean")
@@ -199,7 +191,7 @@ class Run:
         if self._interrupts:
             return "interrupted"
         for key, target in self.stop.items():
-            value = result.get(key.removeprefix("custom/"))
+            value = result.get(key)
             if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
                 continue
             if value is not None and value >= target:
@@ -215,7 +207,7 @@ class Run:
         agent, parent = self.agent, self.folder / "checkpoints"
         path = agent.save(parent, score=result.get("evaluation/episode_reward_mean"))
         if self.best_weights is not None:
-            agent.write_policy(self.folder / "policy", self.best_weights)
+            agent.write_policy(self.folder / "policy", self.best_weights, self.best_score)
         elif self.best_score is None:
             agent.write_policy(self.folder / "policy")
         checkpoint.prune(parent, self.options.keep_checkpoints)

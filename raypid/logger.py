@@ -336,5 +336,5 @@ def _explain(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        advice = "Free some space, then resume." if error.errno in (ENOSPC, EDQUOT) else "Is the folder writable?"
+        advice = "Free some space and try again." if error.errno in (ENOSPC, EDQUOT) else "Is the folder writable?"
         raise RuntimeError(f"cannot write {path}: {reason}. {advice}") from error

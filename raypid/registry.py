@@ -56,7 +56,8 @@ class Registry:
         self._entries[name] = entry
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        """Whether `get` may find it: a name, or the "module:attribute" of something that needs none."""
+        return name in self._entries or ":" in str(name)
 
     def names(self) -> list[str]:
         return sorted(self._entries)
@@ -70,6 +71,8 @@ class Registry:
         Raises:
             UserError: unknown name, with the nearest known ones.
         """
+        if name not in self._entries and ":" in name:
+            return import_string(name)
         if name not in self._entries:
             raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}")
         entry = self._entries[name]

@@ -1,4 +1,4 @@
-"""Imports point one way (DESIGN, "Layout"), heavy packages are imported only where they are needed."""
+"""Imports point one way (docs/architecture.md), heavy packages are imported only where they are needed."""
 
 from __future__ import annotations
 

@@ -71,6 +71,13 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> None:
 
     if not argument.startswith("-"):
         raise UserError(f"Unexpected argument {argument!r}. `{parser.prog} --help` shows the options.")
+    from raypid.config import ELSEWHERE
+
+    known = ELSEWHERE.get(argument.partition("=")[0].removeprefix("--").replace("-", "_"))
+    if known is not None:
+        raise UserError(
+            f"Unknown option {argument.partition('=')[0]!r}. Here it is called --{known.replace('_', '-')}."
+        )
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     near = suggest(argument.partition("=")[0], flags)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"`{parser.prog} --help` shows the options."

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raypid.config import Config, ConfigError, ModelConfig, Settings, field_docs, load_file, parse_value
+from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 
 _SETTING = "setting:"
@@ -25,7 +27,7 @@ def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
     )
     parser.set_defaults(main=main)
     add = parser.add_argument
-    add("--run", metavar="NAME", help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+    add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     add(
         "--stop",
         metavar="JSON",
@@ -50,20 +52,20 @@ def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
     add("--overwrite", action="store_true", help="replace the run that --out holds")
     add(
         "--checkpoint-interval",
-        type=int,
+        type=partial(_at_least, 0),
         default=0,
         metavar="N",
         help="iterations between checkpoints (default: one a minute)",
     )
     add(
         "--keep-checkpoints",
-        type=int,
+        type=partial(_at_least, 1),
         default=3,
         metavar="N",
         help="newest checkpoints that stay, besides the best (default: 3)",
     )
     add("--quiet", action="store_true", help="print errors only")
-    name = _value_of("--run", argv)
+    name = _value_of("--run", argv) or _algorithm_in(_value_of("--resume", argv))
     known = name is not None and name in ALGORITHMS and argv[:1] == ["train"]
     cls = ALGORITHMS.get(str(name)).Config if known else Config
     _add_settings(
@@ -71,6 +73,30 @@ def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
         cls(),
         "",
     )
+
+
+def _algorithm_in(folder: str | None) -> str | None:
+    """The algorithm of the run in a folder, so that a resumed run takes its settings as flags."""
+    if folder is None:
+        return None
+    from raypid.logger import read_params
+
+    return read_params(folder).get("run")
+
+
+def _algorithm(name: str) -> str:
+    """Checked while the options are parsed: an unknown algorithm's settings would be unknown options."""
+    try:
+        ALGORITHMS.get(name)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+    return name
+
+
+def _at_least(low: int, text: str) -> int:
+    if not text.lstrip("+-").isdigit() or int(text) < low:
+        raise argparse.ArgumentTypeError(f"takes a whole number of at least {low}, not {text!r}")
+    return int(text)
 
 
 def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
@@ -162,7 +188,7 @@ def main(options: argparse.Namespace) -> int:
         agent, stop = _resumed(out, given, stop, options)
     else:
         agent = Agent(options.run, _new_config(options, given, stop), out=out)
-        if (options.run, agent.config.env) in TUNED and not options.tuned:
+        if (options.run, agent.config.env) in TUNED and not options.tuned and not options.quiet:
             agent.notes.append(f"Tuned settings for {options.run} on {agent.config.env} are there: --tuned uses them.")
     try:
         if out is not None and options.overwrite and not resume:
@@ -195,12 +221,13 @@ def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[s
 def _resumed(
     out: Path, given: dict[str, Any], stop: dict[str, float], options: argparse.Namespace
 ) -> tuple[Any, dict[str, float]]:
+    from raypid import checkpoint
     from raypid.agent import Agent
     from raypid.logger import read_params
 
-    agent = Agent.from_checkpoint(out, given, out=out)
-    if options.run and options.run != agent.run:
-        agent.close()
-        raise ConfigError(f"{out} holds a run of {agent.run}, not of {options.run}.")
+    algorithm = checkpoint.read_manifest(checkpoint.find(out))["algorithm"]
+    if options.run and options.run != algorithm:
+        raise ConfigError(f"{out} holds a run of {algorithm}, not of {options.run}.")
     saved = read_params(out).get("stop") or {}
+    agent = Agent.from_checkpoint(out, given, out=out)
     return agent, stop or {k: float(v) for k, v in saved.items()}

@@ -1,0 +1,117 @@
+"""Workers that die or hang, and a driver that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fragile
+import pytest
+
+from raypid import checkpoint
+from raypid.agent import Agent
+from raypid.cli.panel import Quiet
+from raypid.experiment import Run, RunOptions
+from raypid.logger import read_results
+from raypid.runtime.supervisor import WorkersFailed
+
+SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}
+RAY = {**SMALL, "env": "fragile:Fragile", "num_workers": 2}
+
+
+def drive(agent: Agent, iterations: int) -> dict[str, Any]:
+    with agent:
+        return Run(agent, RunOptions(stop={"training_iteration": iterations}, plot=False), Quiet())().result
+
+
+def test_a_worker_killed_while_it_collects(ray_session: Any, tmp_path: Path) -> None:
+    agent = Agent("PPO", {**RAY, "env_config": {"sleep_s": 0.01}, "vectorizer": "sync"}, out=tmp_path)
+    victim = agent.context.workers.handles[1].actor  # type: ignore[attr-defined]
+    pid = ray_session.get(victim.__ray_call__.remote(lambda role: os.getpid()))
+    threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()  # a fragment takes 0.6 s and more
+    result = drive(agent, 2)
+    rows = read_results(tmp_path)
+    assert [row["lost/workers"] for row in rows] == [1, 1] and result["lost/timeouts"] == 0
+    # nothing is missing: both workers' shares are in each iteration; every eleventh row is a reset
+    valid = 2 * 2 * 30
+    assert all(valid * 0.85 < n <= valid for n in (rows[0]["timesteps_total"], result["timesteps_total"] / 2))
+    text = (tmp_path / "errors.txt").read_text()
+    assert "Worker 1 (fragile:Fragile) died in collect()" in text
+
+
+def test_an_environment_that_ends_its_process(ray_session: Any, tmp_path: Path) -> None:
+    config = {"mode": "exit", "worker": 0, "marker": str(tmp_path / "struck")}
+    result = drive(Agent("PPO", {**RAY, "env_config": config}, out=tmp_path / "run"), 2)
+    assert (result["lost/workers"], result["lost/env_crashes"]) == (1, 0)
+
+
+def test_an_environment_that_hangs(ray_session: Any, tmp_path: Path) -> None:
+    config = {"mode": "hang", "worker": 1, "marker": str(tmp_path / "struck")}
+    agent = Agent("PPO", {**RAY, "env_config": config, "worker_timeout_s": 5.0}, out=tmp_path / "run")
+    result = drive(agent, 2)
+    assert (result["lost/workers"], result["lost/timeouts"]) == (0, 1)
+    text = (tmp_path / "run" / "errors.txt").read_text()
+    assert "Worker 1 (fragile:Fragile) did not answer within 5 s in collect()" in text
+    hung = int((tmp_path / "struck").read_text())
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{hung}"):  # it was killed, not left to sleep
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_more_losses_than_the_budget(ray_session: Any, tmp_path: Path) -> None:
+    agent = Agent("PPO", {**RAY, "env_config": {"mode": "exit", "worker": 0}, "max_restarts": 1}, out=tmp_path)
+    with pytest.raises(WorkersFailed, match=r"Worker 0 \(fragile:Fragile\) died in collect\(\).*max_restarts allows 1"):
+        drive(agent, 2)
+    assert (tmp_path / "errors.txt").read_text().count("Worker 0 (fragile:Fragile) died") >= 2
+
+
+def test_a_replaced_worker_draws_other_numbers(ray_session: Any) -> None:
+    with Agent("PPO", RAY) as agent:
+        workers = agent.context.workers
+        before = workers.call_all("state_dict")
+        workers.replace(1, "a test", RuntimeError())
+        after = workers.call_all("state_dict")
+    assert after[0] == before[0] and after[1] not in before
+
+
+TRAIN = ("train", "--run", "PPO", "--num-envs-per-worker", 2, "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
+
+
+def test_exit_code_and_message_of_lost_workers(start: Callable[..., Any], tmp_path: Path) -> None:
+    config = json.dumps({"mode": "exit", "worker": 0})
+    more = ("--num-workers", 1, "--num-cpus-per-worker", 0.1, "--max-restarts", 0, "--out", "run", "--quiet")
+    command = start(*TRAIN, "--env", "fragile:Fragile", "--env-config", config, *more)
+    done = command.finish()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("raypid: Worker 0 (fragile:Fragile) died in collect()")
+    assert done.stderr.count("\n") == 1
+    command.assert_nothing_left()
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.ci_slow)])
+def test_a_killed_driver_resumes(num_workers: int, start: Callable[..., Any], tmp_path: Path) -> None:
+    config = json.dumps({"sleep_s": 0.001})
+    more = ("--env", "fragile:Fragile", "--env-config", config, "--vectorizer", "sync", "--evaluation-interval", 0)
+    more = (*more, "--num-workers", num_workers, "--num-cpus-per-worker", 0.1, "--checkpoint-interval", 2)
+    command = start(*TRAIN, *more, "--out", "run", "--quiet")
+    command.wait_for_results(5)
+    os.kill(command.process.pid, signal.SIGKILL)
+    assert command.finish().returncode == -signal.SIGKILL
+    command.assert_nothing_left()
+    before = command.results()
+    saved = checkpoint.read_manifest(checkpoint.latest(tmp_path / "run" / "checkpoints"))["counters"]["iteration"]
+    goal = len(before) + 3
+    resumed = start("train", "--resume", "run", "--stop", json.dumps({"training_iteration": goal}), "--quiet")
+    done = resumed.finish()
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = resumed.results()
+    assert [row["training_iteration"] for row in rows] == list(range(1, goal + 1))
+    assert rows[:saved] == before[:saved]
+    resumed.assert_nothing_left()

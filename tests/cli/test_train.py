@@ -1,0 +1,188 @@
+"""The command line, for real: processes, folders, exit codes, clean output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypid.cli import COMMANDS, main
+from raypid.cli.train import add_parser
+
+SMALL = ("--num-envs-per-worker", "2", "--fragment-length", "16", "--batch-size", "32", "--seed", "0")
+TRAIN = ("train", "--run", "PPO", "--env", "Acrobot-v1", *SMALL)
+OPTIONS = Path(__file__).parent / "options_ppo.txt"
+Raypid = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def stop(iterations: int) -> tuple[str, str]:
+    return "--stop", json.dumps({"training_iteration": iterations})
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
+
+
+def test_the_options_are_frozen() -> None:
+    """Users script against them. An option that is new or gone changes options_ppo.txt too."""
+    top = argparse.ArgumentParser()
+    add_parser(top.add_subparsers(), ["train", "--run", "PPO"])
+    parser = top._subparsers._group_actions[0].choices["train"]  # type: ignore[union-attr, index]
+    actions = parser._actions  # type: ignore[attr-defined]
+    assert sorted(flag for action in actions for flag in action.option_strings) == OPTIONS.read_text().split()
+    assert all(action.help for action in actions)
+
+
+def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    from raypid.algorithms.ppo import PPO
+
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--run", "PPO", "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    for name in PPO.Config().to_dict():
+        block = re.search(rf"\n  --{name.replace('_', '-')}[ \n](?s:.*?)(?=\n  --|\Z)", text)
+        assert block is not None, name
+        assert "default: " in " ".join(block[0].split()) or name == "model", block[0]
+    assert "--model.hidden" in text and "[64, 64]" in text
+
+
+def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+
+
+def test_a_local_run_then_resume_eval_plot(raypid: Raypid, tmp_path: Path) -> None:
+    done = raypid(*TRAIN, *stop(3), "--lr", 3e-4, "--out", "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(word in done.stdout for word in ("PPO on Acrobot-v1", "training_iteration", "raypid eval run"))
+    # the same again is refused, --overwrite starts anew
+    again = raypid(*TRAIN, *stop(2), "--out", "run")
+    assert again.returncode == 2 and "--overwrite" in again.stderr and len(results(tmp_path / "run")) == 3
+    assert raypid(*TRAIN, *stop(2), "--lr", 3e-4, "--out", "run", "--overwrite", "--quiet").returncode == 0
+    assert len(results(tmp_path / "run")) == 2
+    # go on twice; a new setting wins; both spellings of an option
+    done = raypid("train", "--resume", "run", *stop(4), "--lr", "1e-5", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert raypid("train", "--resume=run", "--num_envs_per_worker=3", *stop(5), "--quiet").returncode == 0
+    rows = results(tmp_path / "run")
+    assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["learner/lr"] for row in rows] == pytest.approx([3e-4, 3e-4, 1e-5, 1e-5, 1e-5])
+    # evaluate
+    done = raypid("eval", "run", "--episodes", 3, "--json")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 1
+    line = json.loads(done.stdout)
+    assert line["episodes"] == 3 and line["env"] == "Acrobot-v1" and line["algorithm"] == "PPO"
+    assert {"episode_reward_mean", "episode_reward_ci95", "weights_version"} <= line.keys()
+    assert json.loads(raypid("eval", "run", "--episodes", 3, "--json").stdout) == line
+    # a curve
+    done = raypid("plot", "run", "--out", "curve.svg")
+    assert done.returncode == 0 and "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+def test_a_ray_run(start: Callable[..., Any], tmp_path: Path) -> None:
+    config = {"num_workers": 2, "num_cpus_per_worker": 0.1}
+    command = start(*TRAIN, *stop(2), "--config", json.dumps(config), "--out", "run")
+    done = command.finish()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "backend ray" in done.stdout and "raylet" not in done.stdout
+    command.assert_nothing_left()
+    rows = results(tmp_path / "run")
+    assert rows[1]["timesteps_total"] > 2 * 2 * 2 * 16 * 0.9
+    assert json.loads((tmp_path / "run" / "params.json").read_text())["num_workers"] == 2
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cartpole") / "run"
+    arguments = ["--stop", '{"training_iteration": 4}', "--quiet", "--out", str(folder), "--evaluation-interval", "0"]
+    assert main(["train", "--run", "PPO", "--env", "CartPole-v1", *SMALL, *arguments]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["mp4", "gif"])
+def test_videos_play(ending: str, cartpole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    imageio = pytest.importorskip("imageio.v3")
+    film = tmp_path / "films" / f"film.{ending}"
+    assert main(["eval", str(cartpole), "--episodes", "1", "--seed", "2", "--json", "--video", str(film)]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    frames = imageio.imread(film, index=None) if ending == "gif" else list(imageio.imiter(film))
+    assert len(frames) == json.loads(out)["episode_len_mean"]  # it films the first episode that was played
+    assert frames[0].shape[0] >= 100 and frames[0].std() > 0 and (frames[0] != frames[-1]).any()
+
+
+def test_explore_differs_from_greedy(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    means = []
+    for more in ([], ["--explore"]):
+        assert main(["eval", str(cartpole), "--episodes", "20", "--json", *more]) == 0
+        means.append(json.loads(capsys.readouterr().out)["episode_reward_mean"])
+    assert means[0] != means[1]
+    assert main(["eval", str(cartpole), "--episodes", "2", "--explore"]) == 0
+    assert "sampled" in capsys.readouterr().out
+
+
+def test_init_from_and_config_file(cartpole: Path, tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text("lr: 1e-4\nmodel:\n  hidden: [64, 64]\nenv: CartPole-v1\n")
+    out = tmp_path / "run"
+    arguments = ["--config", str(tmp_path / "settings.yaml"), "--gamma", "0.9", "--init-from", str(cartpole)]
+    assert main(["train", "--run", "A2C", *SMALL, *stop(1), *arguments, "--quiet", "--out", str(out)]) == 0
+    params = json.loads((out / "params.json").read_text())
+    assert (params["lr"], params["gamma"], params["run"]) == (1e-4, 0.9, "A2C")
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    for what, word in (("envs", "CartPole-v1"), ("networks", "mlp"), ("agents", "PPO"), ("tuned", "CartPole-v1")):
+        assert main(["list", what]) == 0
+        assert word in capsys.readouterr().out
+
+
+_SCRIPT = """
+import gymnasium, numpy as np, raypid, sys
+class Mine(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed); self.t = 0; return np.zeros(2, np.float32), {}
+    def step(self, action):
+        self.t += 1; return np.zeros(2, np.float32), 1.0, False, self.t >= 7, {"success": 1.0}
+class Success(raypid.Callbacks):
+    def on_episode_end(self, info):
+        return {"success": info["success"]}
+def make(worker_index, stream_index): return Mine()
+if __name__ == "__main__":
+    num_workers = int(sys.argv[1])
+    for env in (Mine, make):
+        with raypid.PPO(env=env, num_workers=num_workers, num_cpus_per_worker=0.1, callbacks=Success, fragment_length=16) as agent:
+            result = agent.train()
+            print(agent.backend.name, result["episode_len_mean"], result["success"])
+            path = agent.save("saved")
+    raypid.load_policy(path).act(np.zeros((1, 2), np.float32))
+"""
+
+
+@pytest.mark.parametrize(("num_workers", "backend"), [(0, "local"), (1, "ray")])
+def test_environments_and_callbacks_of_a_script(
+    num_workers: int, backend: str, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(_SCRIPT)
+    command = start(num_workers, python="mine.py")
+    done = command.finish()
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{backend} 7.0 1.0\n" * 2, "")
+    command.assert_nothing_left()
+    # on the command line such an environment is not there any more, and that is said
+    assert main(["eval", str(tmp_path / "saved")]) == 2
+
+
+def test_callbacks_and_stop_by_name(raypid: Raypid, tmp_path: Path) -> None:
+    callbacks = ("--callbacks", "fragile:Metrics", "--env", "fragile:Fragile")
+    done = raypid("train", "--run", "A2C", *callbacks, *SMALL, "--stop", '{"custom/twice": 4}', "--out", "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "custom/twice reached 4" in done.stdout
+    assert [row["twice"] for row in results(tmp_path / "run")] == [2, 4]
