@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from raypid.envs import EnvSpec, spaces
+from raypid.envs import EnvSpec, spaces, stream_seeds
 from raypid.errors import UserError
 from raypid.nn.policy import DeployedPolicy, as_tree, load_policy, read_policy_weights
-from raypid.roles.evaluator import Evaluator
+from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
 from raypid.types import tree_leaves
@@ -118,10 +118,10 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
     from raypid.envs import make_vector
     from raypid.envs.render import frame_of, renderable
 
-    spec = renderable(replace(env, num_envs=1, worker_index=0))
+    spec = renderable(replace(env, num_envs=1, seed=seed, worker_index=EVALUATION_INDEX))
     vector = make_vector(spec)
     try:
-        obs = vector.reset([seed])
+        obs = vector.reset(stream_seeds(spec))  # as the evaluator's first stream
         frames: list[Any] = []
         for _ in range(MAX_VIDEO_STEPS):
             frame = frame_of(vector)

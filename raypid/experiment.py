@@ -191,7 +191,7 @@ class Run:
         if self._interrupts:
             return "interrupted"
         for key, target in self.stop.items():
-            value = result.get(key)
+            value = result.get(key, result.get(key.removeprefix("custom/")))  # on_iteration may name its entries freely
             if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
                 continue
             if value is not None and value >= target:

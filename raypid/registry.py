@@ -56,8 +56,7 @@ class Registry:
         self._entries[name] = entry
 
     def __contains__(self, name: object) -> bool:
-        """Whether `get` may find it: a name, or the "module:attribute" of something that needs none."""
-        return name in self._entries or ":" in str(name)
+        return name in self._entries
 
     def names(self) -> list[str]:
         return sorted(self._entries)
@@ -66,7 +65,7 @@ class Registry:
         return suggest(name, self._entries)
 
     def get(self, name: str) -> Any:
-        """The object behind `name`.
+        """The object behind `name`, or behind a "module:attribute" that was never registered.
 
         Raises:
             UserError: unknown name, with the nearest known ones.

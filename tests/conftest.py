@@ -102,7 +102,7 @@ class Command:
 
     def assert_nothing_left(self) -> None:
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not self.processes(), 20.0)
+            wait_until(lambda: not self.processes())
         assert self.processes() == {}
         new = (set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()) - self.shm
         assert {name for name in new if not _is_open(f"/dev/shm/{name}")} == set()

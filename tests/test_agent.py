@@ -124,7 +124,8 @@ def test_indices_and_callbacks_reach_workers(ray_session: Any) -> None:
             "A2C", SMALL, env=fragile.Fragile, num_workers=2, backend=backend, callbacks=fragile.Metrics
         ) as agent:
             result = agent.train()
-        assert (result["worker"], result["stream"], result["length"], result["twice"]) == (0.5, 1.5, 10, 2)
+        custom = (result["custom/worker"], result["custom/stream"], result["custom/length"])
+        assert (*custom, result["twice"]) == (0.5, 1.5, 10, 2)
 
 
 def test_an_environment_registered_in_this_process_alone_reaches_workers(ray_session: Any) -> None:

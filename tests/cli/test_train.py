@@ -16,7 +16,7 @@ from raypid.cli import COMMANDS, main
 from raypid.cli.train import add_parser
 
 SMALL = ("--num-envs-per-worker", "2", "--fragment-length", "16", "--batch-size", "32", "--seed", "0")
-TRAIN = ("train", "--run", "PPO", "--env", "Acrobot-v1", *SMALL)
+TRAIN = ("train", "--run", "PPO", "--env", "fragile:Fragile", *SMALL)
 OPTIONS = Path(__file__).parent / "options_ppo.txt"
 Raypid = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -62,7 +62,7 @@ def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_local_run_then_resume_eval_plot(raypid: Raypid, tmp_path: Path) -> None:
     done = raypid(*TRAIN, *stop(3), "--lr", 3e-4, "--out", "run")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(word in done.stdout for word in ("PPO on Acrobot-v1", "training_iteration", "raypid eval run"))
+    assert all(word in done.stdout for word in ("PPO on fragile:Fragile", "training_iteration", "raypid eval run"))
     # the same again is refused, --overwrite starts anew
     again = raypid(*TRAIN, *stop(2), "--out", "run")
     assert again.returncode == 2 and "--overwrite" in again.stderr and len(results(tmp_path / "run")) == 3
@@ -79,7 +79,7 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, tmp_path: Path) -> No
     done = raypid("eval", "run", "--episodes", 3, "--json")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 1
     line = json.loads(done.stdout)
-    assert line["episodes"] == 3 and line["env"] == "Acrobot-v1" and line["algorithm"] == "PPO"
+    assert line["episodes"] == 3 and line["env"] == "fragile:Fragile" and line["algorithm"] == "PPO"
     assert {"episode_reward_mean", "episode_reward_ci95", "weights_version"} <= line.keys()
     assert json.loads(raypid("eval", "run", "--episodes", 3, "--json").stdout) == line
     # a curve
@@ -115,7 +115,8 @@ def test_videos_play(ending: str, cartpole: Path, tmp_path: Path, capfd: pytest.
     out, err = capfd.readouterr()
     assert err == ""
     frames = imageio.imread(film, index=None) if ending == "gif" else list(imageio.imiter(film))
-    assert len(frames) == json.loads(out)["episode_len_mean"]  # it films the first episode that was played
+    length = json.loads(out)["episode_len_mean"]  # it films the episode that was played
+    assert len(frames) == length if ending == "mp4" else 0 < len(frames) <= length  # GIF joins equal frames
     assert frames[0].shape[0] >= 100 and frames[0].std() > 0 and (frames[0] != frames[-1]).any()
 
 
@@ -161,7 +162,7 @@ if __name__ == "__main__":
     for env in (Mine, make):
         with raypid.PPO(env=env, num_workers=num_workers, num_cpus_per_worker=0.1, callbacks=Success, fragment_length=16) as agent:
             result = agent.train()
-            print(agent.backend.name, result["episode_len_mean"], result["success"])
+            print(agent.backend.name, result["episode_len_mean"], result["custom/success"])
             path = agent.save("saved")
     raypid.load_policy(path).act(np.zeros((1, 2), np.float32))
 """

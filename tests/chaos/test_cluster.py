@@ -1,0 +1,68 @@
+"""A Ray cluster of its own, joined by address and left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RAY = str(Path(sys.executable).parent / "ray")
+TRAIN = ("train", "--run", "PPO", "--num-envs-per-worker", 2, "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """Address of a head node of 3 CPUs; its processes are known by a mark and ended one by one."""
+    from raypid.runtime.ray import ray
+
+    host = ray.util.get_node_ip_address()
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    mark = uuid.uuid4().hex
+    options = ["--num-cpus=3", "--include-dashboard=false", f"--temp-dir=/tmp/ray-{mark[:8]}", "--disable-usage-stats"]
+    node = [f"--port={port}", "--min-worker-port=0"]
+    command = [RAY, "start", "--head", "--block", *node, "--max-worker-port=0", *options]
+    environment = {**os.environ, "RAYPID_CLUSTER_MARK": mark}
+    log = (tmp_path / "head.log").open("w")
+    head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        status = [RAY, "health-check", "--address", f"{host}:{port}"]
+        for _ in range(60):
+            if subprocess.run(status, capture_output=True).returncode == 0:
+                break
+            assert head.poll() is None, (tmp_path / "head.log").read_text()
+        yield f"{host}:{port}"
+    finally:
+        head.terminate()
+        head.wait(60)
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    os.kill(int(pid), 9)
+            except OSError:
+                continue
+
+
+@pytest.mark.ci_slow
+def test_a_running_cluster_is_joined_and_left_running(cluster: str, start: Callable[..., Any]) -> None:
+    more = ("--env", "fragile:Fragile", "--address", cluster, "--stop", '{"training_iteration": 2}')
+    for folder in ("a", "b"):
+        done = start(*TRAIN, *more, "--num-workers", 2, "--out", folder).finish()
+        assert (done.returncode, done.stderr) == (0, ""), done
+    refused = start(*TRAIN, *more, "--num-workers", 4, "--out", "c").finish()
+    assert refused.returncode == 2
+    assert "4 workers of 1 CPU need 4 CPUs, the cluster has 3" in refused.stderr
+    fitted = start(*TRAIN, *more, "--num-workers", 4, "--fit", "--out", "c")
+    done = fitted.finish()
+    assert done.returncode == 0 and "num_workers=3" in done.stdout
+    assert json.loads((fitted.cwd / "c" / "params.json").read_text())["num_workers"] == 3
+    fitted.assert_nothing_left()
