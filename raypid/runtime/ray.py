@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -88,11 +90,18 @@ class RayBackend:
             options["address"] = address
         with _one_thread_in_children():
             try:
-                ray.init(**options)
+                with _ctrl_c_waits():
+                    ray.init(**options)
+            except KeyboardInterrupt:
+                ray.shutdown()
+                raise
             except (ConnectionError, ValueError, RuntimeError) as error:
                 if address is None:
                     raise
-                raise UserError(f"There is no Ray cluster at {address!r}: {str(error).splitlines()[0]}") from error
+                raise UserError(
+                    f"No Ray cluster could be joined at {address!r}: {str(error).splitlines()[0]}. "
+                    "(One that asks for a token needs RAY_AUTH_MODE=token here too.)"
+                ) from error
 
     def resources(self) -> dict[str, float]:
         """What the cluster has in all: CPU, GPU, memory, object_store_memory, ..."""
@@ -176,6 +185,28 @@ def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
         raise UserError(
             f"There is no Ray cluster at {address!r}: {error}. `ray status` on its head node shows whether it runs."
         ) from error
+
+
+@contextlib.contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Half of a Ray crashes the process at its exit, so Ctrl-C is raised once Ray is there; a second one at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

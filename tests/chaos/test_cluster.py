@@ -19,8 +19,13 @@ TRAIN = ("train", "--run", "PPO", "--num-envs-per-worker", 2, "--fragment-length
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """Address of a head node of 3 CPUs; its processes are known by a mark and ended one by one."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a head node of 3 CPUs; its processes are known by a mark and ended one by one.
+
+    It has a token of its own, made up here, so that no token or setting of the user's plays a part.
+    """
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
     from raypid.runtime.ray import ray
 
     host = ray.util.get_node_ip_address()
