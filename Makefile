@@ -36,6 +36,7 @@ test-slow: install  ## all slow tests, at most 75 minutes
 lint: install  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/make_settings.py --check
 
 types: install  ## mypy
 	$(BIN)/mypy

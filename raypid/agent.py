@@ -277,7 +277,11 @@ class Agent:
         _, manifest = checkpoint.load_checkpoint(folder)
         saved = {**manifest["config"], "init_from": None}  # that was where it began
         agent = cls(manifest["algorithm"], {**saved, **(config or {}), **settings}, out=out)
-        agent.restore(folder)
+        try:
+            agent.restore(folder)
+        except BaseException:
+            agent.close()
+            raise
         return agent
 
     def plain_config(self) -> dict[str, Any]:

@@ -25,10 +25,12 @@ from raypid.roles.evaluator import Evaluator
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import Has, Needs, limit_threads, num_cores, num_gpus, preflight
+from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.tuned import TUNED
 
+_RELEASE_SECONDS = 5.0
+_PLACE_SECONDS = 60.0
 _OWN_NETWORKS = ("mlp", "cnn", "resnet")
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker without and with torch."""
@@ -142,7 +144,12 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
         handle = backend.spawn(build)
     else:
         handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus) if c.num_learners else backend.here(build)
-    backend.get(handle.submit("weights"))  # its errors appear here
+    try:
+        backend.get(handle.submit("weights"), timeout=_PLACE_SECONDS)  # its errors appear here
+    except TimeoutError:
+        raise ResourceError(
+            f"The learner found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
+        ) from None
     return handle
 
 
@@ -171,16 +178,31 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
         return c, RayBackend(num_cpus=c.num_cpus or num_cores(), num_gpus=num_gpus()), notes
     backend = RayBackend(c.address)
     try:
-        there = backend.resources()
+        there = _free(backend, needs)
         learner_gpus = there.get("GPU", 0.0) if c.num_learners else float(num_gpus())
         has = Has(
-            cpus=there.get("CPU", 0.0), gpus=learner_gpus, memory=np.inf, shared_memory=np.inf, place="the cluster"
+            cpus=there.get("CPU", 0.0),
+            gpus=learner_gpus,
+            memory=np.inf,
+            shared_memory=np.inf,
+            place="the cluster (free now)",
         )
         changes, notes = preflight(needs, has, fit=c.fit)
     except BaseException:
         backend.shutdown()
         raise
     return c.replace(changes), backend, notes
+
+
+def _free(backend: Any, needs: Needs) -> dict[str, float]:
+    """What nobody has taken of a cluster; waits a little for what an earlier run is giving back."""
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        free: dict[str, float] = backend.available()
+        has = Has(cpus=free.get("CPU", 0.0), gpus=np.inf, memory=np.inf, shared_memory=np.inf, place="")
+        if not check(needs, has) or time.monotonic() > deadline:
+            return free
+        time.sleep(0.1)
 
 
 def env_spec_of(c: Config) -> EnvSpec:

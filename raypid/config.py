@@ -370,6 +370,8 @@ class Config(Settings):
             raise ConfigError(
                 f"num_learners is 0 (in this process) or 1 (an actor of its own), not {self.num_learners!r}."
             )
+        if self.num_learners and self.backend == "auto" and not self.num_workers:
+            raise ConfigError("num_learners 1 is an actor on Ray: set num_workers, or backend ray.")
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
 

@@ -141,7 +141,7 @@ class Run:
         logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         progress = self.progress
         result: dict[str, Any] = {}
-        reason, failed = "", True
+        reason, failed = self._reason(self._so_far()) if resumed else "", True
         progress.start(self._info())
         for note in agent.notes:
             progress.message(note)
@@ -172,6 +172,17 @@ class Run:
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
+
+    def _so_far(self) -> dict[str, Any]:
+        """What a resumed run has already reached of its counts and times."""
+        agent = self.agent
+        return {
+            "training_iteration": agent.iteration,
+            "timesteps_total": agent.context.timesteps,
+            "episodes_total": agent.num_episodes,
+            "learner_updates_total": agent.num_updates,
+            "time_total_s": agent.time_total_s,
+        }
 
     def _saved_score(self) -> float | None:
         """What the policy/ of a resumed run reached in evaluation."""

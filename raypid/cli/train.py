@@ -149,7 +149,12 @@ def read_mapping(text: str, option: str) -> dict[str, Any]:
         ConfigError: neither.
     """
     if not text.lstrip().startswith("{"):
-        return load_file(text.removeprefix("@"))
+        path = text.removeprefix("@")
+        if not Path(path).is_file():
+            raise ConfigError(
+                f"{option} takes JSON such as '{{\"x\": 1}}' or a JSON or YAML file; {text!r} is neither."
+            )
+        return load_file(path)
     value = parse_value(text)
     if not isinstance(value, dict):
         raise ConfigError(f"{option} takes JSON such as '{{\"lr\": 0.001}}' or a file; this is not valid JSON: {text}")

@@ -7,6 +7,8 @@ parameter named config, env_config or cfg gets one dict with all of it (RLlib's 
 from __future__ import annotations
 
 import inspect
+import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -249,6 +251,8 @@ class QuietAsyncVectorEnv(AsyncVectorEnv):
 
 
 def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
+    if multiprocessing.current_process().daemon:  # one of the vector's processes: Ctrl-C is the parent's business
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return Checked(make_env(spec, resolved, stream), resolved.name, stream)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,8 @@ def renderable(spec: EnvSpec) -> EnvSpec:
     resolved = resolve(spec.env)
     if choose_vectorizer(spec, resolved) in ("envpool", "ale") or resolved.kind == "vector_class":
         return spec
+    if resolved.kind != "gym" and "render_mode" not in inspect.signature(resolved.target).parameters:
+        return replace(spec, vectorizer="sync")
     return replace(spec, vectorizer="sync", env_config={**spec.env_config, "render_mode": "rgb_array"})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.envs import make_vector, stream_seeds
+from raypid.envs import EnvError, make_vector, stream_seeds
 from raypid.errors import UserError
 from raypid.nn.policy import ActorCriticPolicy
 from raypid.registry import NETWORKS
@@ -110,7 +110,7 @@ class Evaluator:
                 reward[b], length[b] = 0, 0
             crashes += len(step.crashes)
             if crashes > self.spec.max_crashes:
-                raise RuntimeError(
+                raise EnvError(
                     f"The environment raised {crashes} times during evaluation. The last error:\n{step.crashes[-1]}"
                 )
             if record is not None:

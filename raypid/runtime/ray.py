@@ -79,6 +79,8 @@ class RayBackend:
         self, address: str | None = None, num_cpus: float | None = None, num_gpus: float | None = None
     ) -> None:
         self._handles: list[RayHandle] = []
+        if address is not None:
+            _check_reachable(address)
         self._owns = not ray.is_initialized()
         if not self._owns:
             return
@@ -86,7 +88,6 @@ class RayBackend:
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus, "address": "local"}
         else:
-            _check_reachable(address)
             options["address"] = address
         with _one_thread_in_children():
             try:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fragile
 import pytest
 
 from raypid import checkpoint
