@@ -256,7 +256,7 @@ class Run:
         lines = [("ended", reason)]
         if self.agent.rewards:
             count = len(self.agent.rewards)
-            mean = f"{result['episode_reward_mean']:.2f} (mean of the last {count} episodes)"
+            mean = f"{sum(self.agent.rewards) / count:.2f} (mean of the last {count} episodes)"
             lines.append(("training return", mean))
         elif result:
             lines.append(("training return", "no episode has ended yet"))
