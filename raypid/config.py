@@ -45,7 +45,7 @@ class Settings:
             ConfigError: an unknown key (with the nearest ones) or a value that does not fit its type.
         """
         changed = copy.copy(self)
-        hints = _type_hints(type(self))
+        hints = type_hints(type(self))
         for raw_key, value in values.items():
             if not isinstance(raw_key, str):
                 raise ConfigError(f"A setting's name is text, not {raw_key!r}.")
@@ -109,7 +109,7 @@ def _example(settings: Settings) -> str:
 _hints_of: dict[Any, dict[str, Any]] = {}
 
 
-def _type_hints(cls: Any) -> dict[str, Any]:
+def type_hints(cls: Any) -> dict[str, Any]:
     if cls in _hints_of:
         return _hints_of[cls]
     names = {f.name for f in dataclasses.fields(cls)}

@@ -94,6 +94,9 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder.")
+    if (out / ".lock").exists():
+        with lock_folder(out):
+            pass
     results = out / "result.json"  # empty where a run failed before its first iteration ended: nothing to lose
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
@@ -105,6 +108,29 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not os.access(parent, os.W_OK):
         raise ConfigError(f"{parent} cannot be written to.")
+
+
+@contextlib.contextmanager
+def lock_folder(out: Path) -> Iterator[None]:
+    """Hold the folder for this process.
+
+    Raises:
+        ConfigError: a run that is still going on holds it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / ".lock"
+    with path.open("w") as lock:
+        with contextlib.suppress(ModuleNotFoundError):  # where there is no flock there is no protection
+            import fcntl
+
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(
+                    f"A run that is going on writes to {out}. Stop it, or choose another --out."
+                ) from None
+        yield
+        path.unlink(missing_ok=True)
 
 
 def clear_folder(out: Path) -> None:

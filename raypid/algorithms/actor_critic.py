@@ -162,9 +162,11 @@ class ActorCritic(Algorithm):
 
     def set_weights(self, weights: Weights) -> None:
         if weights.table != self.learner.table:
+            theirs, ours = dict(weights.table), dict(self.learner.table)
+            names = [n for n in {**ours, **theirs} if theirs.get(n) != ours.get(n)]
+            parts = [f"{n} {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here" for n in names[:3]]
             raise ConfigError(
-                "The given weights belong to another network: "
-                f"theirs is {[(n, list(s)) for n, s in weights.table]}, this one {[(n, list(s)) for n, s in self.learner.table]}."
+                f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}."
             )
         self.learner.load(weights.flat)
         if self.moments is not None and "obs_mean" in weights.extra:

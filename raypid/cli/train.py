@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-from raypid.config import Config, ConfigError, ModelConfig, Settings, field_docs, load_file, parse_value
+from raypid.config import Config, ConfigError, ModelConfig, Settings, field_docs, load_file, parse_value, type_hints
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 
@@ -100,7 +100,7 @@ def _at_least(low: int, text: str) -> int:
 
 
 def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
-    docs = field_docs(type(settings))
+    docs, hints = field_docs(type(settings)), type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, ModelConfig):
@@ -120,11 +120,22 @@ def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
         group.add_argument(
             flag,
             dest=f"{_SETTING}{prefix}{field.name}",
-            metavar="X",
+            metavar=_metavar(hints[field.name]),
             default=argparse.SUPPRESS,
             help=_wrapped(text),
             **extra,
         )
+
+
+def _metavar(hint: Any) -> str:
+    """What a value looks like: N, NUMBER, TEXT, {a,b}, JSON."""
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(map(str, get_args(hint))) + "}"
+    kinds = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
+    parts = get_args(hint) if get_origin(hint) not in (tuple, dict) else ()
+    return next(
+        (kinds[k] for k in (hint, *parts) if k in kinds), "JSON" if get_origin(hint) in (tuple, dict) else "TEXT"
+    )
 
 
 def _wrapped(text: str) -> str:
@@ -148,16 +159,15 @@ def read_mapping(text: str, option: str) -> dict[str, Any]:
     Raises:
         ConfigError: neither.
     """
+    example = '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}'
     if not text.lstrip().startswith("{"):
         path = text.removeprefix("@")
         if not Path(path).is_file():
-            raise ConfigError(
-                f"{option} takes JSON such as '{{\"x\": 1}}' or a JSON or YAML file; {text!r} is neither."
-            )
+            raise ConfigError(f"{option} takes JSON such as '{example}' or a JSON or YAML file; {text!r} is neither.")
         return load_file(path)
     value = parse_value(text)
     if not isinstance(value, dict):
-        raise ConfigError(f"{option} takes JSON such as '{{\"lr\": 0.001}}' or a file; this is not valid JSON: {text}")
+        raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is not valid JSON: {text}")
     return value
 
 
@@ -177,7 +187,7 @@ def main(options: argparse.Namespace) -> int:
     """Check everything, then train; 0 at the end of a run, also after one Ctrl-C."""
     from raypid.agent import Agent
     from raypid.cli.panel import make_progress
-    from raypid.experiment import Run, RunOptions, check_folder, check_stop, clear_folder
+    from raypid.experiment import Run, RunOptions, check_folder, check_stop, clear_folder, lock_folder
     from raypid.tuned import TUNED
 
     stop = check_stop(read_mapping(options.stop, "--stop")) if options.stop else {}
@@ -196,12 +206,13 @@ def main(options: argparse.Namespace) -> int:
         if (options.run, agent.config.env) in TUNED and not options.tuned and not options.quiet:
             agent.notes.append(f"Tuned settings for {options.run} on {agent.config.env} are there: --tuned uses them.")
     try:
-        if out is not None and options.overwrite and not resume:
-            clear_folder(out)
-        run_options = RunOptions(
-            stop=stop, checkpoint_interval=options.checkpoint_interval, keep_checkpoints=options.keep_checkpoints
-        )
-        Run(agent, run_options, make_progress(stop, options.quiet))()
+        with lock_folder(agent.default_out()):
+            if out is not None and options.overwrite and not resume:
+                clear_folder(out)
+            run_options = RunOptions(
+                stop=stop, checkpoint_interval=options.checkpoint_interval, keep_checkpoints=options.keep_checkpoints
+            )
+            Run(agent, run_options, make_progress(stop, options.quiet))()
     finally:
         agent.close()
     return 0

@@ -117,7 +117,9 @@ def _making(name: str) -> Iterator[None]:
     except EnvError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:
-        raise EnvError(f"Environment {name!r} lacks a package: {error}") from error
+        extra = next((e for e in ("box2d", "mujoco") if e in str(error).lower()), None)
+        advice = f'pip install "raypid[{extra}]"' if extra else str(error)
+        raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
     except Exception as error:
         raise EnvError(f"Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
 

@@ -5,7 +5,6 @@ Axes: B streams; k streams whose episode ended in this step.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -14,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from raypid.envs.errors import EnvError
+from raypid.envs.errors import EnvError, user_traceback
 from raypid.envs.layout import ObservationError, ObservationLayout, action_batch, check_space
 from raypid.envs.quiet import quiet
 from raypid.envs.spec import EnvSpec, rebuild_seed, stream_seeds
@@ -80,6 +79,8 @@ class GymVector(VectorEnv):
             obs = self._rebuild()
         arrays = self._batch(obs)
         self._check(arrays)
+        if (problem := self._layout.outside(arrays)) is not None:
+            raise EnvError(f"{self._where(problem[0])}: {problem[1]}.")
         self._pending = np.zeros(self.num_envs, np.bool_)
         return self._layout.tree(arrays)
 
@@ -188,6 +189,8 @@ class GymVector(VectorEnv):
         obs = self._rebuild()
         arrays = self._batch(obs)
         self._check(arrays)
+        if (problem := self._layout.outside(arrays)) is not None:
+            raise EnvError(f"{self._where(problem[0])}: {problem[1]}.")
         self._pending = np.zeros(self.num_envs, np.bool_)
         nothing = np.zeros(self.num_envs, np.bool_)
         crashes, self._crashes = self._crashes, []
@@ -203,7 +206,7 @@ class GymVector(VectorEnv):
 
     def _rebuild(self) -> Any:
         """Called where the vector raised: replaces it and returns the first observations."""
-        text = traceback.format_exc()
+        text = user_traceback()
         self._crashes.append(f"{self._where()}:\n{text}")
         for _ in range(MAX_REBUILDS):
             self._num_rebuilds += 1
@@ -214,7 +217,7 @@ class GymVector(VectorEnv):
             except EnvError:
                 raise
             except Exception:
-                text = traceback.format_exc()
+                text = user_traceback()
         raise EnvError(
             f"{self._where()}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
         )

@@ -165,6 +165,24 @@ class ObservationLayout:
             arrays.append(np.array(value, dtype=leaf.dtype))
         return arrays
 
+    def outside(self, arrays: list[Array]) -> tuple[int, str] | None:
+        """(row, text) of the first observation beyond the bounds of its Box.
+
+        For the observations of a reset: on later steps many environments leave their bounds a little, and still learn.
+        """
+        for leaf, array in zip(self.leaves, arrays):
+            if not isinstance(leaf.space, spaces.Box):
+                continue
+            slack = 1e-4 * (1 + np.abs(array)) if leaf.is_float else 0
+            bad = (array < leaf.space.low - slack) | (array > leaf.space.high + slack)
+            if bad.any():
+                place = tuple(int(i) for i in np.argwhere(bad)[0])
+                at = f" at index {list(place[1:])}" if len(place) > 1 else ""
+                low, high = (np.broadcast_to(b, leaf.shape)[place[1:]] for b in (leaf.space.low, leaf.space.high))
+                bounds = f"outside its bounds [{low}, {high}]; declare the bounds that hold, or infinite ones"
+                return place[0], f"{leaf.label} of reset() is {array[place]}{at}, {bounds}"
+        return None
+
     def find_problem(self, arrays: list[Array]) -> tuple[int, str] | None:
         """(row, text) of the first observation that is not finite or not in its Discrete space."""
         for leaf, array in zip(self.leaves, arrays):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.envs.errors import EnvError
+from raypid.envs.errors import EnvError, user_traceback
 from raypid.envs.layout import ObservationError, ObservationLayout, action_rows, check_space
 from raypid.envs.spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.vector import Step, VectorEnv
@@ -77,7 +76,10 @@ class PythonVector(VectorEnv):
         observations = [self._unpack(result, stream, 2)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
         self._elapsed = [0] * self.num_envs
-        return self._layout.tree(self._stack(observations))
+        arrays = self._stack(observations)
+        if (problem := self._layout.outside(arrays)) is not None:
+            raise EnvError(f"{self._where(problem[0])}: {problem[1]}.")
+        return self._layout.tree(arrays)
 
     def step(self, action: Tree) -> Step:
         actions = action_rows(self.action_space, action)
@@ -192,7 +194,7 @@ class PythonVector(VectorEnv):
 
     def _rebuild(self, stream: int) -> Any:
         """Called where an environment raised: replaces it and returns its reset's result."""
-        text = traceback.format_exc()
+        text = user_traceback()
         self._crashes.append(f"{self._where(stream)}:\n{text}")
         for _ in range(MAX_REBUILDS):
             with suppress(Exception):
@@ -202,7 +204,7 @@ class PythonVector(VectorEnv):
                 self._envs[stream], self._limits[stream] = strip_limit(self._make_env(stream))
                 return self._envs[stream].reset(seed=rebuild_seed(self._spec, stream, self._num_rebuilds[stream]))
             except Exception:
-                text = traceback.format_exc()
+                text = user_traceback()
         raise EnvError(
             f"{self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
         )

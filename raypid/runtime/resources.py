@@ -129,9 +129,9 @@ def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], lis
     hopeless = any(settings.get("num_workers") == 0 for _, _, settings in short)
     if not fit or hopeless:
         reasons = "; ".join(what for what, _, _ in short)
-        raise ResourceError(
-            f"{reasons}. What fits: {'; '.join(would for _, would, _ in short)}{'' if hopeless else '; --fit does it by itself'}."
-        )
+        fewest = min((s["num_workers"] for _, _, s in short if "num_workers" in s), default=0)
+        fits = "; ".join(would for _, would, s in short if s.get("num_workers", fewest) == fewest)
+        raise ResourceError(f"{reasons}. What fits: {fits}{'' if hopeless else '; --fit does it by itself'}.")
     changes: dict[str, Any] = {}
     for _, _, settings in short:
         for key, value in settings.items():
