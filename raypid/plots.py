@@ -89,11 +89,11 @@ def learning_curve(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     unit, label = _x_unit(runs, x)
-    dotted = False
+    dotted, evaluated = False, any(len(run.column(x, EVALUATION)[0]) for run in runs)
     for i, group in enumerate(groups):
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
         if len(group.runs) == 1:
-            _draw_run(axes, group.runs[0], x, unit, colour, style)
+            _draw_run(axes, group.runs[0], x, unit, colour, style, evaluated)
         else:
             dotted |= _draw_seeds(axes, group.runs, x, unit, colour, style)
     _draw_target(axes, runs)
@@ -169,12 +169,12 @@ def _title(groups: Sequence[Group]) -> str:
     return title
 
 
-def _draw_run(axes: Axes, run: Run, x: str, unit: float, colour: str, style: str) -> None:
+def _draw_run(axes: Axes, run: Run, x: str, unit: float, colour: str, style: str, evaluated: bool) -> None:
+    """`evaluated`: some run of the picture has evaluations, so that thick lines mean these."""
     xs, ys = run.column(x, TRAINING)
     at, mean = run.column(x, EVALUATION)
-    alone = not len(at)
-    axes.plot(xs / unit, ys, style, color=colour, lw=1.8 if alone else 1.0, alpha=1.0 if alone else 0.5)
-    if alone:
+    axes.plot(xs / unit, ys, style, color=colour, lw=1.0 if evaluated else 1.8, alpha=0.5 if evaluated else 1.0)
+    if not len(at):
         return
     marker = "o" if len(at) <= 30 else None
     axes.plot(at / unit, mean, style, color=colour, lw=2.4, marker=marker, ms=4.5, solid_capstyle="round", zorder=3)
