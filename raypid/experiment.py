@@ -175,10 +175,12 @@ class Run:
             with self._interruptible():
                 while not reason:
                     result = agent.train()
+                    reason = self._reason(result)
+                    if reason and self._owes_evaluation(result):
+                        result |= {f"evaluation/{k}": v for k, v in agent.eval().items()}
                     self._remember_best(result)
                     logger.log(result)
                     progress.update(result)
-                    reason = self._reason(result)
                     if not reason and self._save_is_due():
                         self._save(result)
                 saved = self._finish(result)
@@ -234,6 +236,11 @@ class Run:
             if value is not None and value >= target:
                 return f"{key} reached {value:.6g}"
         return ""
+
+    def _owes_evaluation(self, result: Mapping[str, Any]) -> bool:
+        """Whether a run that ends was too short for an evaluation so far."""
+        never = self.best_score is None and _EVALUATION not in result
+        return never and self.agent.auto_evaluate and not self._interrupts and bool(self.agent.lengths)
 
     def _save_is_due(self) -> bool:
         if self.options.checkpoint_interval:

@@ -54,7 +54,9 @@ class _Parser(argparse.ArgumentParser):
     """Errors in one line, without the usage screen."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        self.exit(USER_ERROR, f"raypid: {message[0].upper()}{message[1:]}. `{self.prog} --help` shows the options.\n")
+        text = message[0].upper() + message[1:]
+        end = "" if text.endswith((".", "?")) else "."
+        self.exit(USER_ERROR, f"raypid: {text}{end} `{self.prog} --help` shows the options.\n")
 
 
 def dashed(argument: str) -> str:
