@@ -31,11 +31,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from raypid.errors import UserError
+from raypid.state_tree import decode, encode, num_bytes
 from raypid.types import Array
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"checkpoint_(\d{6,})")
-_TENSOR_DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 _STEM = {"manifest.json": "state", "policy.json": "policy"}
 _KIND = {"manifest.json": "checkpoint", "policy.json": "policy"}
 _ZEROS = "0" * 64
@@ -94,7 +94,7 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
     """
     manifest = _read_index(_standing(Path(path)), "manifest.json")
     del manifest["state"]
-    return dict(_decode(manifest, {}, Path(path)))
+    return dict(decode(manifest, {}, Path(path)))
 
 
 def list_checkpoints(parent: Path | str) -> list[Path]:
@@ -233,7 +233,7 @@ def _put_in_place(target: Path, index: str, state: Any, entries: dict[str, Any],
             old.rename(target)
         if not _is_disk_full(error):
             raise
-        needed, free = _num_bytes(state), shutil.disk_usage(target.parent).free
+        needed, free = num_bytes(state), shutil.disk_usage(target.parent).free
         raise RuntimeError(f"The disk is full: {target} needs about {needed:,} bytes, {free:,} are free.") from error
     shutil.rmtree(old, ignore_errors=True)
     return target
@@ -245,7 +245,7 @@ def _write(folder: Path, index: str, state: Any, entries: dict[str, Any], extra_
     stem = _STEM[index]
     tensors: dict[str, Array] = {}
     others: list[Array] = []
-    structure = _encode(state, "", tensors, others)
+    structure = encode(state, "", tensors, others)
     if tensors:
         save_file(tensors, folder / f"{stem}.safetensors")
     for number, array in enumerate(others):
@@ -257,7 +257,7 @@ def _write(folder: Path, index: str, state: Any, entries: dict[str, Any], extra_
         extra_writer(folder)
     head = {"format_version": FORMAT_VERSION, "raypid_version": _raypid_version(), "checksum": _ZEROS}
     assert not {"format_version", "checksum", "files", "state"} & set(entries)
-    entries = {key: _encode(value, key, None, None) for key, value in entries.items()}
+    entries = {key: encode(value, key, None, None) for key, value in entries.items()}
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
         for path in sorted(folder.rglob("*"))
@@ -267,43 +267,6 @@ def _write(folder: Path, index: str, state: Any, entries: dict[str, Any], extra_
     text = json.dumps(body, indent=1, allow_nan=False)
     checksum = hashlib.sha256(text.encode()).hexdigest()
     (folder / index).write_text(text.replace(_ZEROS, checksum, 1), encoding="utf-8")
-
-
-def _encode(value: Any, path: str, tensors: dict[str, Array] | None, others: list[Array] | None) -> Any:
-    """`value` as strict JSON. Arrays go to `tensors` or `others` (None: none allowed) and leave a one-key mark."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": str(value)}
-    if isinstance(value, list | tuple):
-        return [_encode(v, f"{path}/{i}", tensors, others) for i, v in enumerate(value)]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        inner = {k: _encode(v, f"{path}/{k}" if path else k, tensors, others) for k, v in value.items()}
-        is_mark = len(value) == 1 and next(iter(value)).startswith("$")
-        return {"$dict": inner} if is_mark else inner
-    is_plain = isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.isbuiltin != 2
-    if tensors is None or others is None or not is_plain:
-        kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise TypeError(f"{path!r} is of a type that a checkpoint cannot hold here: {kind}.")
-    if value.dtype.name in _TENSOR_DTYPES and value.dtype.isnative:
-        key = path
-        while key in tensors or key == "__metadata__":  # keys may contain "/"; the format keeps one name for itself
-            key += "'"
-        tensors[key] = np.asarray(value, order="C")
-        return {"$tensor": key}
-    others.append(value)
-    return {"$npy": len(others) - 1}
-
-
-def _num_bytes(tree: Any) -> int:
-    """About what a state takes on disk."""
-    if isinstance(tree, dict):
-        return sum(16 + len(str(k)) + _num_bytes(v) for k, v in tree.items())
-    if isinstance(tree, list | tuple):
-        return sum(_num_bytes(v) for v in tree)
-    return int(tree.nbytes) + 80 if isinstance(tree, np.ndarray) else len(str(tree))
 
 
 def _raypid_version() -> str:
@@ -341,8 +304,8 @@ def _read(path: Path, index: str) -> tuple[dict[str, Any], dict[str, Any]]:
     manifest = _verify(path, index)
     tensors = folder / f"{_STEM[index]}.safetensors"
     arrays = load_file(tensors) if tensors.name in manifest["files"] else {}
-    state = _decode(manifest.pop("state"), arrays, folder / _STEM[index])
-    return state, _decode(manifest, {}, folder)
+    state = decode(manifest.pop("state"), arrays, folder / _STEM[index])
+    return state, decode(manifest, {}, folder)
 
 
 def _verify(path: Path, index: str) -> dict[str, Any]:
@@ -384,25 +347,6 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
     if hashlib.sha256(text.replace(checksum.encode(), _ZEROS.encode(), 1)).hexdigest() != checksum:
         raise CheckpointError(f"The {kind} {folder} is damaged: {index} was altered (its checksum does not match).")
     return dict(manifest)
-
-
-def _decode(value: Any, arrays: dict[str, Array], folder: Path) -> Any:
-    """Undo `_encode`."""
-    if isinstance(value, list):
-        return [_decode(v, arrays, folder) for v in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1:
-        mark, inner = next(iter(value.items()))
-        if mark == "$float":
-            return float(inner)
-        if mark == "$tensor":
-            return arrays[inner]
-        if mark == "$npy":
-            return np.load(folder / f"{inner}.npy", allow_pickle=False)
-        if mark == "$dict":
-            value = inner
-    return {k: _decode(v, arrays, folder) for k, v in value.items()}
 
 
 def _sha256(path: Path) -> str:

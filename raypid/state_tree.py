@@ -1,0 +1,69 @@
+"""A state (nested dicts and lists of arrays and plain values) as strict JSON and a table of arrays, and back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raypid.types import Array
+
+_TENSOR_DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+
+
+def encode(value: Any, path: str, tensors: dict[str, Array] | None, others: list[Array] | None) -> Any:
+    """`value` as strict JSON. Arrays go to `tensors` or `others` (None: none allowed) and leave a one-key mark."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, list | tuple):
+        return [encode(v, f"{path}/{i}", tensors, others) for i, v in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        inner = {k: encode(v, f"{path}/{k}" if path else k, tensors, others) for k, v in value.items()}
+        is_mark = len(value) == 1 and next(iter(value)).startswith("$")
+        return {"$dict": inner} if is_mark else inner
+    is_plain = isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.isbuiltin != 2
+    if tensors is None or others is None or not is_plain:
+        kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise TypeError(f"{path!r} is of a type that a checkpoint cannot hold here: {kind}.")
+    if value.dtype.name in _TENSOR_DTYPES and value.dtype.isnative:
+        key = path
+        while key in tensors or key == "__metadata__":  # keys may contain "/"; the format keeps one name for itself
+            key += "'"
+        tensors[key] = np.asarray(value, order="C")
+        return {"$tensor": key}
+    others.append(value)
+    return {"$npy": len(others) - 1}
+
+
+def decode(value: Any, arrays: dict[str, Array], folder: Path) -> Any:
+    """Undo `encode`."""
+    if isinstance(value, list):
+        return [decode(v, arrays, folder) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        mark, inner = next(iter(value.items()))
+        if mark == "$float":
+            return float(inner)
+        if mark == "$tensor":
+            return arrays[inner]
+        if mark == "$npy":
+            return np.load(folder / f"{inner}.npy", allow_pickle=False)
+        if mark == "$dict":
+            value = inner
+    return {k: decode(v, arrays, folder) for k, v in value.items()}
+
+
+def num_bytes(tree: Any) -> int:
+    """About what a state takes on disk."""
+    if isinstance(tree, dict):
+        return sum(16 + len(str(k)) + num_bytes(v) for k, v in tree.items())
+    if isinstance(tree, list | tuple):
+        return sum(num_bytes(v) for v in tree)
+    return int(tree.nbytes) + 80 if isinstance(tree, np.ndarray) else len(str(tree))
