@@ -7,8 +7,8 @@ process's: from the start of the runner to the line that it prints, evaluation t
     python benchmarks/to_threshold.py --task lander --seeds 3 --peer sbx=SB/bin/python --peer rllib=RL/bin/python --peer-seeds 1
 
 Peers need environments of their own:
-    pip install stable_baselines3==2.9.2 sbx-rl==0.28 box2d==2.3.10       (SB)
-    pip install "ray[rllib]==2.60.0" torch box2d==2.3.10                   (RL)
+    pip install stable_baselines3==2.9.2 sbx-rl==0.28 box2d==2.3.10 pygame       (SB)
+    pip install "ray[rllib]==2.60.0" torch box2d==2.3.10 pygame                   (RL)
 """
 
 from __future__ import annotations
@@ -79,6 +79,9 @@ def main() -> None:
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help="sbx, sb3 or rllib and its interpreter"
     )
     parser.add_argument("--peer-seeds", type=int, default=None, help="seeds of each peer (default: as raypid)")
+    parser.add_argument(
+        "--add", action="store_true", help="keep the stored runs and add those of the peers named (slow peers run once)"
+    )
     args = parser.parse_args()
     task = TASKS[args.task]
     peers = dict(entry.split("=", 1) for entry in args.peer)
@@ -90,10 +93,12 @@ def main() -> None:
         "--config",
         json.dumps(task.get("config", {})),
     ]
-    runs: dict[str, list[dict[str, Any]]] = {}
+    out = HERE / "results" / f"to_threshold_{args.task}.json"
+    runs: dict[str, list[dict[str, Any]]] = json.loads(out.read_text())["runs"] if out.exists() and args.add else {}
     for seed in range(args.seeds):
-        runs.setdefault("raypid", []).append(run(ours, seed, task))
-        show("raypid", runs["raypid"][-1])
+        if not args.add:
+            runs.setdefault("raypid", []).append(run(ours, seed, task))
+            show("raypid", runs["raypid"][-1])
         for peer, python in peers.items():
             if seed < (args.seeds if args.peer_seeds is None else args.peer_seeds):
                 runs.setdefault(peer, []).append(run([python, *RUNNERS[peer]], seed, task))
@@ -109,7 +114,6 @@ def main() -> None:
         spread = f"{statistics.median(seconds):.1f} | {min(seconds):.1f} | {max(seconds):.1f}"
         table.append(f"| {rows[0]['library']} | {spread} | {solved} of {len(rows)} | {rate:,.0f} |")
     print("\n".join(table))
-    out = HERE / "results" / f"to_threshold_{args.task}.json"
     out.parent.mkdir(exist_ok=True)
     machine = {
         "python": platform.python_version(),
