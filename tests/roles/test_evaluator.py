@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from raypid.config import ModelConfig
-from raypid.envs import EnvSpec
+from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.small import initial_mlp
 from raypid.roles.evaluator import Evaluation, Evaluator, ci95
@@ -173,7 +173,7 @@ def test_crashed_episodes_do_not_count() -> None:
 
 def test_too_many_crashes_end_it() -> None:
     e = evaluator(ByStream, crash_at=1, max_crashes=10)
-    with pytest.raises(RuntimeError, match=r"(?s)raised 20 times during evaluation.*boom"):
+    with pytest.raises(EnvError, match=r"(?s)raised 20 times during evaluation.*boom"):
         evaluate(e, 10)
     e.close()
 
