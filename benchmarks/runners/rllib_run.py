@@ -20,7 +20,7 @@ from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 runners = {"num_env_runners": 1, "num_envs_per_env_runner": 8 if args.env.startswith("CartPole") else 16}
 config = PPOConfig().environment(args.env).env_runners(**runners).debugging(seed=args.seed)
 config = config.evaluation(
-    evaluation_interval=None, evaluation_num_env_runners=0, evaluation_duration=10, evaluation_duration_unit="episodes",
+    evaluation_interval=None, evaluation_num_env_runners=1, evaluation_duration=10, evaluation_duration_unit="episodes",
     evaluation_config={"explore": False},
 )  # fmt: skip
 algorithm = config.build_algo()
