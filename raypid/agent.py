@@ -22,7 +22,7 @@ EPISODE_WINDOW = 100
 """Training episodes behind episode_reward_mean."""
 CONFIRM_EPISODES = 50
 _CONFIRM_SEED = 500_000_000
-_LOOPS = {"sync": loops.sync}
+_LOOPS = {"sync": loops.sync, "replay": loops.replay}
 
 
 class Agent:
@@ -142,7 +142,7 @@ class Agent:
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, Any]:
         steps = sum(r.num_steps for r in turn.reports)
         rewards, nan = self.rewards, float("nan")
-        share = 1.0 if self.backend.name == "local" else 1.0 / len(turn.reports)
+        share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
         env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
         result: dict[str, Any] = {
             "training_iteration": self.iteration,

@@ -16,13 +16,14 @@ from raypid import checkpoint
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
-from raypid.loops import Context
+from raypid.loops import Context, OwnReplay, ReplayPlan
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.evaluator import Evaluator
-from raypid.roles.learner import Learner
+from raypid.roles.learner import Learner, ReplayLearner
+from raypid.roles.replay import ReplaySpec
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
@@ -97,6 +98,8 @@ def assemble(run: str, config: Any) -> System:
         frame_stack=config.frame_stack,
         normalize=config.normalize_observations,
     )
+    algorithm = ALGORITHMS.get(run)
+    network = algorithm.network_spec(config, network)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     config, backend, notes = _backend(config, network)
     limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
@@ -129,7 +132,8 @@ def assemble(run: str, config: Any) -> System:
         workers.call_all(
             "ready"
         )  # an environment that cannot be made shows here, and starting is no part of an iteration
-        return System(config, network, backend, Context(backend, workers, learner), Evaluator(spec), callbacks, notes)
+        context = Context(backend, workers, learner, replay=_replay_plan(algorithm, config, backend, learner))
+        return System(config, network, backend, context, Evaluator(spec), callbacks, notes)
     except BaseException:
         backend.shutdown()
         raise
@@ -140,6 +144,8 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
     build = partial(Learner, run, c, network, c.seed, networks, threads)
+    if ALGORITHMS.get(run).flow == "replay":
+        build = partial(ReplayLearner, run, c, network, c.seed, networks, threads, replay=_replay_spec(c))
     if backend.name == "local":
         handle = backend.spawn(build)
     else:
@@ -151,6 +157,36 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
             f"The learner found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
+
+
+def _replay_spec(c: Any) -> ReplaySpec:
+    return ReplaySpec(
+        capacity=c.buffer_size,
+        n_step=c.n_step,
+        gamma=c.gamma,
+        frame_stack=c.frame_stack,
+        reward_scale=c.reward_scale,
+        reward_clip=c.reward_clip,
+        priority_exponent=c.priority_exponent if c.prioritized else 0.0,
+        seed=c.seed,
+    )
+
+
+def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPlan | None:
+    """How the replay loop runs; None for algorithms with another flow."""
+    if algorithm.flow != "replay":
+        return None
+    a_round = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
+    return ReplayPlan(
+        batch_size=c.batch_size,
+        updates_per_step=c.updates_per_step,
+        start_steps=c.start_steps,
+        updates_per_call=c.updates_per_call,
+        steps_per_iteration=c.steps_per_iteration,
+        exploration=partial(algorithm.exploration, c),
+        source=OwnReplay(backend, learner),
+        slack=0.0 if backend.name == "local" else a_round * c.updates_per_step,
+    )
 
 
 def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:

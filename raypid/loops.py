@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.supervisor import WorkerGroup
@@ -20,6 +21,72 @@ class Context:
     learner: Handle
     timesteps: int = 0
     """Valid environment steps so far."""
+    replay: ReplayPlan | None = None
+    """How a replay loop runs; None for the others."""
+
+
+Exploration = Callable[[int, int], Mapping[str, Any]]
+"""(timesteps, worker index) -> what the worker explores by."""
+
+
+class ReplaySource(Protocol):
+    """Where fragments go and samples come from."""
+
+    def insert(self, worker: int, fragment: Any) -> Any:
+        """Store a fragment (a future); returns a future of the rows that can be drawn."""
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+        """Do that many updates; returns their number and a future of the new weights."""
+
+    def metrics(self) -> dict[str, float]: ...
+
+
+@dataclass(slots=True)
+class OwnReplay:
+    """The buffer is in the learner's process."""
+
+    backend: Backend
+    learner: Handle
+
+    def insert(self, worker: int, fragment: Any) -> Any:
+        return self.learner.submit("insert", worker, fragment)
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+        done, weights = self.learner.submit("learn", timesteps, num_updates, num_returns=2)
+        return self.backend.get(done), weights
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+@dataclass(slots=True)
+class ReplayPlan:
+    """What a replay loop holds to, and where it stands."""
+
+    batch_size: int
+    updates_per_step: float
+    start_steps: int
+    """Steps before learning starts."""
+    updates_per_call: int
+    steps_per_iteration: int
+    exploration: Exploration
+    source: ReplaySource
+    slack: float = 0.0
+    """Updates that may be owed while workers are still sent out: none in one process, a round of fragments on Ray."""
+    owed: float = 0.0
+    """Updates that the steps so far call for and that are not done yet."""
+    filled: bool = False
+    """The buffer holds a batch."""
+    counted_steps: int = 0
+    """Steps since learning started in this process, and the updates that were done for them: the ratio that was held."""
+    counted_updates: int = 0
+
+    def ratio(self) -> dict[str, float]:
+        """samples_per_insert and a_l_ratio as they were, once there is something to tell."""
+        if not self.counted_updates or not self.counted_steps:
+            return {}
+        per_step = self.counted_updates / self.counted_steps
+        return {"samples_per_insert": self.batch_size * per_step, "a_l_ratio": 1 / per_step}
 
 
 @dataclass(slots=True)
@@ -45,3 +112,46 @@ def sync(ctx: Context) -> Iterator[Iteration]:
         update, weights = ctx.learner.submit("update", ctx.timesteps, *(data for _, data in results), num_returns=2)
         done: Update = ctx.backend.get(update)
         yield Iteration(reports, done, {"collect": collected - start, "learner": clock() - collected})
+
+
+def replay(ctx: Context) -> Iterator[Iteration]:
+    """Insert what is ready; learn while updates are owed; else wait. Workers set out with the newest weights."""
+    assert ctx.replay is not None
+    plan, clock = ctx.replay, time.perf_counter
+    ctx.workers.drop()
+    weights = published = ctx.backend.put(ctx.learner.submit("weights"))
+    while True:
+        reports: list[Report] = []
+        num_updates, waited, learnt = 0, 0.0, 0.0
+        until = ctx.timesteps + plan.steps_per_iteration
+        while ctx.timesteps < until or plan.owed >= 1 + plan.slack:
+            before = clock()
+            if plan.owed < 1 + plan.slack:
+                for i in ctx.workers.idle:
+                    if weights is not published:
+                        weights = published = ctx.backend.put(weights)
+                    ctx.workers.start(i, "collect", published, plan.exploration(ctx.timesteps, i), num_returns=2)
+            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= 1 else None):
+                reports.append(report)
+                _insert(ctx, plan, i, report, fragment)
+            inserted = clock()
+            if plan.owed >= 1:
+                num, weights = plan.source.learn(min(int(plan.owed), plan.updates_per_call), ctx.timesteps)
+                plan.owed -= num
+                plan.counted_updates += num
+                num_updates += num
+            waited, learnt = waited + inserted - before, learnt + clock() - inserted
+        metrics: dict[str, float] = ctx.backend.get(ctx.learner.submit("metrics"))
+        update = Update(metrics | plan.ratio() | plan.source.metrics(), num_updates)
+        yield Iteration(reports, update, {"collect": waited, "learner": learnt})
+
+
+def _insert(ctx: Context, plan: ReplayPlan, worker: int, report: Report, fragment: Any) -> None:
+    """Store a fragment, and count what it calls for once learning has started."""
+    ctx.timesteps += report.num_steps
+    num_ready = plan.source.insert(worker, fragment)
+    if not plan.filled:
+        plan.filled = ctx.backend.get(num_ready) >= plan.batch_size
+    if plan.filled and ctx.timesteps >= plan.start_steps:
+        plan.owed += report.num_steps * plan.updates_per_step
+        plan.counted_steps += report.num_steps

@@ -92,4 +92,5 @@ NETWORKS = Registry("network", {
 ALGORITHMS = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",
+    "SAC": "raypid.algorithms.sac:SAC",
 })  # fmt: skip

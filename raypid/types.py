@@ -169,12 +169,65 @@ def flat_views(flat: Any, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[
 
 
 @dataclass(slots=True)
+class Transition:
+    """What off-policy algorithms learn from: N rows, each up to n steps folded into one."""
+
+    obs: Tree
+    """[N, *] raw, or stacks [N, k, *]."""
+    action: Tree
+    """[N, *] canonical."""
+    reward: Array
+    """[N] float32: sum of gamma^k * reward over the folded steps."""
+    discount: Array
+    """[N] float32: gamma^(number of folded steps), 0 where the episode terminated."""
+    next_obs: Tree
+    """[N, *] after the last folded step."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """What a replay buffer hands out."""
+
+    data: Transition
+    id: Array
+    """[N] int64: rows, for `set_priorities`."""
+    probability: Array
+    """[N] with which each row was drawn."""
+    weight: Array
+    """[N] float32 importance weights."""
+
+
+@dataclass(slots=True)
+class Sequences:
+    """T = burn_in + length rows of N streams each, as they followed each other."""
+
+    obs: Tree
+    """[T+1, N, *] raw."""
+    first: Array
+    """[T+1, N] bool."""
+    action: Tree
+    """[T, N, *] canonical."""
+    reward: Array
+    """[T, N] float32."""
+    terminated: Array
+    truncated: Array
+    valid: Array
+    """[T, N] bool: a real transition."""
+    burn_in: int
+    """Rows that only bring a recurrent state up to date."""
+    id: Array
+    """[N] int64: the first rows."""
+
+
+@dataclass(slots=True)
 class Update:
     """What one learner update did."""
 
     metrics: dict[str, float]
     num_updates: int
     """Gradient steps taken."""
+    priorities: Array | None = None
+    """[N] new priorities of the rows of a sample, where they are wanted."""
 
 
 @dataclass(slots=True)

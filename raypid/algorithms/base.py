@@ -10,7 +10,7 @@ import numpy as np
 from raypid.config import Config
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
-from raypid.types import Array, Trajectory, Update, Weights
+from raypid.types import Array, Update, Weights
 
 
 class Algorithm(ABC):
@@ -27,9 +27,14 @@ class Algorithm(ABC):
         self.config, self.spec, self.version = config, spec, 0
         self.rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
 
+    @classmethod
+    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+        """The network that this algorithm acts with, from the default one for the spaces."""
+        return spec
+
     @abstractmethod
-    def update(self, batch: Trajectory, timesteps: int) -> Update:
-        """Learn from a batch. `timesteps` (environment steps so far) drives the schedules."""
+    def update(self, batch: Any, timesteps: int) -> Update:
+        """Learn from a batch: a Trajectory, or a Sample where it replays. `timesteps` (environment steps so far) drives the schedules."""
 
     @abstractmethod
     def weights(self) -> Weights:

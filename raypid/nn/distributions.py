@@ -20,15 +20,15 @@ Tensor = Any
 """A NumPy array or a torch tensor."""
 
 _LOG_2PI = math.log(2 * math.pi)
-_MASKED = -1e8
+MASKED = -1e8
 _EDGE = 1 - 1e-6
 
 
-def _xp(x: Tensor) -> Any:
+def array_module(x: Tensor) -> Any:
     return np if isinstance(x, np.ndarray) else sys.modules["torch"]
 
 
-def _log_softmax(x: Tensor) -> Tensor:
+def log_softmax(x: Tensor) -> Tensor:
     if not isinstance(x, np.ndarray):
         return x.log_softmax(-1)
     x = x - x.max(-1, keepdims=True)
@@ -56,6 +56,11 @@ class Distribution(ABC):
     def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
         """A random action (NumPy)."""
 
+    def uniform(self, num: int, mask: Tensor | None, rng: np.random.Generator) -> Tensor:
+        """`num` actions that know nothing of the observation (NumPy): uniform over [-1, 1] here, over the allowed
+        choices where these are discrete."""
+        return rng.uniform(-1, 1, (num, self.leaf.size)).astype(np.float32)
+
     @abstractmethod
     def mode(self, params: Tensor) -> Tensor:
         """The most likely action: what a greedy policy does."""
@@ -70,6 +75,10 @@ class Distribution(ABC):
 class Categorical(Distribution):
     """One of n; params are logits."""
 
+    def uniform(self, num: int, mask: Tensor | None, rng: np.random.Generator) -> Tensor:
+        logits = np.zeros((num, self.leaf.num_params), np.float32)
+        return self.sample(logits if mask is None else np.where(mask, logits, MASKED), None, rng)
+
     def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
         # argmax of logits + Gumbel noise; the negative log of an exponential is Gumbel
         noise = rng.standard_exponential(params.shape, dtype=np.float32)
@@ -79,15 +88,17 @@ class Categorical(Distribution):
         return params.argmax(-1)
 
     def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
-        return _gather(_log_softmax(params), action)
+        return _gather(log_softmax(params), action)
 
     def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
-        log_p = _log_softmax(params)
-        return -(_xp(params).exp(log_p) * log_p).sum(-1)
+        log_p = log_softmax(params)
+        return -(array_module(params).exp(log_p) * log_p).sum(-1)
 
 
 class MultiCategorical(Distribution):
     """Several categoricals side by side."""
+
+    uniform = Categorical.uniform  # type: ignore[assignment]
 
     def _parts(self, x: Tensor) -> list[Tensor]:
         ends = np.cumsum(self.leaf.nvec).tolist()
@@ -101,7 +112,7 @@ class MultiCategorical(Distribution):
         return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
 
     def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
-        parts = [_gather(_log_softmax(p), action[..., i]) for i, p in enumerate(self._parts(params))]
+        parts = [_gather(log_softmax(p), action[..., i]) for i, p in enumerate(self._parts(params))]
         return sum(parts[1:], parts[0])
 
     def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
@@ -111,6 +122,8 @@ class MultiCategorical(Distribution):
 
 class Bernoulli(Distribution):
     """Independent bits; params are logits."""
+
+    uniform = Categorical.uniform  # type: ignore[assignment]
 
     def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
         return (rng.random(params.shape, dtype=np.float32) < 1 / (1 + np.exp(-params))).astype(np.int64)
@@ -122,7 +135,7 @@ class Bernoulli(Distribution):
         return -_softplus((1 - 2 * action) * params).sum(-1)
 
     def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
-        p = 1 / (1 + _xp(params).exp(-params))
+        p = 1 / (1 + array_module(params).exp(-params))
         return (_softplus(params) - p * params).sum(-1)
 
 
@@ -138,7 +151,7 @@ class DiagGaussian(Distribution):
 
     def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
         assert log_std is not None
-        z = (action - params) * _xp(params).exp(-log_std)
+        z = (action - params) * array_module(params).exp(-log_std)
         return -0.5 * (z * z).sum(-1) - log_std.sum() - 0.5 * _LOG_2PI * self.leaf.size
 
     def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
@@ -151,7 +164,7 @@ class SquashedGaussian(Distribution):
 
     def _split(self, params: Tensor) -> tuple[Tensor, Tensor]:
         n = self.leaf.size
-        return params[..., :n], -5 + 3.5 * (_xp(params).tanh(params[..., n:]) + 1)  # log deviation in (-5, 2)
+        return params[..., :n], -5 + 3.5 * (array_module(params).tanh(params[..., n:]) + 1)  # log deviation in (-5, 2)
 
     def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
         mean, log_deviation = self._split(params)
@@ -162,7 +175,7 @@ class SquashedGaussian(Distribution):
         return np.tanh(params[..., : self.leaf.size])
 
     def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
-        xp = _xp(params)
+        xp = array_module(params)
         mean, log_deviation = self._split(params)
         action = xp.clip(action, -_EDGE, _EDGE)
         u = 0.5 * (xp.log1p(action) - xp.log1p(-action))
@@ -192,6 +205,16 @@ class Deterministic(Distribution):
         return params[..., 0] * 0
 
 
+class SquashedDeterministic(Deterministic):
+    """tanh of the network's output: actions in (-1, 1)."""
+
+    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+        return self.mode(params)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return array_module(params).tanh(params)
+
+
 _KINDS: dict[str, type[Distribution]] = {
     "categorical": Categorical,
     "multi_categorical": MultiCategorical,
@@ -199,6 +222,7 @@ _KINDS: dict[str, type[Distribution]] = {
     "gaussian": DiagGaussian,
     "squashed_gaussian": SquashedGaussian,
     "deterministic": Deterministic,
+    "squashed_deterministic": SquashedDeterministic,
 }
 
 
@@ -220,10 +244,10 @@ class ActionDistribution:
         """Logits of forbidden choices at -1e8, so that their probability and gradient are 0."""
         if mask is None:
             return params
-        xp, columns = _xp(params), []
+        xp, columns = array_module(params), []
         for leaf, where, allowed in zip(self.leaves, self._params, self._masks, strict=True):
             part = params[..., where]
-            columns.append(xp.where(mask[..., allowed], part, _MASKED) if leaf.mask_size else part)
+            columns.append(xp.where(mask[..., allowed], part, MASKED) if leaf.mask_size else part)
         return columns[0] if len(columns) == 1 else xp.concatenate(columns, -1)
 
     def _each(self, params: Tensor, log_std: Tensor | None) -> list[tuple[Distribution, Tensor, Tensor | None]]:
@@ -234,6 +258,13 @@ class ActionDistribution:
         if not self.joint:
             return self.parts[0].sample(params, log_std, rng)
         return {d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)}
+
+    def uniform(self, num: int, mask: Tensor | None, rng: np.random.Generator) -> Any:
+        """Actions [num, *] at random, without regard to the observation; only what `mask` allows."""
+        masks = [mask[..., s] if mask is not None and d.leaf.mask_size else None for d, s in zip(self.parts, self._masks, strict=True)]
+        if not self.joint:
+            return self.parts[0].uniform(num, masks[0], rng)
+        return {d.leaf.path: d.uniform(num, m, rng) for d, m in zip(self.parts, masks, strict=True)}
 
     def mode(self, params: Tensor) -> Any:
         if not self.joint:

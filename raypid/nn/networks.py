@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raypid.errors import UserError
 from raypid.nn.pipeline import Inputs
-from raypid.nn.small import initial_mlp
+from raypid.nn.small import factorised_noise, initial_mlp
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import NETWORKS, import_string
 from raypid.types import Array, flat_views
@@ -35,7 +35,15 @@ class TorchInputs:
         self.images = {k: move(v) for k, v in inputs.images.items()}
         self.mask = None if inputs.mask is None else move(inputs.mask)
 
-    def take(self, rows: Tensor) -> TorchInputs:
+    def joined(self, other: TorchInputs) -> TorchInputs:
+        """The rows of both."""
+        both = object.__new__(TorchInputs)
+        both.vector = torch.cat([self.vector, other.vector])
+        both.images = {k: torch.cat([v, other.images[k]]) for k, v in self.images.items()}
+        both.mask = None if self.mask is None or other.mask is None else torch.cat([self.mask, other.mask])
+        return both
+
+    def take(self, rows: Tensor | slice) -> TorchInputs:
         taken = object.__new__(TorchInputs)
         taken.vector = self.vector[rows]
         taken.images = {k: v[rows] for k, v in self.images.items()}
@@ -44,7 +52,7 @@ class TorchInputs:
 
 
 class TwinMLP(nn.Module):
-    """Fully connected trunks and the two heads; the same table of weights as `small.SmallNetwork`."""
+    """Fully connected trunks and the heads; the same table of weights as `small.SmallNetwork`."""
 
     def __init__(self, spec: NetworkSpec, num_inputs: int, rng: np.random.Generator) -> None:
         super().__init__()
@@ -54,16 +62,30 @@ class TwinMLP(nn.Module):
         self.weights = nn.ParameterDict()
         for name, view in flat_views(initial_mlp(spec, num_inputs, rng), self.table).items():
             self.weights[name.replace(".", "/")] = nn.Parameter(torch.from_numpy(view.copy()))
+        self.noise: dict[str, Tensor] = {}
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [N, D] to params [N, P] and value [N]."""
-        w = self.weights
+    def perturb(self, rng: np.random.Generator | None) -> None:
+        """Draw new noise for noisy layers, or take it away."""
+        device = self.weights["policy/bias"].device
+        drawn = {} if rng is None else factorised_noise(self.table, rng)
+        self.noise = {name.replace(".", "/"): torch.from_numpy(eps).to(device) for name, eps in drawn.items()}
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """x [N, D] to params [N, P] and value [N] (or [N, V] of a distributional head; None without a value head)."""
+        w: Any = self.weights
+        if self.noise:
+            w = {**w, **{name: w[name] + w[f"{name}_sigma"] * eps for name, eps in self.noise.items()}}
         h = x.expand(self.spec.num_trunks, *x.shape)
         for i in range(len(self.spec.hidden)):
-            h = self.activation(torch.baddbmm(w[f"trunk/{i}/bias"], h, w[f"trunk/{i}/weight"]))
+            h = torch.baddbmm(w[f"trunk/{i}/bias"], h, w[f"trunk/{i}/weight"])
+            if self.spec.layer_norm:
+                h = nn.functional.layer_norm(h, h.shape[-1:])
+            h = self.activation(h)
         params = torch.addmm(w["policy/bias"], h[0], w["policy/weight"])
+        if not self.spec.num_values:
+            return params, None
         value = torch.addmm(w["value/bias"], h[-1], w["value/weight"])
-        return params, value[:, 0]
+        return params, value[:, 0] if self.spec.num_values == 1 else value
 
 
 def _conv(in_channels: int, out_channels: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
@@ -129,7 +151,7 @@ class ImageNetwork(nn.Module):
             )
         self.mlp = TwinMLP(spec, width + spec.pipeline.vector_size, rng)
 
-    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
         parts = [e(inputs.images[p].float() * self.scales[p]) for e, p in zip(self.encoders, self.paths, strict=True)]
         return self.mlp(torch.cat([*parts, inputs.vector], 1))
 
@@ -149,7 +171,7 @@ class VectorNetwork(nn.Module):
         super().__init__()
         self.mlp = TwinMLP(spec, spec.pipeline.vector_size, rng)
 
-    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
         return self.mlp(inputs.vector)
 
 
@@ -172,6 +194,11 @@ class CustomNetwork(nn.Module):
         if isinstance(out, Tensor):
             heads = NetworkSpec(**{**_shallow(spec), "hidden": (), "shared": True})
             self.heads = TwinMLP(heads, out.shape[-1], rng)
+        elif spec.head != "actor_critic":
+            raise UserError(
+                f"Network {spec.network!r} must return features [N, F] for this algorithm, which adds its own heads; "
+                f"it returned {_describe(out)}."
+            )
         elif not (isinstance(out, tuple) and len(out) == 2 and out[0].shape[-1] == spec.num_outputs):
             raise UserError(
                 f"Network {spec.network!r} must return features [N, F], or (params [N, {spec.num_outputs}], value [N]); "
@@ -188,7 +215,7 @@ class CustomNetwork(nn.Module):
             return self.module(next(iter(images.values())))
         return self.module({"vector": inputs.vector, **images})
 
-    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
         out = self._call(inputs)
         if self.heads is not None:
             return self.heads(out)
@@ -227,29 +254,23 @@ def _example_inputs(spec: NetworkSpec) -> TorchInputs:
     return TorchInputs(Inputs(np.zeros((2, spec.pipeline.vector_size), np.float32), images), torch.device("cpu"))
 
 
-class TorchNetwork:
-    """A module with its parameters in one flat tensor [P] (`flat`) and their gradients in another (`gradient`).
+class FlatParameters:
+    """The parameters of a module as views of one flat tensor [P] (`flat`), their gradients of another (`gradient`).
 
     `table` names the parts. On a CPU `numpy()` shares memory with the tensor.
     """
 
-    def __init__(self, spec: NetworkSpec, seed: int = 0, device: str = "cpu") -> None:
-        self.spec, self.device = spec, torch.device(device)
-        rng = np.random.default_rng(seed)
-        kinds = {"mlp": VectorNetwork, "cnn": NatureCNN, "resnet": ImpalaResNet}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.module = kinds.get(spec.network, CustomNetwork)(spec, rng)
-        self.module.to(self.device)
-        named = [(_plain(name), p) for name, p in self.module.named_parameters()]
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        named = [(_plain(name), p) for name, p in module.named_parameters()]
         self.table = tuple((name, tuple(p.shape)) for name, p in named)
         self.flat = torch.cat([p.detach().reshape(-1) for _, p in named])
         self.gradient = torch.zeros_like(self.flat)
         self.gradients = flat_views(self.gradient, self.table)
+        self.parameters = [p for _, p in named]
         for (name, p), view in zip(named, flat_views(self.flat, self.table).values(), strict=True):
             p.data = view
             p.grad = self.gradients[name]
-        self.log_std = dict(named).get("log_std")
 
     def load(self, flat: Array) -> None:
         """Copy weights [P] in."""
@@ -259,19 +280,43 @@ class TorchNetwork:
     def numpy(self) -> Array:
         return self.flat.detach().cpu().numpy()
 
-    def __call__(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
+
+class TorchNetwork(FlatParameters):
+    """The network that a NetworkSpec describes."""
+
+    def __init__(self, spec: NetworkSpec, seed: int = 0, device: str = "cpu") -> None:
+        self.spec, self.device = spec, torch.device(device)
+        rng = np.random.default_rng(seed)
+        kinds = {"mlp": VectorNetwork, "cnn": NatureCNN, "resnet": ImpalaResNet}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = kinds.get(spec.network, CustomNetwork)(spec, rng)
+        super().__init__(module.to(self.device))
+        self.log_std = next((p for name, p in module.named_parameters() if _plain(name) == "log_std"), None)
+
+    def perturb(self, rng: np.random.Generator | None) -> None:
+        """Draw new noise for noisy layers, or take it away."""
+        for part in self.module.modules():
+            if isinstance(part, TwinMLP):
+                part.perturb(rng)
+
+    def __call__(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
         """params [N, P] and value [N]."""
         return self.module(inputs)
 
-    def policy(self, inputs: Inputs) -> tuple[Array, Array]:
+    def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
         """Distribution parameters [N, P] and values [N], as NumPy: how a worker acts."""
         with torch.inference_mode():
             params, value = self(TorchInputs(inputs, self.device))
-        return params.cpu().numpy(), value.cpu().numpy()
+        return params.cpu().numpy(), None if value is None else value.cpu().numpy()
 
     def value(self, inputs: Inputs) -> Array:
         """State values [N], as NumPy."""
-        return self.policy(inputs)[1]
+        value = self.policy(inputs)[1]
+        assert value is not None
+        return value
+
+    values = value
 
 
 def _plain(name: str) -> str:

@@ -149,6 +149,13 @@ class Pipeline:
         previous = tree_map(lambda s: s[t, b][:, 1:], stacks)
         return self._merge(self.push(obs, previous, np.zeros(len(t), bool)), self._mask(obs))
 
+    def batch(self, obs: Tree) -> Inputs:
+        """Inputs [N, *] for observations [N, *], or stacks [N, k, *], as a replay buffer hands them out."""
+        if self.spec.frame_stack > 1:
+            return self._merge(obs, self._mask(obs))
+        vector, images = self._frame(obs)
+        return Inputs(vector, images, self._mask(obs))
+
     def _merge(self, stack: Tree, mask: Array | None) -> Inputs:
         vector, images = self._frame(stack)  # [..., k, D], [..., k, C, H, W]
         vector = vector.reshape(*vector.shape[:-2], -1)
@@ -159,7 +166,10 @@ class Pipeline:
         if not self.spec.mask_size:
             return None
         assert isinstance(obs, Mapping)
-        return np.asarray(obs["action_mask"]).astype(bool).reshape(*self._lead(obs), self.spec.mask_size)
+        mask = np.asarray(obs["action_mask"]).astype(bool)
+        size = self.spec.mask_size
+        lead = mask.shape[: mask.ndim - 1] if mask.shape[-1] == size else self._lead(obs)
+        return mask.reshape(*lead, size)
 
 
 def nest(flat: Mapping[str, Any]) -> Any:

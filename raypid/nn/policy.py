@@ -10,6 +10,7 @@ import numpy as np
 
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.pipeline import Inputs, Pipeline, nest
+from raypid.nn.q_head import q_values
 from raypid.nn.small import SmallNetwork
 from raypid.nn.spec import ActionLeaf, NetworkSpec
 from raypid.types import Array, Trajectory, Tree, Weights, tree_leaves, tree_map
@@ -73,8 +74,8 @@ def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
     return low, high, center.astype(np.float32), half.astype(np.float32)
 
 
-class ActorCriticPolicy:
-    """Policy over a network with a value: NumPy for fully connected networks, torch for the others."""
+class NetworkPolicy:
+    """What all policies over a network share: pipeline, weights, from canonical actions to the environment's."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec = spec
@@ -83,6 +84,8 @@ class ActorCriticPolicy:
         self.to_env = ActionMap(spec.actions)
         self.version = -1
         self.network: Any = None
+        self.exploration: Mapping[str, Any] = {}
+        """Numbers that came with the call: random (act without the network), epsilon [B], noise, temperature."""
 
     def initial_state(self, num_streams: int) -> Tree | None:
         return self.pipeline.initial_state(num_streams)
@@ -103,10 +106,65 @@ class ActorCriticPolicy:
         self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
     ) -> tuple[Tree, Tree | None, dict[str, Array]]:
         inputs, state = self.pipeline.step(obs, state, first)
+        if explore and self.exploration.get("random"):
+            return self.distribution.uniform(len(first), inputs.mask, rng), state, {}
+        action, behaviour = self.choose(inputs, rng, explore)
+        return action, state, behaviour
+
+    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
+        """Canonical actions [B, *] for inputs [B, *]."""
+        raise NotImplementedError
+
+    def complete(self, trajectory: Trajectory) -> None:
+        """Nothing to add: replay needs no behaviour."""
+
+
+class ActorPolicy(NetworkPolicy):
+    """A policy without a value: draws from its distribution, or adds noise where it has none."""
+
+    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
+        params = self.distribution.masked(self.network.policy(inputs)[0], inputs.mask)
+        if not explore:
+            return self.distribution.mode(params), {}
+        action = self.distribution.sample(params, self._log_std, rng)
+        if noise := self.exploration.get("noise"):
+            action = tree_map(lambda a: np.clip(a + rng.normal(0, noise, a.shape), -1, 1).astype(a.dtype), action)
+        return action, {}
+
+
+class QPolicy(NetworkPolicy):
+    """Over action values: the best action, or epsilon-greedy, or (with a temperature) in proportion to exp(Q / temperature)."""
+
+    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
+        if self.spec.noisy:
+            self.network.perturb(rng if explore else None)
+        params, value = self.network.policy(inputs)
+        if value is None and self.spec.dueling and self.spec.atoms:  # plain dueling needs no value to compare actions
+            value = self.network.values(inputs)
+        if self.spec.dueling and value is None:
+            q = params
+        else:
+            q = q_values(self.spec, params, value)
+        q = self.distribution.masked(q, inputs.mask)
+        if not explore:
+            return q.argmax(-1), {}
+        if temperature := self.exploration.get("temperature"):
+            return self.distribution.sample(q / np.float32(temperature), None, rng), {}
+        action = q.argmax(-1)
+        chance = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
+        if chance.any():
+            action = np.where(chance, self.distribution.uniform(len(action), inputs.mask, rng), action)
+        return action, {}
+
+
+class ActorCriticPolicy(NetworkPolicy):
+    """A policy and a value: NumPy for fully connected networks, torch for the others."""
+
+    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
         params, value = self.network.policy(inputs)
         params = self.distribution.masked(params, inputs.mask)
         action = self.distribution.sample(params, self._log_std, rng) if explore else self.distribution.mode(params)
-        return action, state, {"params": params} if value is None else {"params": params, "value": value}
+        return action, {"params": params} if value is None else {"params": params, "value": value}
 
     def complete(self, trajectory: Trajectory) -> None:
         """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
@@ -124,6 +182,14 @@ class ActorCriticPolicy:
         if t.final is not None:
             after = self.pipeline.after(t.final.obs, stacks, t.final.t, t.final.b)
             behaviour["final_value"] = self.network.value(after)
+
+
+_POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
+
+
+def make_policy(spec: NetworkSpec) -> NetworkPolicy:
+    """The policy for a network's head."""
+    return _POLICIES[spec.head](spec)
 
 
 def _row(inputs: Inputs, t: int) -> Inputs:
@@ -152,7 +218,7 @@ class DeployedPolicy:
     One observation or a batch with a leading axis; frame-stack state is kept between calls (`reset` clears it).
     """
 
-    def __init__(self, policy: ActorCriticPolicy, seed: int | None = None) -> None:
+    def __init__(self, policy: NetworkPolicy, seed: int | None = None) -> None:
         self.policy, self.rng = policy, np.random.default_rng(seed)
         self.reset()
 
@@ -249,6 +315,6 @@ def load_policy(path: str | Path, seed: int | None = None) -> DeployedPolicy:
     from raypid.checkpoint import find_policy
 
     spec, weights, _ = read_policy_weights(find_policy(Path(path)))
-    policy = ActorCriticPolicy(spec)
+    policy = make_policy(spec)
     policy.load(weights)
     return DeployedPolicy(policy, seed)

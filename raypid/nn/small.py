@@ -15,6 +15,7 @@ from raypid.nn.pipeline import Inputs
 from raypid.nn.spec import NetworkSpec
 from raypid.types import Array, flat_views
 
+Table = tuple[tuple[str, tuple[int, ...]], ...]
 _ENTROPY_OF_UNIT_NORMAL = 0.5 * (1 + math.log(2 * math.pi))
 
 
@@ -31,13 +32,36 @@ def initial_mlp(spec: NetworkSpec, num_inputs: int, rng: np.random.Generator) ->
     """Initial flat weights of the fully connected part: orthogonal, gain sqrt(2) in trunks, 0.01 for the policy's head, 1 for the value's."""
     table = spec.mlp_table(num_inputs)
     flat = np.zeros(sum(int(np.prod(shape)) for _, shape in table), np.float32)
-    for name, view in flat_views(flat, table).items():
+    views = flat_views(flat, table)
+    for name, view in views.items():
         if name.endswith("weight"):
             gain = {"policy.weight": 0.01, "value.weight": 1.0}.get(name, math.sqrt(2))
             view[:] = orthogonal(rng, view.shape, gain)
         elif name == "log_std":
             view[:] = spec.log_std_init
+        elif name.endswith("_sigma"):
+            weight = views[f"{name.rpartition('.')[0]}.weight"]
+            view[:] = spec.noisy / math.sqrt(weight.shape[-2])
     return flat
+
+
+def factorised_noise(table: Table, rng: np.random.Generator) -> dict[str, Array]:
+    """Noise for the parts of `table` that have a sigma: f(e_in) f(e_out) with f(x) = sign(x) sqrt(|x|), and f(e_out) for
+    the bias (Fortunato et al. 2018, equations 10 and 11)."""
+    noise, shapes = {}, dict(table)
+    for name, shape in table:
+        if name.endswith("weight") and f"{name}_sigma" in shapes:
+            e_in, e_out = (rng.standard_normal((*shape[:-2], size), dtype=np.float32) for size in shape[-2:])
+            e_in, e_out = np.sign(e_in) * np.sqrt(np.abs(e_in)), np.sign(e_out) * np.sqrt(np.abs(e_out))
+            bias = f"{name.removesuffix('weight')}bias"
+            noise[name] = e_in[..., :, None] * e_out[..., None, :]
+            noise[bias] = e_out.reshape(shapes[bias])
+    return noise
+
+
+def _layer_norm(h: Array) -> Array:
+    h = h - h.mean(-1, keepdims=True)
+    return h / np.sqrt(np.mean(h * h, -1, keepdims=True) + 1e-5)
 
 
 def _activate(h: Array, activation: str) -> Array:
@@ -70,12 +94,19 @@ class SmallNetwork:
         self.flat = flat
         self._bind(flat)
 
-    def _bind(self, flat: Array) -> None:
+    def _bind(self, flat: Array, noise: dict[str, Array] | None = None) -> None:
         parts = flat_views(flat, self.table)
+        for name, eps in (noise or {}).items():
+            parts[name] = parts[name] + parts[f"{name}_sigma"] * eps
         self._trunk = [(parts[f"trunk.{i}.weight"], parts[f"trunk.{i}.bias"]) for i in range(len(self.spec.hidden))]
         self._policy = (parts["policy.weight"], parts["policy.bias"])
-        self._value = (parts["value.weight"], parts["value.bias"])
+        if self.spec.num_values:
+            self._value = (parts["value.weight"], parts["value.bias"])
         self.log_std = parts.get("log_std")
+
+    def perturb(self, rng: np.random.Generator | None) -> None:
+        """Draw new noise for noisy layers, or take it away."""
+        self._bind(self.flat, None if rng is None else factorised_noise(self.table, rng))
 
     def load(self, flat: Array) -> None:
         """Take over weights [P]; the array is kept, not copied."""
@@ -84,23 +115,26 @@ class SmallNetwork:
 
     def policy(self, inputs: Inputs) -> tuple[Array, None]:
         """Distribution parameters [N, P] alone: the value trunk does not run. The None says that no value came along."""
-        h = inputs.vector
-        for weight, bias in self._trunk:
-            h = h @ weight[0]
-            h += bias[0]
-            h = _activate(h, self.spec.activation)
-        out = h @ self._policy[0]
+        out = self._hidden(inputs.vector, 0) @ self._policy[0]
         out += self._policy[1]
         return out, None
 
+    def values(self, inputs: Inputs) -> Array:
+        """Outputs [N, V] of the value head."""
+        return self._hidden(inputs.vector, -1) @ self._value[0] + self._value[1]
+
     def value(self, inputs: Inputs) -> Array:
         """State values [N]."""
-        h = inputs.vector
+        return self.values(inputs)[..., 0]
+
+    def _hidden(self, h: Array, trunk: int) -> Array:
         for weight, bias in self._trunk:
-            h = h @ weight[-1]
-            h += bias[-1]
+            h = h @ weight[trunk]
+            h += bias[trunk]
+            if self.spec.layer_norm:
+                h = _layer_norm(h)
             h = _activate(h, self.spec.activation)
-        return (h @ self._value[0])[..., 0] + self._value[1]
+        return h
 
     def forward(self, x: Array) -> tuple[Array, Array, list[Array], list[Array | None]]:
         """params [N, P], value [N], activations [K, N, H] of each layer, and their arguments where the slope needs them."""

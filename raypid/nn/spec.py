@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-ActionKind = str  # "categorical", "gaussian", "squashed_gaussian", "deterministic", "multi_categorical", "bernoulli"
+ActionKind = str
+"""categorical, multi_categorical, bernoulli, gaussian, squashed_gaussian, deterministic or squashed_deterministic."""
+Head = str
+"""actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +108,7 @@ class PipelineSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkSpec:
-    """A policy and value network with everything around it: pipeline, trunk, action distribution."""
+    """A network to act with and everything around it: pipeline, trunk, heads, action distribution."""
 
     pipeline: PipelineSpec
     actions: tuple[ActionLeaf, ...]
@@ -117,6 +120,15 @@ class NetworkSpec:
     custom: dict[str, Any] = field(default_factory=dict)
     target: str = ""
     """"module:Name" of a registered network class, so that a saved policy finds it again."""
+    head: Head = "actor_critic"
+    layer_norm: bool = False
+    """Hidden layers are normalised (without learnt scales) before their activation."""
+    dueling: bool = False
+    """A q head is the value of the state plus the advantage of each action (Wang et al. 2016, equation 9)."""
+    atoms: tuple[float, ...] = ()
+    """Support of a distributional q head (Bellemare et al. 2017); empty for plain values."""
+    noisy: float = 0.0
+    """sigma_0 of noisy layers (Fortunato et al. 2018, section 3.2); 0: none."""
 
     @property
     def torch_free(self) -> bool:
@@ -130,7 +142,14 @@ class NetworkSpec:
 
     @property
     def num_outputs(self) -> int:
-        return sum(a.num_params for a in self.actions)
+        return sum(a.num_params for a in self.actions) * max(1, len(self.atoms))
+
+    @property
+    def num_values(self) -> int:
+        """Outputs of the value head; 0 where there is none."""
+        if self.head == "q":
+            return max(1, len(self.atoms)) if self.dueling else 0
+        return int(self.head == "actor_critic")
 
     @property
     def num_log_std(self) -> int:
@@ -138,7 +157,7 @@ class NetworkSpec:
 
     @property
     def num_trunks(self) -> int:
-        return 1 if self.shared else 2
+        return 1 if self.shared or not self.num_values else 2
 
     def mlp_table(self, num_inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(name, shape) of the fully connected part. Trunk weights are stacked: [K, in, out], K = 2 where policy and
@@ -149,9 +168,12 @@ class NetworkSpec:
             table += [(f"trunk.{i}.weight", (k, width, hidden)), (f"trunk.{i}.bias", (k, 1, hidden))]
             width = hidden
         table += [("policy.weight", (width, self.num_outputs)), ("policy.bias", (self.num_outputs,))]
-        table += [("value.weight", (width, 1)), ("value.bias", (1,))]
+        if self.num_values:
+            table += [("value.weight", (width, self.num_values)), ("value.bias", (self.num_values,))]
         if self.num_log_std:
             table.append(("log_std", (self.num_log_std,)))
+        if self.noisy:
+            table += [(f"{name}_sigma", shape) for name, shape in table]
         return tuple(table)
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,8 +185,9 @@ class NetworkSpec:
         pipeline = dict(values["pipeline"])
         pipeline["leaves"] = tuple(Leaf(**_tuples(leaf)) for leaf in pipeline["leaves"])
         actions = tuple(ActionLeaf(**_tuples(a)) for a in values["actions"])
-        rest = {k: v for k, v in values.items() if k not in ("pipeline", "actions", "hidden")}
-        return cls(pipeline=PipelineSpec(**pipeline), actions=actions, hidden=tuple(values["hidden"]), **rest)
+        rest = {k: v for k, v in values.items() if k not in ("pipeline", "actions", "hidden", "atoms")}
+        hidden, atoms = tuple(values["hidden"]), tuple(values.get("atoms", ()))
+        return cls(pipeline=PipelineSpec(**pipeline), actions=actions, hidden=hidden, atoms=atoms, **rest)
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

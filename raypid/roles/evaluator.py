@@ -12,7 +12,7 @@ import numpy as np
 
 from raypid.envs import EnvError, make_vector, stream_seeds
 from raypid.errors import UserError
-from raypid.nn.policy import ActorCriticPolicy
+from raypid.nn.policy import make_policy
 from raypid.registry import NETWORKS
 from raypid.roles.rollout import RolloutSpec
 from raypid.types import Array, Weights
@@ -68,7 +68,7 @@ class Evaluator:
         for name, entry in spec.networks.items():
             NETWORKS.register(name, entry)
         self.spec = spec
-        self.policy = ActorCriticPolicy(spec.network)
+        self.policy = make_policy(spec.network)
         self.env: Any = None
 
     def evaluate(

@@ -8,6 +8,7 @@ from typing import Any
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
 from raypid.registry import ALGORITHMS, NETWORKS
+from raypid.roles.replay import Replay, ReplaySpec
 from raypid.types import Trajectory, Update, Weights, concat_trajectories
 
 
@@ -53,3 +54,33 @@ class Learner:
 
     def close(self) -> None:
         pass
+
+
+class ReplayLearner(Learner):
+    """A learner with a replay buffer of its own."""
+
+    def __init__(self, *args: Any, replay: ReplaySpec, **more: Any) -> None:
+        Learner.__init__(self, *args, **more)
+        self.replay = Replay(replay)
+
+    def insert(self, worker: int, fragment: Trajectory) -> int:
+        """Store a fragment; returns the number of rows that can be drawn."""
+        self.algorithm.seen(fragment)
+        return self.replay.add(worker, fragment)
+
+    def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
+        """Draw rows for `num_updates` updates and do these; returns their number and the new weights."""
+        algorithm = self.algorithm
+        sample = self.replay.sample(num_updates * algorithm.config.batch_size, algorithm.beta(timesteps))
+        update = algorithm.update(sample, timesteps)
+        if update.priorities is not None:
+            self.replay.set_priorities(sample.id, update.priorities)
+        return update.num_updates, algorithm.weights()
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call, and how full the buffer is."""
+        found: dict[str, float] = self.algorithm.metrics()
+        found["replay_rows"] = float(len(self.replay))
+        if self.replay.tree is not None:
+            found["replay_skipped_priorities"] = float(self.replay.num_skipped)
+        return found

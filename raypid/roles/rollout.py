@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from raypid.callbacks import Callbacks
 from raypid.envs import EnvError, EnvSpec, make_vector, stream_seeds
-from raypid.nn.policy import ActorCriticPolicy
+from raypid.nn.policy import make_policy
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import moments_of
 from raypid.registry import NETWORKS
@@ -46,7 +47,7 @@ class Rollout:
         self.spec, self.worker_index = spec, worker_index
         self.env_spec = replace(spec.env, worker_index=worker_index)
         self.env = make_vector(self.env_spec)
-        self.policy = ActorCriticPolicy(spec.network)
+        self.policy = make_policy(spec.network)
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(2, worker_index, restarts)))
         self.num_crashes = 0
         self._start(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
@@ -81,10 +82,11 @@ class Rollout:
         """Its index: a call that returns once the worker stands."""
         return self.worker_index
 
-    def collect(self, weights: Weights) -> tuple[Report, Trajectory]:
-        """Act for `fragment_length` rows; episodes go on in the next call."""
+    def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
+        """Act for `fragment_length` rows; episodes go on in the next call. `exploration` holds what the policy explores by."""
         start, clock = time.perf_counter(), time.perf_counter
         self.policy.load(weights)
+        self.policy.exploration = exploration or {}
         first_state, steps, actions, behaviours = self.state, [], [], []
         obs_rows, first_rows, infos = [self.obs], [self.first], []
         env_s = inference_s = 0.0

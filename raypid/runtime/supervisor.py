@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ START_S = 60.0
 
 class WorkersFailed(RuntimeError):
     """More workers were lost than the budget allows."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call under way."""
+
+    method: str
+    futures: list[Any]
+    deadline: float
+    """By time.monotonic()."""
 
 
 class WorkerGroup:
@@ -41,6 +52,7 @@ class WorkerGroup:
         self.folder: Path | None = None
         """Where the first traceback of a lost worker goes."""
         self._built = [False] * num_workers
+        self._running: dict[int, _Call] = {}
         self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
 
     def _spawn(self, index: int) -> Handle:
@@ -70,6 +82,52 @@ class WorkerGroup:
                 results[i] = value if num_returns == 1 else [value, *future[1:]]
                 del pending[i]
         return results
+
+    # -- one at a time -------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> list[int]:
+        """Workers without a call under way."""
+        return [i for i in range(len(self)) if i not in self._running]
+
+    def start(self, index: int, method: str, *args: Any, num_returns: int) -> None:
+        """Begin a call of worker `index`; `finished` hands its result out."""
+        futures = self.handles[index].submit(method, *args, num_returns=num_returns)
+        patience = self.timeout_s + (0.0 if self._built[index] else START_S)
+        self._running[index] = _Call(method, futures, time.monotonic() + patience)
+
+    def finished(self, timeout_s: float | None, others: Sequence[Any] = ()) -> list[tuple[int, list[Any]]]:
+        """(worker, [first value, *futures of the others]) of the calls that have ended, in worker order.
+
+        Waits up to `timeout_s` (None: as long as calls may take) for the first of them, or for one of the futures
+        `others`. A worker that was lost or is overdue is replaced, is idle then, and appears in `lost`.
+        """
+        heads = {i: call.futures[0] for i, call in self._running.items()}
+        if not heads and not others:
+            return []
+        until = min((call.deadline for call in self._running.values()), default=time.monotonic() + self.timeout_s)
+        wait = max(0.0, until - time.monotonic())
+        self.backend.wait([*others, *heads.values()], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s))
+        done: list[tuple[int, list[Any]]] = []
+        for i, call in sorted(self._running.items()):
+            ready, _ = self.backend.wait([call.futures[0]], num=1, timeout=0)
+            overdue = time.monotonic() > call.deadline
+            if not ready and not overdue:
+                continue
+            del self._running[i]
+            try:
+                if not ready:
+                    raise TimeoutError
+                done.append((i, [self.backend.get(call.futures[0]), *call.futures[1:]]))
+                self._built[i] = True
+            except (WorkerLost, TimeoutError) as error:
+                self.replace(i, f"{call.method}()", error)
+        return done
+
+    def drop(self) -> None:
+        """Wait for the calls under way and forget their results: a fresh start after a restore or an error."""
+        while self._running:
+            self.finished(None)
 
     def replace(self, index: int, call: str, error: Exception) -> None:
         """Kill worker `index` and build it anew.

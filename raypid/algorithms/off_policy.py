@@ -1,0 +1,325 @@
+"""What algorithms that learn from replay share: settings, from samples to tensors, gradient steps, state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from raypid.algorithms.base import Algorithm, ObservationMoments
+from raypid.config import Config, ConfigError, ModelConfig
+from raypid.nn.pipeline import Pipeline
+from raypid.nn.spec import NetworkSpec
+from raypid.types import Array, Sample, Trajectory, Update, Weights, tree_leaves
+
+
+def _wide() -> ModelConfig:
+    return ModelConfig(hidden=(256, 256), activation="relu")
+
+
+@dataclass(kw_only=True, slots=True)
+class OffPolicyConfig(Config):
+    """Settings of every algorithm that learns from replay."""
+
+    model: ModelConfig = field(default_factory=_wide)
+    """The network."""
+    fragment_length: int = 1
+    """Rows that one call collects from each environment. On Ray, let a call take 50 to 300 ms."""
+    buffer_size: int = 200_000
+    """Steps that the replay buffer holds (over all shards)."""
+    start_steps: int = 1_000
+    """Environment steps with random actions before learning starts."""
+    samples_per_insert: float = 32.0
+    """Rows learnt for each step collected: batch_size * updates / steps. The side that is ahead waits."""
+    a_l_ratio: float | None = None
+    """The same ratio as environment steps for each update; where given it sets samples_per_insert = batch_size / a_l_ratio."""
+    n_step: int = 1
+    """Steps that a target folds before it bootstraps."""
+    prioritized: bool = False
+    """Draw rows in proportion to their TD error (Schaul et al. 2016)."""
+    priority_exponent: float = 0.6
+    """alpha: 0 is uniform."""
+    importance_exponent: float = 0.4
+    """beta at the start; it rises to 1 over importance_steps."""
+    importance_steps: int = 100_000
+    """Environment steps until beta is 1."""
+    num_replay_shards: int = 0
+    """Replay buffers in Ray actors of their own, which share buffer_size; 0: one in the learner's process."""
+    target_tau: float = 0.005
+    """How far the target network moves towards the learnt one; 1 copies it."""
+    target_interval: int = 1
+    """Updates between moves of the target network."""
+    target_network: bool = True
+    """Bootstrap from a slowly moving copy. Normalised networks learn without."""
+    updates_per_call: int = 8
+    """Most updates for which rows are drawn at once."""
+    steps_per_iteration: int = 1_000
+    """Environment steps of one training iteration."""
+    max_grad_norm: float | None = None
+    """Largest L2 norm of a gradient; none does not clip."""
+    adam_eps: float = 1e-8
+    """Adam's epsilon."""
+    bf16: bool = False
+    """Products between hidden layers of critics in bfloat16: faster for widths of 256 and more."""
+    th_compile: bool = False
+    """Compile the losses with torch.compile: half a minute at the start, faster on a GPU."""
+
+    def validate(self) -> None:
+        Config.validate(self)
+        for name in ("buffer_size", "n_step", "target_interval", "updates_per_call", "steps_per_iteration"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)!r}.")
+        for name in ("start_steps", "num_replay_shards", "importance_steps"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)!r}.")
+        for name in ("priority_exponent", "importance_exponent", "target_tau"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
+        for name in ("a_l_ratio", "max_grad_norm", "samples_per_insert"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
+        if self.normalize_rewards:
+            raise ConfigError("normalize_rewards is for on-policy algorithms: old rewards lie in the buffer. Use reward_scale.")
+        smallest = self.fragment_length * self.num_envs_per_worker * max(1, self.num_workers) * 2
+        if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
+            raise ConfigError(
+                f"buffer_size {self.buffer_size:,} is too small: it shall hold start_steps ({self.start_steps:,}), a batch "
+                f"({self.batch_size:,}) and two fragments of every worker ({smallest:,} rows)."
+            )
+        if self.kernel == "numpy":
+            raise ConfigError("kernel numpy serves PPO and A2C; algorithms with replay learn with torch.")
+
+    @property
+    def updates_per_step(self) -> float:
+        """The ratio that the loop holds to."""
+        return 1 / self.a_l_ratio if self.a_l_ratio is not None else self.samples_per_insert / self.batch_size
+
+
+@dataclass(slots=True)
+class Batch:
+    """N rows of a sample as tensors on the learner's device."""
+
+    inputs: Any
+    action: Any
+    """[N, A] float for continuous actions, [N] int64 for discrete ones."""
+    reward: Any
+    discount: Any
+    next_inputs: Any
+    weight: Any
+    """[N] importance weights."""
+
+    def take(self, rows: slice) -> Batch:
+        columns = (getattr(self, n)[rows] for n in ("action", "reward", "discount"))
+        return Batch(self.inputs.take(rows), *columns, self.next_inputs.take(rows), self.weight[rows])
+
+
+class OffPolicy(Algorithm):
+    """Networks on flat tensors, their optimizers, and a `step` for each batch that subclasses write.
+
+    Subclasses fill `networks` and `optimizers` in `build`; the network called "acting" is what workers get.
+    """
+
+    flow = "replay"
+    collect = "trajectory"
+    Config: Any
+
+    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+        super().__init__(config, spec, seed)
+        import torch
+
+        from raypid.algorithms.actor_critic import device_for
+
+        self.device = torch.device(device_for(config))
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.pipeline = Pipeline(spec.pipeline)
+        self.moments = ObservationMoments(self.pipeline.normalized_size) if spec.pipeline.normalize else None
+        self.networks: dict[str, Any] = {}
+        self.optimizers: dict[str, Any] = {}
+        self.num_updates = 0
+        self._metrics: list[Any] = []
+        self.build(seed)
+
+    @classmethod
+    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+        """The acting network for this algorithm, from the default one for the spaces.
+
+        Raises:
+            ConfigError: actions that this algorithm cannot take.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+        """What a worker explores by at this time: numbers that travel with the call."""
+        return {"random": True} if timesteps < config.start_steps else {}
+
+    @abstractmethod
+    def build(self, seed: int) -> None:
+        """Make networks and optimizers."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
+        """One update; returns metrics (tensors without gradient) and |TD error| [N]."""
+
+    def beta(self, timesteps: int) -> float:
+        """Exponent of the importance weights at this time; 0 where rows are drawn uniformly."""
+        c = self.config
+        if not c.prioritized:
+            return 0.0
+        done = min(1.0, timesteps / c.importance_steps) if c.importance_steps else 1.0
+        return float(c.importance_exponent + (1.0 - c.importance_exponent) * done)
+
+    def update(self, batch: Sample, timesteps: int) -> Update:
+        """As many updates as `batch` holds batches, each of batch_size rows in their order."""
+        import torch
+
+        rows = self.tensors(batch)
+        size = self.config.batch_size
+        errors = []
+        for start in range(0, len(batch.id), size):
+            metrics, error = self.step(rows.take(slice(start, start + size)))
+            self._metrics.append(metrics)
+            errors.append(error)
+            self.num_updates += 1
+        self.version += 1
+        priorities = torch.cat(errors).cpu().numpy() + 1e-6 if self.config.prioritized else None
+        return Update({}, len(errors), priorities)
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call, fetched at once: no update waits for a number."""
+        from raypid.algorithms.actor_critic import mean_metrics
+
+        found, self._metrics = self._metrics, []
+        names: dict[str, None] = {n: None for m in found for n in m}
+        result: dict[str, float] = {}
+        for group in _same_keys(found):
+            result |= mean_metrics(group)
+        return {n: result[n] for n in names}
+
+    def tensors(self, sample: Sample) -> Batch:
+        """A sample on the learner's device; from pinned memory, where that is a GPU."""
+        import torch
+
+        from raypid.nn.networks import TorchInputs
+
+        def move(x: Array) -> Any:
+            tensor = torch.from_numpy(np.ascontiguousarray(x))
+            return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+
+        if self.moments is not None:
+            self.pipeline.load(self.moments.moments)
+        d = sample.data
+        action = [leaf.reshape(len(sample.id), -1) for _, leaf in tree_leaves(d.action)]
+        discrete = self.spec.actions[0].kind == "categorical"
+        flat = action[0][:, 0].astype(np.int64, copy=False) if discrete else np.concatenate(action, 1)
+        return Batch(
+            TorchInputs(self.pipeline.batch(d.obs), self.device), move(flat), move(d.reward), move(d.discount),
+            TorchInputs(self.pipeline.batch(d.next_obs), self.device), move(sample.weight),
+        )  # fmt: skip
+
+    def track(self, target: str, source: str) -> None:
+        """Move the target network `target` towards `source`, when its interval has passed."""
+        c = self.config
+        if c.target_network and self.num_updates % c.target_interval == 0:
+            self.networks[target].flat.lerp_(self.networks[source].flat, c.target_tau)
+
+    def seen(self, fragment: Trajectory) -> None:
+        """Take the observations of a new fragment into the normaliser."""
+        if self.moments is not None and fragment.moments is not None:
+            self.moments.merge(fragment.moments)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Weights:
+        extra = {} if self.moments is None else self.moments.extra()
+        acting = self.networks["acting"]
+        return Weights(self.version, acting.numpy().copy(), acting.table, extra)
+
+    def set_weights(self, weights: Weights) -> None:
+        acting = self.networks["acting"]
+        check_table(weights.table, acting.table)
+        acting.load(weights.flat)
+        if self.moments is not None and "obs_mean" in weights.extra:
+            self.moments.load(weights.extra)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "version": self.version,
+            "num_updates": self.num_updates,
+            "rng": self.rng.bit_generator.state,
+            "generator": self.generator.get_state().numpy(),
+            "networks": {name: network.numpy().copy() for name, network in self.networks.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+        }
+        return state if self.moments is None else {**state, "moments": self.moments.extra()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        import torch
+
+        for name, network in self.networks.items():
+            saved = state["networks"].get(name)
+            if saved is None or len(saved) != len(network.numpy()):
+                there = "none" if saved is None else f"{len(saved)} weights"
+                raise ConfigError(
+                    f"The checkpoint has {there} for the network {name!r}, this one has {len(network.numpy())}: the settings differ."
+                )
+        self.version, self.num_updates = int(state["version"]), int(state["num_updates"])
+        self.rng.bit_generator.state = state["rng"]
+        if len(state["generator"]) == len(self.generator.get_state()):  # of the same kind of device
+            self.generator.set_state(torch.from_numpy(np.array(state["generator"])))
+        for name, network in self.networks.items():
+            network.load(state["networks"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        if self.moments is not None and "moments" in state:
+            self.moments.load(state["moments"])
+
+
+def check_table(theirs: Any, ours: Any) -> None:
+    """Raises:
+    ConfigError: the weights belong to another network; names the first parts that differ.
+    """
+    if theirs == ours:
+        return
+    there, here = dict(theirs), dict(ours)
+    names = [n for n in {**here, **there} if there.get(n) != here.get(n)]
+    parts = [f"{n} {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:3]]
+    raise ConfigError(f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}.")
+
+
+def _same_keys(metrics: list[Mapping[str, Any]]) -> list[list[Any]]:
+    """Grouped, so that an update without a policy step does not weaken the mean of those with one."""
+    groups: dict[tuple[str, ...], list[Any]] = {}
+    for m in metrics:
+        for name in m:
+            groups.setdefault((name,), []).append({name: m[name]})
+    return list(groups.values())
+
+
+def continuous(config: Any, spec: NetworkSpec, kind: str) -> NetworkSpec:
+    """The network of an actor over continuous actions.
+
+    Raises:
+        ConfigError: discrete actions.
+    """
+    if any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions):
+        raise ConfigError("This algorithm takes continuous (Box) actions; for discrete ones there are DQN, SQN, SAC and PPO.")
+    actions = tuple(replace(leaf, kind=kind) for leaf in spec.actions)
+    return replace(spec, actions=actions, head="actor")
+
+
+def one_discrete(spec: NetworkSpec) -> None:
+    """Raises:
+    ConfigError: anything but one Discrete action.
+    """
+    if [leaf.kind for leaf in spec.actions] != ["categorical"] or spec.actions[0].path:
+        kinds = ", ".join(leaf.kind for leaf in spec.actions)
+        raise ConfigError(
+            f"This algorithm takes one Discrete action, not {kinds}; SAC and TD3 take Box actions, PPO all of them."
+        )
+
+
+Norm = Literal["none", "layer", "batch"]

@@ -1,0 +1,130 @@
+"""Torch networks of off-policy learning that never leave the learner: ensembles of Q(s, a), and Adam on flat tensors.
+
+Axes: K critics of an ensemble; N rows; D inputs; A actions; H hidden units.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raypid.nn.networks import FlatParameters, ImpalaResNet, NatureCNN, TorchInputs
+from raypid.nn.small import orthogonal
+from raypid.nn.spec import NetworkSpec
+
+_ENCODERS = {"cnn": NatureCNN.encoder, "resnet": ImpalaResNet.encoder}
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": functional.silu}
+_MOMENTUM = 0.01
+
+
+class Critics(nn.Module):
+    """K fully connected Q networks, stacked so that a layer is one product; images pass one shared encoder first.
+
+    norm: none, layer (without learnt scales), or batch (running statistics in `statistics`).
+    half: the products between hidden layers, which are nearly all of the work, in bfloat16.
+    """
+
+    def __init__(
+        self, spec: NetworkSpec, num_critics: int, num_actions: int, *, discrete: bool, norm: str, half: bool, seed: int
+    ) -> None:
+        super().__init__()
+        rng, k = np.random.default_rng(seed), num_critics
+        self.discrete, self.norm, self.half = discrete, norm, half
+        self.activation = _ACTIVATIONS[spec.activation]
+        self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
+        self.paths = [path for path, _ in spec.images]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.encoders = nn.ModuleList(_ENCODERS[spec.network](shape) for _, shape in spec.images)
+        width = spec.pipeline.vector_size + (0 if discrete else num_actions)
+        with torch.no_grad():
+            for encoder, (_, shape) in zip(self.encoders, spec.images, strict=True):
+                width += encoder(torch.zeros(1, *shape)).shape[1]
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        sizes = [width, *spec.hidden, num_actions if discrete else 1]
+        for i, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            gain = 0.1 if i == len(spec.hidden) else math.sqrt(2)
+            self.weights.append(nn.Parameter(torch.from_numpy(orthogonal(rng, (k, rows, columns), gain))))
+            self.biases.append(nn.Parameter(torch.zeros(k, 1, columns)))
+        self.statistics = [torch.zeros(2, k, 1, size) for size in spec.hidden] if norm == "batch" else []
+        for both in self.statistics:
+            both[1] = 1.0
+
+    def forward(self, inputs: TorchInputs, action: Tensor | None = None, *, train: bool = False) -> Tensor:
+        """Q [K, N] of actions [N, A], or [K, N, A] for each discrete action. `train` normalises by the batch itself."""
+        parts = [e(inputs.images[p].float() * self.scales[p]) for e, p in zip(self.encoders, self.paths, strict=True)]
+        parts += [inputs.vector] if action is None else [inputs.vector, action]
+        x = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+        h = x.expand(len(self.weights[0]), *x.shape)
+        last = len(self.weights) - 1
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if self.half and 0 < i < last:
+                h = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
+            else:
+                h = torch.baddbmm(bias, h, weight)
+            if i < last:
+                h = self.activation(self._normalized(h, i, train))
+        return h if self.discrete else h[..., 0]
+
+    def _normalized(self, h: Tensor, i: int, train: bool) -> Tensor:
+        if self.norm == "layer":
+            return functional.layer_norm(h, h.shape[-1:])
+        if self.norm == "none":
+            return h
+        mean, variance = self.statistics[i]
+        if train:
+            now = torch.stack([h.mean(1, keepdim=True), h.var(1, keepdim=True, unbiased=False)])
+            self.statistics[i].lerp_(now.detach(), _MOMENTUM)
+            mean, variance = now
+        return (h - mean) * torch.rsqrt(variance + 1e-5)
+
+
+class Temperature(nn.Module):
+    """A positive number that is learnt by its logarithm; 0 stays 0."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor([math.log(value) if value else -math.inf]))
+
+    def forward(self) -> Tensor:
+        """[1]."""
+        return self.log.exp()
+
+
+class FlatAdam:
+    """Adam with fused steps on the flat tensor of a network; its gradient is the network's `gradient`."""
+
+    def __init__(self, network: FlatParameters, lr: float, eps: float = 1e-8, max_norm: float | None = None) -> None:
+        self.network, self.max_norm = network, max_norm
+        self.flat = nn.Parameter(network.flat)
+        self.flat.grad = network.gradient
+        self.adam = torch.optim.Adam([self.flat], lr=lr, eps=eps, fused=True)
+
+    def minimise(self, loss: Tensor) -> None:
+        """One step down the gradient of `loss` by this network's parameters alone."""
+        self.network.gradient.zero_()
+        loss.backward(inputs=self.network.parameters)
+        if self.max_norm is not None:
+            norm = torch.linalg.vector_norm(self.network.gradient)
+            self.network.gradient.mul_((self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+        self.adam.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.adam.state.get(self.flat)
+        if not state:
+            zeros = np.zeros(self.flat.numel(), np.float32)
+            return {"m": zeros, "v": zeros.copy(), "steps": 0}
+        m, v = (state[k].detach().cpu().numpy().copy() for k in ("exp_avg", "exp_avg_sq"))
+        return {"m": m, "v": v, "steps": int(state["step"].item())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        def tensor(x: Any) -> Tensor:
+            return torch.tensor(np.array(x), device=self.flat.device)
+
+        step = torch.tensor(float(state["steps"]), device=self.flat.device)
+        self.adam.state[self.flat] = {"step": step, "exp_avg": tensor(state["m"]), "exp_avg_sq": tensor(state["v"])}

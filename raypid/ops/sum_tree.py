@@ -1,0 +1,57 @@
+"""Drawing in proportion to priorities that change: a sum tree with wide nodes, vectorised over the draws."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raypid.types import Array
+
+FAN = 32
+"""Children of a node: a draw is one row of FAN cumulative sums a level, and a million leaves are four levels."""
+
+
+class SumTree:
+    """Priorities [capacity] >= 0 of slots, all 0 at first. Sums are computed anew from below, so that nothing drifts."""
+
+    def __init__(self, capacity: int) -> None:
+        self.levels: list[Array] = []  # leaves first; every level but the last is a multiple of FAN long
+        size = capacity
+        while size > FAN:
+            size = -(-size // FAN)
+            self.levels.append(np.zeros(size * FAN))
+        self.levels.append(np.zeros(size))
+
+    @property
+    def total(self) -> float:
+        return float(self.levels[-1].sum())
+
+    def get(self, slots: Array) -> Array:
+        """Priorities [n] of slots [n]."""
+        return self.levels[0][slots]
+
+    def set(self, slots: Array, priorities: Array) -> None:
+        """Set the priorities [n] of slots [n]; of a slot that comes twice the last counts."""
+        self.levels[0][slots] = priorities
+        for below, level in zip(self.levels, self.levels[1:], strict=False):
+            slots = slots // FAN
+            level[slots] = below.reshape(-1, FAN)[slots].sum(1)
+
+    def sample(self, num: int, rng: np.random.Generator) -> Array:
+        """Slots [num], each drawn from its own of `num` equal parts of the total (Schaul et al. 2016, appendix B.2.1)."""
+        cumulative = self.levels[-1].cumsum()
+        x = (np.arange(num) + rng.random(num)) * (cumulative[-1] / num)
+        node = np.minimum(np.searchsorted(cumulative, x, "right"), _last(self.levels[-1]))
+        x -= cumulative[node] - self.levels[-1][node]
+        for level in self.levels[-2::-1]:
+            sums = level.reshape(-1, FAN)[node].cumsum(1)
+            x = np.minimum(x, np.nextafter(sums[:, -1], 0))  # rounding must not lead past the last child
+            child = (sums <= x[:, None]).sum(1)
+            x -= np.where(child > 0, np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], 1)[:, 0], 0.0)
+            node = node * FAN + child
+        return node
+
+
+def _last(level: Array) -> int:
+    """The last node that has something to draw."""
+    found = np.flatnonzero(level)
+    return int(found[-1]) if len(found) else 0
