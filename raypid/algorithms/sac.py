@@ -69,6 +69,8 @@ class SAC(OffPolicy):
         size = sum(leaf.num_params if self.discrete else leaf.size for leaf in spec.actions)
         self.distribution = ActionDistribution(spec.actions)
         self.policy = TorchNetwork(spec, seed, str(self.device))
+        if c.bf16:
+            self.policy.compute_in_half()
 
         def critics() -> Any:
             made = Critics(spec, c.num_critics, size, discrete=self.discrete, norm=c.critic_norm, half=c.bf16, seed=seed + 1)

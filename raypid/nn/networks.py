@@ -63,6 +63,8 @@ class TwinMLP(nn.Module):
         for name, view in flat_views(initial_mlp(spec, num_inputs, rng), self.table).items():
             self.weights[name.replace(".", "/")] = nn.Parameter(torch.from_numpy(view.copy()))
         self.noise: dict[str, Tensor] = {}
+        self.half = False
+        """The learner's choice: products between hidden layers in bfloat16."""
 
     def perturb(self, rng: np.random.Generator | None) -> None:
         """Draw new noise for noisy layers, or take it away."""
@@ -77,7 +79,11 @@ class TwinMLP(nn.Module):
             w = {**w, **{name: w[name] + w[f"{name}_sigma"] * eps for name, eps in self.noise.items()}}
         h = x.expand(self.spec.num_trunks, *x.shape)
         for i in range(len(self.spec.hidden)):
-            h = torch.baddbmm(w[f"trunk/{i}/bias"], h, w[f"trunk/{i}/weight"])
+            weight, bias = w[f"trunk/{i}/weight"], w[f"trunk/{i}/bias"]
+            if self.half and i:
+                h = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
+            else:
+                h = torch.baddbmm(bias, h, weight)
             if self.spec.layer_norm:
                 h = nn.functional.layer_norm(h, h.shape[-1:])
             h = self.activation(h)
@@ -296,9 +302,16 @@ class TorchNetwork(FlatParameters):
 
     def perturb(self, rng: np.random.Generator | None) -> None:
         """Draw new noise for noisy layers, or take it away."""
-        for part in self.module.modules():
-            if isinstance(part, TwinMLP):
-                part.perturb(rng)
+        for part in self._fully_connected():
+            part.perturb(rng)
+
+    def compute_in_half(self) -> None:
+        """Products between hidden fully connected layers in bfloat16 from now on; weights stay float32."""
+        for part in self._fully_connected():
+            part.half = True
+
+    def _fully_connected(self) -> list[TwinMLP]:
+        return [part for part in self.module.modules() if isinstance(part, TwinMLP)]
 
     def __call__(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
         """params [N, P] and value [N]."""
