@@ -92,5 +92,11 @@ NETWORKS = Registry("network", {
 ALGORITHMS = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",
+    "DQN": "raypid.algorithms.dqn:DQN",
+    "Rainbow": "raypid.algorithms.dqn:Rainbow",
+    "ApeX": "raypid.algorithms.dqn:ApeX",
+    "SQN": "raypid.algorithms.sqn:SQN",
     "SAC": "raypid.algorithms.sac:SAC",
+    "TD3": "raypid.algorithms.td3:TD3",
+    "DDPG": "raypid.algorithms.td3:DDPG",
 })  # fmt: skip

@@ -85,7 +85,9 @@ class NetworkPolicy:
         self.version = -1
         self.network: Any = None
         self.exploration: Mapping[str, Any] = {}
-        """Numbers that came with the call: random (act without the network), epsilon [B], noise, temperature."""
+        """Numbers that came with the call: random (act without the network), epsilon (for all, or [B]), noise."""
+        self.temperature: Any = None
+        """Of a softmax over action values; it comes with the weights."""
 
     def initial_state(self, num_streams: int) -> Tree | None:
         return self.pipeline.initial_state(num_streams)
@@ -100,6 +102,7 @@ class NetworkPolicy:
         if self.spec.pipeline.normalize:
             extra = weights.extra
             self.pipeline.load((np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
+        self.temperature = weights.extra.get("temperature")
         self.version = weights.version
 
     def act(
@@ -148,8 +151,8 @@ class QPolicy(NetworkPolicy):
         q = self.distribution.masked(q, inputs.mask)
         if not explore:
             return q.argmax(-1), {}
-        if temperature := self.exploration.get("temperature"):
-            return self.distribution.sample(q / np.float32(temperature), None, rng), {}
+        if self.temperature is not None:
+            return self.distribution.sample(q / self.temperature, None, rng), {}
         action = q.argmax(-1)
         chance = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
         if chance.any():

@@ -1,0 +1,204 @@
+"""Deep Q-learning (Mnih et al. 2015) with the parts of Rainbow (Hessel et al. 2018, arXiv:1710.02298) as switches, and
+Ape-X (Horgan et al. 2018, arXiv:1803.00933), which is the same learner fed by many workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
+from raypid.config import ConfigError, ModelConfig
+from raypid.nn.q_head import q_logits, q_values
+from raypid.nn.spec import NetworkSpec
+
+
+def _narrow() -> ModelConfig:
+    return ModelConfig(hidden=(128, 128), activation="relu")
+
+
+@dataclass(kw_only=True, slots=True)
+class DQNConfig(OffPolicyConfig):
+    """Settings of DQN."""
+
+    model: ModelConfig = field(default_factory=_narrow)
+    """The network."""
+    batch_size: int = 128
+    lr: float = 5e-4
+    samples_per_insert: float = 16.0
+    n_step: int = 3
+    max_grad_norm: float | None = 10.0
+    double: bool = True
+    """The learnt network chooses the next action, the target network values it (van Hasselt et al. 2016)."""
+    dueling: bool = False
+    """Value of the state plus advantages of the actions (Wang et al. 2016)."""
+    noisy: float = 0.0
+    """sigma_0 of noisy layers, which then explore in place of epsilon (Fortunato et al. 2018; 0.5 there); 0: none."""
+    num_atoms: int = 1
+    """Atoms of a distribution over returns (C51: Bellemare et al. 2017; 51 there); 1: plain values."""
+    v_min: float = -10.0
+    """Smallest return that the atoms can tell."""
+    v_max: float = 10.0
+    """Largest return that the atoms can tell."""
+    layer_norm: bool = False
+    """Normalise hidden layers: then target_network may be false."""
+    huber: float = 1.0
+    """Where the loss turns from square to linear; 0: square throughout."""
+    epsilon_start: float = 1.0
+    """Chance of a random action when learning starts."""
+    epsilon_end: float = 0.05
+    """Chance of a random action after epsilon_steps."""
+    epsilon_steps: int = 10_000
+    """Environment steps over which epsilon falls in a line."""
+    worker_epsilon: float | None = None
+    """alpha of Ape-X: stream i of N explores with epsilon_end ** (1 + alpha * i / (N - 1)) for ever; none: all alike."""
+
+    def validate(self) -> None:
+        OffPolicyConfig.validate(self)
+        for name in ("epsilon_start", "epsilon_end"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
+        if self.num_atoms < 1 or not self.v_min < self.v_max:
+            raise ConfigError("num_atoms must be at least 1, and v_min below v_max.")
+        if self.noisy < 0 or self.huber < 0 or self.epsilon_steps < 0:
+            raise ConfigError("noisy, huber and epsilon_steps must not be below 0.")
+
+
+class DQN(OffPolicy):
+    """Q(s, a) towards r + gamma * Q_target(s', argmax_a' Q(s', a')) (van Hasselt et al. 2016, equation 4)."""
+
+    Config = DQNConfig
+
+    @classmethod
+    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+        one_discrete(spec)
+        c = config
+        atoms = tuple(np.linspace(c.v_min, c.v_max, c.num_atoms).tolist()) if c.num_atoms > 1 else ()
+        return replace(spec, head="q", dueling=c.dueling, atoms=atoms, noisy=c.noisy, layer_norm=c.layer_norm)
+
+    @classmethod
+    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+        c = config
+        if timesteps < c.start_steps:
+            return {"random": True}
+        if c.noisy:
+            return {}
+        streams, workers = c.num_envs_per_worker, max(1, c.num_workers)
+        if c.worker_epsilon is not None:
+            i = worker_index * streams + np.arange(streams)
+            share = i / max(1, workers * streams - 1)
+            return {"epsilon": (c.epsilon_end ** (1 + c.worker_epsilon * share)).astype(np.float32)}
+        done = min(1.0, (timesteps - c.start_steps) / c.epsilon_steps) if c.epsilon_steps else 1.0
+        return {"epsilon": c.epsilon_start + (c.epsilon_end - c.epsilon_start) * done}
+
+    def build(self, seed: int) -> None:
+        import torch
+
+        from raypid.nn.critics import FlatAdam
+        from raypid.nn.distributions import ActionDistribution
+        from raypid.nn.networks import TorchNetwork
+
+        c = self.config
+        self.online = TorchNetwork(self.spec, seed, str(self.device))
+        self.target = TorchNetwork(self.spec, seed, str(self.device)) if c.target_network else self.online
+        self.distribution = ActionDistribution(self.spec.actions)
+        self.atoms = torch.tensor(self.spec.atoms, device=self.device)
+        self.networks = {"acting": self.online, **({"target": self.target} if c.target_network else {})}
+        self.optimizers = {"acting": FlatAdam(self.online, c.lr, c.adam_eps, c.max_grad_norm)}
+        if c.th_compile:
+            self.loss = torch.compile(self.loss)  # type: ignore[method-assign]
+
+    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
+        import torch
+
+        if self.config.noisy:
+            self.online.perturb(self.rng)
+            if self.target is not self.online:
+                self.target.perturb(self.rng)
+        loss, error, q = self.loss(batch)
+        self.optimizers["acting"].minimise(loss)
+        with torch.no_grad():
+            self.track("target", "acting")
+        return {"loss": loss.detach(), "q": q.mean(), "td_error": error.mean()}, error
+
+    def loss(self, b: Batch) -> tuple[Any, Any, Any]:
+        """The weighted loss, |TD error| [N] (the cross-entropy, where returns have a distribution), and Q(s, a) [N]."""
+        import torch
+
+        with torch.no_grad():
+            params, value = self.target(b.next_inputs)
+            q_next = q_values(self.spec, params, value)
+            chooser = q_next
+            if self.config.double and self.target is not self.online:
+                chooser = q_values(self.spec, *self.online(b.next_inputs))
+            best = self.distribution.masked(chooser, b.next_inputs.mask).argmax(-1)
+        logits = q_logits(self.spec, *self.online(b.inputs))  # [N, A, Z]
+        rows = torch.arange(len(best), device=self.device)
+        if self.spec.atoms:
+            with torch.no_grad():
+                following = q_logits(self.spec, params, value)[rows, best].softmax(-1)
+                target = project(following, b.reward, b.discount, self.atoms)
+            log_p = logits[rows, b.action].log_softmax(-1)
+            error = -(target * log_p).sum(-1)
+            return (b.weight * error).mean(), error.detach(), (log_p.detach().exp() * self.atoms).sum(-1)
+        q = logits[rows, b.action, 0]
+        target = b.reward + b.discount * q_next[rows, best]
+        error = q - target
+        return (b.weight * huber(error, self.config.huber)).mean(), error.detach().abs(), q.detach()
+
+
+def huber(error: Any, delta: float) -> Any:
+    """Square up to `delta`, linear beyond; half the square where delta is 0."""
+    if not delta:
+        return 0.5 * error * error
+    near = error.abs().clamp(max=delta)
+    return near * (error.abs() - 0.5 * near)
+
+
+def project(p: Any, reward: Any, discount: Any, atoms: Any) -> Any:
+    """The distribution [N, Z] of reward + discount * z on the atoms z [Z], for p [N, Z] (Bellemare et al. 2017, algorithm 1)."""
+    spacing, last = atoms[1] - atoms[0], len(atoms) - 1
+    place = ((reward[:, None] + discount[:, None] * atoms - atoms[0]) / spacing).clamp(0, last)
+    below = place.floor().clamp(max=last - 1)
+    share = place - below
+    index = below.long()
+    projected = p.new_zeros(p.shape)
+    projected.scatter_add_(1, index, p * (1 - share))
+    return projected.scatter_add_(1, index + 1, p * share)
+
+
+@dataclass(kw_only=True, slots=True)
+class RainbowConfig(DQNConfig):
+    """Settings of Rainbow: DQN with every part switched on."""
+
+    dueling: bool = True
+    noisy: float = 0.5
+    num_atoms: int = 51
+    prioritized: bool = True
+    priority_exponent: float = 0.5
+
+
+class Rainbow(DQN):
+    """Double, dueling, prioritised, n-step, distributional, noisy (Hessel et al. 2018)."""
+
+    Config = RainbowConfig
+
+
+@dataclass(kw_only=True, slots=True)
+class ApeXConfig(DQNConfig):
+    """Settings of Ape-X: many workers, an epsilon each, sharded prioritised replay."""
+
+    num_workers: int = 4
+    num_replay_shards: int = 2
+    prioritized: bool = True
+    dueling: bool = True
+    fragment_length: int = 32
+    epsilon_end: float = 0.4
+    worker_epsilon: float | None = 7.0
+
+
+class ApeX(DQN):
+    """DQN from the replay of many workers (Horgan et al. 2018)."""
+
+    Config = ApeXConfig

@@ -1,0 +1,91 @@
+"""Soft Q-learning for discrete actions (Haarnoja et al. 2017, arXiv:1702.08165): the policy is the softmax of Q / alpha."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raypid.algorithms.dqn import DQN, DQNConfig, huber
+from raypid.algorithms.off_policy import Batch
+from raypid.config import ConfigError
+from raypid.nn.q_head import q_values
+from raypid.types import Weights
+
+
+@dataclass(kw_only=True, slots=True)
+class SQNConfig(DQNConfig):
+    """Settings of SQN."""
+
+    alpha: float | None = None
+    """Fixed temperature; none learns it so that the policy's entropy is target_entropy."""
+    alpha_init: float = 0.5
+    """Where the learnt temperature begins."""
+    target_entropy: float | None = None
+    """In nats; none: a quarter of log(number of actions)."""
+
+    def validate(self) -> None:
+        DQNConfig.validate(self)
+        if self.noisy or self.num_atoms > 1 or self.worker_epsilon is not None:
+            raise ConfigError("SQN explores by its own softmax over plain values: leave noisy, num_atoms and worker_epsilon out.")
+        if self.alpha is not None and not self.alpha > 0 or not self.alpha_init > 0:
+            raise ConfigError("alpha and alpha_init must be above 0.")
+
+
+class SQN(DQN):
+    """Q(s, a) towards r + gamma * V(s') with V(s) = alpha * log sum_a exp(Q(s, a) / alpha) (equations 3 and 5)."""
+
+    Config = SQNConfig
+
+    @classmethod
+    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+        return {"random": True} if timesteps < config.start_steps else {}
+
+    def build(self, seed: int) -> None:
+        DQN.build(self, seed)
+        from raypid.nn.critics import FlatAdam, Temperature
+        from raypid.nn.networks import FlatParameters
+
+        c = self.config
+        self.temperature = Temperature(c.alpha_init if c.alpha is None else c.alpha).to(self.device)
+        self.networks["alpha"] = FlatParameters(self.temperature)
+        if c.alpha is None:
+            self.optimizers["alpha"] = FlatAdam(self.networks["alpha"], c.lr)
+        quarter = 0.25 * math.log(self.spec.actions[0].num_params)
+        self.target_entropy = quarter if c.target_entropy is None else c.target_entropy
+
+    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
+        metrics, error = DQN.step(self, batch)
+        alpha = self.temperature()
+        metrics |= {"entropy": self.entropy, "alpha": alpha.detach()[0]}
+        if self.config.alpha is None:
+            self.optimizers["alpha"].minimise((alpha * (self.entropy - self.target_entropy)).sum())
+        return metrics, error
+
+    def loss(self, b: Batch) -> tuple[Any, Any, Any]:
+        """The weighted loss, |TD error| [N] and Q(s, a) [N]; leaves the policy's mean entropy in `entropy`."""
+        import torch
+
+        alpha = self.temperature().detach()
+        with torch.no_grad():
+            q_next = self.distribution.masked(q_values(self.spec, *self.target(b.next_inputs)), b.next_inputs.mask)
+            if self.config.double and self.target is not self.online:  # the learnt policy, valued by the target network
+                mine = self.distribution.masked(q_values(self.spec, *self.online(b.next_inputs)), b.next_inputs.mask)
+            else:
+                mine = q_next
+            log_pi = (mine / alpha).log_softmax(-1)
+            pi = log_pi.exp()
+            entropy = -(pi * log_pi).sum(-1)
+            target = b.reward + b.discount * ((pi * q_next).sum(-1) + alpha * entropy)
+        self.entropy = entropy.mean()
+        q = q_values(self.spec, *self.online(b.inputs)).gather(-1, b.action[:, None])[:, 0]
+        error = q - target
+        return (b.weight * huber(error, self.config.huber)).mean(), error.detach().abs(), q.detach()
+
+    def weights(self) -> Weights:
+        """Workers act by the newest temperature."""
+        weights = DQN.weights(self)
+        weights.extra["temperature"] = np.array(self.networks["alpha"].module().item(), np.float32)
+        return weights

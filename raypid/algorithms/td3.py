@@ -1,0 +1,136 @@
+"""Twin delayed DDPG (Fujimoto et al. 2018, arXiv:1802.09477) and DDPG (Lillicrap et al. 2016, arXiv:1509.02971)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous
+from raypid.config import ConfigError
+from raypid.nn.spec import NetworkSpec
+
+
+@dataclass(kw_only=True, slots=True)
+class TD3Config(OffPolicyConfig):
+    """Settings of TD3. Actions are in units of the canonical action: 1 is half the range."""
+
+    num_critics: int = 2
+    """Critics; the smallest value counts."""
+    critic_norm: Norm = "layer"
+    """Normalisation in the critics: none or layer."""
+    policy_delay: int = 2
+    """Critic updates for each policy update."""
+    exploration_noise: float = 0.1
+    """Deviation of the noise on the workers' actions."""
+    target_noise: float = 0.2
+    """Deviation of the noise on the target policy's actions."""
+    target_noise_clip: float = 0.5
+    """That noise is clipped to [-x, x]."""
+    lr_critic: float | None = None
+    """Learning rate of the critics; none: lr."""
+
+    def validate(self) -> None:
+        OffPolicyConfig.validate(self)
+        if self.num_critics < 1 or self.policy_delay < 1:
+            raise ConfigError("num_critics and policy_delay must be at least 1.")
+        if min(self.exploration_noise, self.target_noise, self.target_noise_clip) < 0:
+            raise ConfigError("exploration_noise, target_noise and target_noise_clip must not be below 0.")
+        if self.critic_norm == "batch" or not self.target_network:
+            raise ConfigError("TD3 and DDPG bootstrap from target networks: critic_norm is none or layer. SAC has CrossQ.")
+
+
+class TD3(OffPolicy):
+    """Q towards r + gamma * min_k Q'_k(s', pi'(s') + clipped noise); the policy climbs Q_1 (algorithm 1)."""
+
+    Config = TD3Config
+
+    @classmethod
+    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+        return continuous(config, spec, "squashed_deterministic")
+
+    @classmethod
+    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+        return {"random": True} if timesteps < config.start_steps else {"noise": config.exploration_noise}
+
+    def build(self, seed: int) -> None:
+        import torch
+
+        from raypid.nn.critics import Critics, FlatAdam
+        from raypid.nn.networks import FlatParameters, TorchNetwork
+
+        c, spec = self.config, self.spec
+        size = sum(leaf.size for leaf in spec.actions)
+
+        def critics() -> Any:
+            made = Critics(spec, c.num_critics, size, discrete=False, norm=c.critic_norm, half=c.bf16, seed=seed + 1)
+            return made.to(self.device)
+
+        self.policy, self.target_policy = (TorchNetwork(spec, seed, str(self.device)) for _ in range(2))
+        if c.bf16:
+            self.policy.compute_in_half()
+            self.target_policy.compute_in_half()
+        self.critics, self.target_critics = critics(), critics()
+        self.networks = {
+            "acting": self.policy,
+            "critics": FlatParameters(self.critics),
+            "target_policy": self.target_policy,
+            "target_critics": FlatParameters(self.target_critics),
+        }
+        self.optimizers = {
+            "acting": FlatAdam(self.policy, c.lr, c.adam_eps, c.max_grad_norm),
+            "critics": FlatAdam(self.networks["critics"], c.lr_critic or c.lr, c.adam_eps, c.max_grad_norm),
+        }
+        if c.th_compile:
+            self.critic_loss = torch.compile(self.critic_loss)  # type: ignore[method-assign]
+            self.policy_loss = torch.compile(self.policy_loss)  # type: ignore[method-assign]
+
+    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
+        import torch
+
+        loss, error, q = self.critic_loss(batch)
+        self.optimizers["critics"].minimise(loss)
+        metrics = {"critic_loss": loss.detach(), "q": q.mean()}
+        if self.num_updates % self.config.policy_delay == 0:
+            loss = self.policy_loss(batch)
+            self.optimizers["acting"].minimise(loss)
+            metrics["policy_loss"] = loss.detach()
+        with torch.no_grad():
+            self.track("target_policy", "acting")
+            self.track("target_critics", "critics")
+        return metrics, error
+
+    def critic_loss(self, b: Batch) -> tuple[Any, Any, Any]:
+        """Mean squared TD error summed over critics, |TD error| [N] of their mean, and Q [K, N]."""
+        import torch
+
+        c = self.config
+        with torch.no_grad():
+            action = torch.tanh(self.target_policy(b.next_inputs)[0])
+            if c.target_noise:
+                noise = torch.randn(action.shape, generator=self.generator, device=self.device) * c.target_noise
+                action = (action + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1)
+            target = b.reward + b.discount * self.target_critics(b.next_inputs, action).amin(0)
+        q = self.critics(b.inputs, b.action)
+        error = q - target
+        return (b.weight * error * error).mean(1).sum(), error.detach().abs().mean(0), q.detach()
+
+    def policy_loss(self, b: Batch) -> Any:
+        """-E[Q_1(s, pi(s))] (equation 8)."""
+        import torch
+
+        return -self.critics(b.inputs, torch.tanh(self.policy(b.inputs)[0]))[0].mean()
+
+
+@dataclass(kw_only=True, slots=True)
+class DDPGConfig(TD3Config):
+    """Settings of DDPG: TD3 with one critic, no delay and no noise on the target."""
+
+    num_critics: int = 1
+    policy_delay: int = 1
+    target_noise: float = 0.0
+
+
+class DDPG(TD3):
+    """Deep deterministic policy gradient (Lillicrap et al. 2016)."""
+
+    Config = DDPGConfig
