@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -73,6 +74,8 @@ class Agent:
         self._evaluated_at = time.perf_counter()
         self._crashes = 0
         self._closed = False
+        self._replay_at: Path | None = None
+        """The newest saved replay buffer of this run."""
         system = assemble(name, checked)
         self.config, self.network, self.backend = system.config, system.network, system.backend
         self.context, self.callbacks, self._evaluator = system.context, system.callbacks, system.evaluator
@@ -210,13 +213,22 @@ class Agent:
         }
         manifest = {"algorithm": self.run, "config": self.plain_config(), "counters": self._counters(), "score": score}
         weights = self.get_weights()
-        return checkpoint.save_checkpoint(
-            parent,
-            f"checkpoint_{self.iteration:06d}",
-            state,
-            manifest=manifest,
-            extra_writer=lambda place: self.write_policy(place / "policy", weights),
-        )
+        name = f"checkpoint_{self.iteration:06d}"
+
+        def more(place: Path) -> None:
+            self.write_policy(place / "policy", weights)
+            if self._saves_replay():
+                self.context.replay.source.save(place / checkpoint.REPLAY, self._replay_at)
+
+        path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
+        if self._saves_replay():  # the buffer is large: it stays with the newest checkpoint only
+            if self._replay_at is not None and self._replay_at.parent.parent == parent != path:
+                shutil.rmtree(self._replay_at, ignore_errors=True)
+            self._replay_at = path / checkpoint.REPLAY
+        return path
+
+    def _saves_replay(self) -> bool:
+        return self.context.replay is not None and self.config.save_replay
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
@@ -236,7 +248,8 @@ class Agent:
 
     def _counters(self) -> dict[str, Any]:
         names = ("iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
-        return {"timesteps_total": self.context.timesteps, **{n: getattr(self, n) for n in names}}
+        counters = {"timesteps_total": self.context.timesteps, **{n: getattr(self, n) for n in names}}
+        return counters if self.context.replay is None else {**counters, "owed_updates": self.context.replay.owed}
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint, a run's folder (its newest checkpoint) or a checkpoints folder. This agent's settings hold.
@@ -245,12 +258,14 @@ class Agent:
             CheckpointError: nothing there, damaged, or of a newer format. ConfigError: it belongs to another network.
         """
         self._check_open()
-        state, manifest = checkpoint.load_checkpoint(checkpoint.find(Path(path)))
+        folder = checkpoint.find(Path(path))
+        state, manifest = checkpoint.load_checkpoint(folder)
         if manifest["algorithm"] != self.run:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
         self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
         counters = dict(manifest["counters"])
         self.context.timesteps = int(counters.pop("timesteps_total"))
+        self._restore_replay(folder, float(counters.pop("owed_updates", 0.0)))
         for name, value in counters.items():
             setattr(self, name, value)
         self.rewards.clear()
@@ -262,6 +277,18 @@ class Agent:
                 self.backend.get(handle.submit("load_state_dict", state["workers"][str(i)]))
         self.context.workers.call_all("boundary", self.num_saves)
         self._loop = self._new_loop()
+
+    def _restore_replay(self, folder: Path, owed: float) -> None:
+        """Fill the replay buffer from a checkpoint; where it has none (an older one), it fills anew."""
+        if self.context.replay is None:
+            return
+        self.context.replay.owed = owed
+        saved = folder / checkpoint.REPLAY
+        if saved.is_dir():
+            self.context.replay.source.load(saved)
+            self._replay_at = saved
+        else:
+            self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
 
     @classmethod
     def from_checkpoint(

@@ -16,16 +16,17 @@ from raypid import checkpoint
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
-from raypid.loops import Context, OwnReplay, ReplayPlan
+from raypid.loops import Context, ReplayPlan
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.evaluator import Evaluator
-from raypid.roles.learner import Learner, ReplayLearner
-from raypid.roles.replay import ReplaySpec
+from raypid.roles.learner import Learner, ReplayLearner, ShardLearner
+from raypid.roles.replay import Replay, ReplaySpec
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.local import LocalBackend
+from raypid.runtime.replay_sources import OwnReplay, ReplaySource, ShardedReplay
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.tuned import TUNED
@@ -146,6 +147,8 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
     build = partial(Learner, run, c, network, c.seed, networks, threads)
     if ALGORITHMS.get(run).flow == "replay":
         build = partial(ReplayLearner, run, c, network, c.seed, networks, threads, replay=_replay_spec(c))
+        if c.num_replay_shards:
+            build = partial(ShardLearner, run, c, network, c.seed, networks, threads)
     if backend.name == "local":
         handle = backend.spawn(build)
     else:
@@ -160,8 +163,9 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
 
 
 def _replay_spec(c: Any) -> ReplaySpec:
+    shards = max(1, c.num_replay_shards)
     return ReplaySpec(
-        capacity=c.buffer_size,
+        capacity=c.buffer_size // shards,
         n_step=c.n_step,
         gamma=c.gamma,
         frame_stack=c.frame_stack,
@@ -169,6 +173,24 @@ def _replay_spec(c: Any) -> ReplaySpec:
         reward_clip=c.reward_clip,
         priority_exponent=c.priority_exponent if c.prioritized else 0.0,
         seed=c.seed,
+        num_shards=shards,
+    )
+
+
+def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplaySource:
+    """The learner's own buffer, or one in each of num_replay_shards actors."""
+    if not c.num_replay_shards:
+        return OwnReplay(backend, learner)
+    spec = _replay_spec(c)
+    return ShardedReplay(
+        backend,
+        learner,
+        [backend.spawn(partial(Replay, spec, i)) for i in range(c.num_replay_shards)],
+        c.updates_per_call,
+        c.batch_size,
+        partial(algorithm.beta_at, c),
+        prioritized=c.prioritized,
+        moments=c.normalize_observations,
     )
 
 
@@ -184,7 +206,7 @@ def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPl
         updates_per_call=c.updates_per_call,
         steps_per_iteration=c.steps_per_iteration,
         exploration=partial(algorithm.exploration, c),
-        source=OwnReplay(backend, learner),
+        source=_replay_source(algorithm, c, backend, learner),
         slack=0.0 if backend.name == "local" else a_round * c.updates_per_step,
     )
 

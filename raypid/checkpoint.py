@@ -37,6 +37,8 @@ from raypid.types import Array
 FORMAT_VERSION = 1
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 _STEM = {"manifest.json": "state", "policy.json": "policy"}
+REPLAY = "replay"
+"""Folder of the replay buffer inside a checkpoint. It has checksums of its own and stays with the newest checkpoint only."""
 _KIND = {"manifest.json": "checkpoint", "policy.json": "policy"}
 _ZEROS = "0" * 64
 ExtraWriter: TypeAlias = Callable[[Path], None] | None
@@ -259,9 +261,9 @@ def _write(folder: Path, index: str, state: Any, entries: dict[str, Any], extra_
     assert not {"format_version", "checksum", "files", "state"} & set(entries)
     entries = {key: encode(value, key, None, None) for key, value in entries.items()}
     files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.relative_to(folder).parts[0] != REPLAY
     }
     body = {**head, **entries, "files": files, "state": structure}
     text = json.dumps(body, indent=1, allow_nan=False)
@@ -320,7 +322,7 @@ def _verify(path: Path, index: str) -> dict[str, Any]:
         if size < expected["bytes"]:
             message = f"{name} is truncated, {size:,} of {expected['bytes']:,} bytes"
             raise CheckpointError(f"The {kind} {path} is damaged: {message}.")
-        if size > expected["bytes"] or _sha256(file) != expected["sha256"]:
+        if size > expected["bytes"] or sha256_of(file) != expected["sha256"]:
             raise CheckpointError(f"The {kind} {path} is damaged: {name} was altered (its checksum does not match).")
     return manifest
 
@@ -349,7 +351,8 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):

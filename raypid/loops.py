@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from raypid.runtime.handle import Backend, Handle
+from raypid.runtime.replay_sources import ReplaySource
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.types import Report, Update
 
@@ -27,36 +28,6 @@ class Context:
 
 Exploration = Callable[[int, int], Mapping[str, Any]]
 """(timesteps, worker index) -> what the worker explores by."""
-
-
-class ReplaySource(Protocol):
-    """Where fragments go and samples come from."""
-
-    def insert(self, worker: int, fragment: Any) -> Any:
-        """Store a fragment (a future); returns a future of the rows that can be drawn."""
-
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
-        """Do that many updates; returns their number and a future of the new weights."""
-
-    def metrics(self) -> dict[str, float]: ...
-
-
-@dataclass(slots=True)
-class OwnReplay:
-    """The buffer is in the learner's process."""
-
-    backend: Backend
-    learner: Handle
-
-    def insert(self, worker: int, fragment: Any) -> Any:
-        return self.learner.submit("insert", worker, fragment)
-
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
-        done, weights = self.learner.submit("learn", timesteps, num_updates, num_returns=2)
-        return self.backend.get(done), weights
-
-    def metrics(self) -> dict[str, float]:
-        return {}
 
 
 @dataclass(slots=True)
@@ -124,18 +95,18 @@ def replay(ctx: Context) -> Iterator[Iteration]:
         reports: list[Report] = []
         num_updates, waited, learnt = 0, 0.0, 0.0
         until = ctx.timesteps + plan.steps_per_iteration
-        while ctx.timesteps < until or plan.owed >= 1 + plan.slack:
+        while ctx.timesteps < until or plan.owed >= plan.source.chunk + plan.slack:
             before = clock()
-            if plan.owed < 1 + plan.slack:
+            if plan.owed < plan.source.chunk + plan.slack:
                 for i in ctx.workers.idle:
                     if weights is not published:
                         weights = published = ctx.backend.put(weights)
                     ctx.workers.start(i, "collect", published, plan.exploration(ctx.timesteps, i), num_returns=2)
-            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= 1 else None):
+            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= plan.source.chunk else None):
                 reports.append(report)
                 _insert(ctx, plan, i, report, fragment)
             inserted = clock()
-            if plan.owed >= 1:
+            if plan.owed >= plan.source.chunk:
                 num, weights = plan.source.learn(min(int(plan.owed), plan.updates_per_call), ctx.timesteps)
                 plan.owed -= num
                 plan.counted_updates += num
@@ -149,9 +120,9 @@ def replay(ctx: Context) -> Iterator[Iteration]:
 def _insert(ctx: Context, plan: ReplayPlan, worker: int, report: Report, fragment: Any) -> None:
     """Store a fragment, and count what it calls for once learning has started."""
     ctx.timesteps += report.num_steps
-    num_ready = plan.source.insert(worker, fragment)
+    plan.source.insert(worker, fragment)
     if not plan.filled:
-        plan.filled = ctx.backend.get(num_ready) >= plan.batch_size
+        plan.filled = plan.source.holds(plan.batch_size)
     if plan.filled and ctx.timesteps >= plan.start_steps:
         plan.owed += report.num_steps * plan.updates_per_step
         plan.counted_steps += report.num_steps

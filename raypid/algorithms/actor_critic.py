@@ -247,7 +247,7 @@ class NumpySteps:
 
         self.gradients = flat_views(self.gradient, self.table)
 
-    def todevice_for(self, batch: Batch) -> Batch:
+    def to_device(self, batch: Batch) -> Batch:
         return batch
 
     def step(self, batch: Batch, lr: float) -> dict[str, Any]:
@@ -293,14 +293,14 @@ class TorchSteps:
         from raypid.nn.networks import TorchNetwork
 
         self.algorithm, self.config = algorithm, algorithm.config
-        self.network = TorchNetwork(algorithm.spec, seed, device_for(self.config))
+        self.network = TorchNetwork(algorithm.spec, seed, _device(self.config))
         self.table = self.network.table
         self.distribution = ActionDistribution(algorithm.spec.actions)
         self.flat = torch.nn.Parameter(self.network.flat)
         self.flat.grad = self.network.gradient
         self.optimizer = torch.optim.Adam([self.flat], lr=self.config.lr, eps=self.config.adam_eps, fused=True)
 
-    def todevice_for(self, batch: Batch) -> Batch:
+    def to_device(self, batch: Batch) -> Batch:
         """The batch as tensors, moved once for all epochs."""
         import torch
 
@@ -366,7 +366,7 @@ class TorchSteps:
         }
 
 
-def device_for(config: Any) -> str:
+def _device(config: Any) -> str:
     """Where to learn.
 
     Raises:

@@ -56,6 +56,8 @@ class OffPolicyConfig(Config):
     """Bootstrap from a slowly moving copy. Normalised networks learn without."""
     updates_per_call: int = 8
     """Most updates for which rows are drawn at once."""
+    save_replay: bool = True
+    """Write the buffer with each checkpoint (only the newest keeps it), so that a resumed run goes on with it."""
     steps_per_iteration: int = 1_000
     """Environment steps of one training iteration."""
     max_grad_norm: float | None = None
@@ -89,6 +91,17 @@ class OffPolicyConfig(Config):
                 f"buffer_size {self.buffer_size:,} is too small: it shall hold start_steps ({self.start_steps:,}), a batch "
                 f"({self.batch_size:,}) and two fragments of every worker ({smallest:,} rows)."
             )
+        if self.num_replay_shards:
+            if self.num_replay_shards > self.num_workers or self.backend == "local":
+                raise ConfigError(
+                    f"num_replay_shards {self.num_replay_shards} needs Ray and at least as many workers (each feeds one shard); "
+                    f"num_workers is {self.num_workers}, backend {self.backend}."
+                )
+            if self.batch_size % self.num_replay_shards:
+                raise ConfigError(
+                    f"batch_size {self.batch_size} must be a multiple of num_replay_shards {self.num_replay_shards}: "
+                    "each batch has as many rows of every shard."
+                )
         if self.kernel == "numpy":
             raise ConfigError("kernel numpy serves PPO and A2C; algorithms with replay learn with torch.")
 
@@ -164,13 +177,17 @@ class OffPolicy(Algorithm):
     def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
         """One update; returns metrics (tensors without gradient) and |TD error| [N]."""
 
-    def beta(self, timesteps: int) -> float:
+    @staticmethod
+    def beta_at(config: Any, timesteps: int) -> float:
         """Exponent of the importance weights at this time; 0 where rows are drawn uniformly."""
-        c = self.config
+        c = config
         if not c.prioritized:
             return 0.0
         done = min(1.0, timesteps / c.importance_steps) if c.importance_steps else 1.0
         return float(c.importance_exponent + (1.0 - c.importance_exponent) * done)
+
+    def beta(self, timesteps: int) -> float:
+        return self.beta_at(self.config, timesteps)
 
     def update(self, batch: Sample, timesteps: int) -> Update:
         """As many updates as `batch` holds batches, each of batch_size rows in their order."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
 from raypid.registry import ALGORITHMS, NETWORKS
-from raypid.roles.replay import Replay, ReplaySpec
-from raypid.types import Trajectory, Update, Weights, concat_trajectories
+from raypid.roles.replay import Replay, ReplaySpec, importance
+from raypid.types import Array, Sample, Trajectory, Transition, Update, Weights, concat_trajectories, tree_map
 
 
 class Learner:
@@ -79,8 +82,50 @@ class ReplayLearner(Learner):
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call, and how full the buffer is."""
+        return self.algorithm.metrics() | self.replay.metrics()
+
+    def save_replay(self, folder: str, previous: str | None) -> None:
+        """Write the buffer; what `previous` has already is linked."""
+        self.replay.save(folder, previous)
+
+    def load_replay(self, folder: str) -> int:
+        """Fill the empty buffer; returns the number of rows that can be drawn."""
+        return self.replay.load(folder)
+
+
+class ShardLearner(Learner):
+    """A learner whose replay buffers are elsewhere: samples come with the call."""
+
+    def seen(self, fragment: Trajectory) -> None:
+        self.algorithm.seen(fragment)
+
+    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Any, ...]:
+        """Do `num_updates` updates with rows of every shard; returns their number, the new weights, and new
+        priorities for each shard's sample (None where rows are drawn uniformly)."""
+        algorithm, num = self.algorithm, num_updates
+        sample = interleave(samples, num)
+        sample.weight = importance(sample.probability, 1, algorithm.beta(timesteps))
+        update = algorithm.update(sample, timesteps)
+        priorities: Any = [None] * len(samples)
+        if update.priorities is not None:
+            parts = update.priorities.reshape(num, len(samples), -1)
+            priorities = [np.ascontiguousarray(parts[:, i]).ravel() for i in range(len(samples))]
+        return (update.num_updates, algorithm.weights(), *priorities)
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call."""
         found: dict[str, float] = self.algorithm.metrics()
-        found["replay_rows"] = float(len(self.replay))
-        if self.replay.tree is not None:
-            found["replay_skipped_priorities"] = float(self.replay.num_skipped)
         return found
+
+
+def interleave(samples: Sequence[Sample], num: int) -> Sample:
+    """`num` batches after each other, each with an equal part of every sample's rows."""
+
+    def join(*parts: Array) -> Array:
+        cut = [p.reshape(num, -1, *p.shape[1:]) for p in parts]
+        joined = np.concatenate(cut, 1)
+        return joined.reshape(-1, *joined.shape[2:])
+
+    names = ("obs", "action", "reward", "discount", "next_obs")
+    data = Transition(*(tree_map(join, *(getattr(s.data, n) for s in samples)) for n in names))
+    return Sample(data, *(join(*(getattr(s, n) for s in samples)) for n in ("id", "probability", "weight")))

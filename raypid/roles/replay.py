@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raypid.nn.pipeline import nest
 from raypid.ops.sum_tree import SumTree
-from raypid.types import Array, Sample, Sequences, Trajectory, Transition, Tree, tree_leaves
+from raypid.types import Array, Sample, Sequences, Trajectory, Transition, Tree, tree_leaves, tree_map
 
 MASK = "action_mask"
 _OBS, _ACTION = "obs/", "action/"
@@ -60,7 +61,7 @@ class Replay:
         self.columns: dict[str, Array] = {}
         """[N, *] each: obs/<path>, action/<path>, reward, terminated, truncated, first, valid, ready, and links
         `follow` (id of the stream's next row), `last` (of the true last observation, where it is apart), `before`."""
-        self._tails: dict[int, Array] = {}
+        self.tails: dict[int, Array] = {}
         """Worker -> ids [<= n_step, B] of its newest rows, whose windows may still be incomplete."""
 
     def __len__(self) -> int:
@@ -166,13 +167,13 @@ class Replay:
             c["last"][self._slots(ended)] = apart
             slots = self._slots(apart)
             c["before"][slots], c["follow"][slots], c["last"][slots] = ended, _NONE, _NONE
-        tail = self._tails.get(worker)
+        tail = self.tails.get(worker)
         if tail is None:
             return
         before, alive = tail[-1], tail[-1] >= flat[-1] + 1 + len(finals[0]) - self.spec.capacity
         if len(before) != streams:  # another number of environments: none of them went on
             self._invalidate(before[alive])
-            del self._tails[worker]
+            del self.tails[worker]
             return
         slots = self._slots(before)
         ended = c["terminated"][slots] | c["truncated"][slots]
@@ -197,7 +198,7 @@ class Replay:
         t or the window of k - 1 rows from t + 1 is complete.
         """
         c, n = self.columns, self.spec.n_step
-        tail = self._tails.get(worker)
+        tail = self.tails.get(worker)
         if tail is not None:
             ids = np.concatenate([tail[tail[:, 0] >= self.oldest], ids])
         slots = self._slots(ids)
@@ -215,7 +216,7 @@ class Replay:
         self.num_ready += len(fresh)
         if self.tree is not None:
             self.tree.set(fresh, np.full(len(fresh), self.max_priority**self.spec.priority_exponent))
-        self._tails[worker] = ids[-n:].copy()
+        self.tails[worker] = ids[-n:].copy()
 
     def _slots(self, ids: Array) -> Array:
         return ids % self.spec.capacity
@@ -348,12 +349,77 @@ class Replay:
             self.max_priority = max(self.max_priority, float(priorities.max()))
             self.tree.set(self._slots(ids), priorities.astype(np.float64) ** self.spec.priority_exponent)
 
+    def set_priorities_of(self, sample: Sample, priorities: Array) -> None:
+        """New priorities of the rows of a sample that this buffer handed out."""
+        self.set_priorities(sample.id, priorities)
+
+    def metrics(self) -> dict[str, float]:
+        """Rows that can be drawn, and priorities that came too late."""
+        found = {"replay_rows": float(self.num_ready)}
+        return found if self.tree is None else {**found, "replay_skipped_priorities": float(self.num_skipped)}
+
+    def save(self, folder: str, previous: str | None) -> None:
+        """Write the buffer; what the save in `previous` has already is linked."""
+        from raypid.roles.replay_store import save_replay
+
+        save_replay(self, Path(folder), None if previous is None else Path(previous))
+
+    def load(self, folder: str) -> int:
+        """Fill this empty buffer from a save; returns the number of rows that can be drawn."""
+        from raypid.roles.replay_store import load_replay
+
+        load_replay(self, Path(folder))
+        return self.num_ready
+
     def ready(self) -> int:
         """Rows that can be drawn."""
         return self.num_ready
 
     def close(self) -> None:
         pass
+
+    # -- saved and loaded by replay_store ------------------------------------------------------------------------------
+
+    def rows(self, ids: Array) -> dict[str, Array]:
+        """All columns of rows `ids`."""
+        slots = self._slots(ids)
+        return {name: column[slots] for name, column in self.columns.items()}
+
+    def begin(self, oldest: int, count: int) -> None:
+        """Make an empty buffer one that holds the ids from `oldest` to `count`, or the newest of them."""
+        assert not self.count and oldest <= count
+        self.count = count
+
+    def put(self, ids: Array, rows: dict[str, Array]) -> None:
+        """Write columns of rows `ids`."""
+        slots = self._slots(ids)
+        for name, values in rows.items():
+            if name not in self.columns:
+                self.columns[name] = np.zeros((self.spec.capacity, *values.shape[1:]), values.dtype)
+            self.columns[name][slots] = values
+
+    def resume(self, ids: Array, changing: dict[str, Array], tails: dict[int, Array]) -> None:
+        """Take over links, flags and priorities of all rows `ids`; windows are judged by this buffer's n_step."""
+        priority = changing.pop("priority", None)
+        self.put(ids, changing)
+        self.tails = {worker: tail[(tail >= self.oldest).all(1)] for worker, tail in tails.items()}
+        self.tails = {worker: tail for worker, tail in self.tails.items() if len(tail)}
+        slots, c = self._slots(ids), self.columns
+        follow = c["follow"][slots]
+        after = self._slots(np.maximum(follow, 0))
+        stops = c["terminated"][slots] | c["truncated"][slots] | (follow < 0) | ~c["valid"][after]
+        shown = c["terminated"][slots] | (follow >= 0) | (c["last"][slots] >= 0)
+        complete = np.zeros(self.spec.capacity, bool)
+        complete[slots] = shown
+        for _ in range(self.spec.n_step - 1):
+            complete[slots] = shown & (stops | complete[after])
+        ready = complete[slots] & c["valid"][slots]
+        c["ready"][slots] = ready
+        self.num_ready = int(np.count_nonzero(ready))
+        if self.tree is not None:
+            if priority is None:
+                priority = np.full(len(ids), self.max_priority**self.spec.priority_exponent)
+            self.tree.set(slots, np.where(ready, priority, 0.0))
 
 
 def importance(probability: Array, num_rows: int, beta: float) -> Array:
@@ -372,6 +438,4 @@ def _lost_observations(t: Trajectory) -> tuple[Array, Array, Tree]:
     needed = t.truncated[t.final.t, t.final.b] & ~t.terminated[t.final.t, t.final.b]
     if not needed.any():
         return none, none, {}
-    from raypid.types import tree_map
-
     return t.final.t[needed], t.final.b[needed], tree_map(lambda x: x[needed], t.final.obs)

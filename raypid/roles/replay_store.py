@@ -1,0 +1,105 @@
+"""A replay buffer on disk: rows in segments that are written once and linked from checkpoint to checkpoint; what changes
+(links, flags, priorities) is written anew each time.
+
+    replay/index.json                    counters, random generator, segments with their checksums
+           segment_000000000000_000000012345.safetensors
+           links.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raypid.checkpoint import sha256_of
+from raypid.errors import UserError
+from raypid.roles.replay import Replay
+from raypid.types import Array
+
+_CHANGING = ("valid", "ready", "follow", "last", "before")
+
+
+class ReplayDamaged(UserError):
+    """A saved replay buffer that cannot be read."""
+
+
+def save_replay(replay: Replay, folder: Path, previous: Path | None = None) -> None:
+    """Write the buffer into `folder`; segments that the save in `previous` has already are linked, not written."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    segments = _linked(replay, folder, previous)
+    start = max(segments[-1]["stop"] if segments else 0, replay.oldest)
+    if start < replay.count:
+        name = f"segment_{start:012d}_{replay.count:012d}.safetensors"
+        rows = replay.rows(np.arange(start, replay.count))
+        save_file({k: np.ascontiguousarray(v) for k, v in rows.items() if k not in _CHANGING}, folder / name)
+        segments.append({"file": name, "start": start, "stop": replay.count, "sha256": sha256_of(folder / name)})
+    alive = np.arange(replay.oldest, replay.count)
+    changing = {k: np.ascontiguousarray(v) for k, v in replay.rows(alive).items() if k in _CHANGING}
+    if replay.tree is not None:
+        changing["priority"] = replay.tree.get(alive % replay.spec.capacity)
+    save_file(changing, folder / "links.safetensors")
+    index = {
+        "count": replay.count,
+        "oldest": replay.oldest,
+        "num_skipped": replay.num_skipped,
+        "max_priority": replay.max_priority,
+        "rng": replay.rng.bit_generator.state,
+        "tails": {str(worker): ids.tolist() for worker, ids in replay.tails.items()},
+        "segments": segments,
+        "links_sha256": sha256_of(folder / "links.safetensors"),
+    }
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def _linked(replay: Replay, folder: Path, previous: Path | None) -> list[dict[str, Any]]:
+    """Segments of the save before that still hold rows of this buffer, linked into `folder`."""
+    if previous is None or not (previous / "index.json").exists():
+        return []
+    before = json.loads((previous / "index.json").read_text())
+    if before["count"] > replay.count:  # of another run
+        return []
+    segments = [s for s in before["segments"] if s["stop"] > replay.oldest]
+    for segment in segments:
+        source, target = previous / segment["file"], folder / segment["file"]
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(source, target)
+    return segments
+
+
+def load_replay(replay: Replay, folder: Path) -> None:
+    """Fill an empty buffer with what `save_replay` wrote; of more rows than it holds the newest.
+
+    Raises:
+        ReplayDamaged: a file is missing, cut short or altered.
+    """
+    from safetensors.numpy import load_file
+
+    try:
+        index = json.loads((folder / "index.json").read_text())
+        for name, checksum in [("links.safetensors", index["links_sha256"])] + [
+            (s["file"], s["sha256"]) for s in index["segments"]
+        ]:
+            if sha256_of(folder / name) != checksum:
+                raise ReplayDamaged(f"The replay buffer in {folder} is damaged: {name} was altered or cut short.")
+        changing = load_file(folder / "links.safetensors")
+        replay.begin(index["oldest"], index["count"])
+        for segment in index["segments"]:
+            ids = np.arange(max(segment["start"], replay.oldest), segment["stop"])
+            rows = load_file(folder / segment["file"])
+            replay.put(ids, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
+    except (OSError, ValueError, KeyError) as error:
+        raise ReplayDamaged(f"The replay buffer in {folder} cannot be read: {error}") from error
+    ids = np.arange(replay.oldest, replay.count)
+    kept: dict[str, Array] = {k: v[len(v) - len(ids) :] for k, v in changing.items()}
+    replay.resume(ids, kept, {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()})
+    replay.num_skipped, replay.max_priority = index["num_skipped"], index["max_priority"]
+    replay.rng.bit_generator.state = index["rng"]

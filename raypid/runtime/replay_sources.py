@@ -1,0 +1,119 @@
+"""Where a replay loop puts fragments and gets samples: the learner's own buffer, or shards in actors of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from raypid.runtime.handle import Backend, Handle
+
+
+class ReplaySource(Protocol):
+    """Where fragments go and samples come from."""
+
+    chunk: int
+    """Updates are done in portions of at least so many."""
+
+    def insert(self, worker: int, fragment: Any) -> None:
+        """Store a fragment (a future)."""
+
+    def holds(self, num_rows: int) -> bool:
+        """Whether so many rows can be drawn."""
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+        """Do that many updates; returns their number and a future of the new weights."""
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def save(self, folder: Path, previous: Path | None) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+
+class OwnReplay:
+    """The buffer is in the learner's process."""
+
+    chunk = 1
+
+    def __init__(self, backend: Backend, learner: Handle) -> None:
+        self.backend, self.learner = backend, learner
+        self._ready = backend.put(0)
+
+    def insert(self, worker: int, fragment: Any) -> None:
+        self.backend.get(self._ready)  # what went wrong with the fragment before shows here
+        self._ready = self.learner.submit("insert", worker, fragment)
+
+    def holds(self, num_rows: int) -> bool:
+        return bool(self.backend.get(self._ready) >= num_rows)
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+        done, weights = self.learner.submit("learn", timesteps, num_updates, num_returns=2)
+        return self.backend.get(done), weights
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def save(self, folder: Path, previous: Path | None) -> None:
+        self.backend.get(self.learner.submit("save_replay", str(folder), None if previous is None else str(previous)))
+
+    def load(self, folder: Path) -> None:
+        self._ready = self.learner.submit("load_replay", str(folder))
+        self.backend.get(self._ready)
+
+
+class ShardedReplay:
+    """Buffers in actors of their own. A worker's fragments go to one of them; each batch has rows of all.
+
+    Two samples of each shard are on their way while the learner works, so it never waits for a copy.
+    """
+
+    def __init__(
+        self, backend: Backend, learner: Handle, shards: list[Handle], chunk: int, batch_size: int,
+        beta: Callable[[int], float], *, prioritized: bool, moments: bool,
+    ) -> None:  # fmt: skip
+        self.backend, self.learner, self.shards, self.chunk = backend, learner, shards, chunk
+        self.rows = chunk * batch_size // len(shards)
+        self.beta, self.prioritized, self.moments = beta, prioritized, moments
+        self._ready: list[Any] = [backend.put(0)] * len(shards)
+        self._ahead: deque[list[Any]] = deque()
+
+    def insert(self, worker: int, fragment: Any) -> None:
+        shard = worker % len(self.shards)
+        self.backend.get(self._ready[shard])  # what went wrong with the fragment before shows here
+        self._ready[shard] = self.shards[shard].submit("add", worker, fragment)
+        if self.moments:
+            self.learner.submit("seen", fragment)
+
+    def holds(self, num_rows: int) -> bool:
+        return all(self.backend.get(f) * len(self.shards) >= num_rows for f in self._ready)
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+        while len(self._ahead) < 3:
+            beta = self.beta(timesteps)
+            self._ahead.append([shard.submit("sample", self.rows, beta) for shard in self.shards])
+        samples, size = self._ahead.popleft(), len(self.shards)
+        done, weights, *priorities = self.learner.submit(
+            "learn", timesteps, self.chunk, *samples, num_returns=2 + size
+        )
+        if self.prioritized:
+            for shard, sample, new in zip(self.shards, samples, priorities, strict=True):
+                shard.submit("set_priorities_of", sample, self.backend.put(new))
+        return self.backend.get(done), weights
+
+    def metrics(self) -> dict[str, float]:
+        found = [self.backend.get(shard.submit("metrics")) for shard in self.shards]
+        return {name: sum(m[name] for m in found) for name in found[0]}
+
+    def save(self, folder: Path, previous: Path | None) -> None:
+        before = [None if previous is None else str(previous / f"shard_{i}") for i in range(len(self.shards))]
+        saves = [s.submit("save", str(folder / f"shard_{i}"), before[i]) for i, s in enumerate(self.shards)]
+        for future in saves:
+            self.backend.get(future)
+
+    def load(self, folder: Path) -> None:
+        self._ahead.clear()
+        self._ready = [s.submit("load", str(folder / f"shard_{i}")) for i, s in enumerate(self.shards)]
+        for future in self._ready:
+            self.backend.get(future)
