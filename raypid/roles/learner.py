@@ -12,7 +12,10 @@ from raypid.types import Trajectory, Update, Weights, concat_trajectories
 
 
 class Learner:
-    """Holds the algorithm; joins fragments in the order given, which is the workers'."""
+    """Holds the algorithm; joins fragments in the order given, which is the workers'.
+
+    `collective` (with `open` and `join`) is for one of several learners that update together; they meet before anything else.
+    """
 
     def __init__(
         self,
@@ -22,17 +25,30 @@ class Learner:
         seed: int,
         networks: dict[str, Any] | None = None,
         num_threads: int = 1,
+        collective: Any = None,
     ) -> None:
         for name, entry in (networks or {}).items():
             NETWORKS.register(name, entry)
         self.algorithm = ALGORITHMS.get(algorithm)(config, spec, seed)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
+        self.collective = collective
+
+    def open(self) -> str:
+        """Rank 0 of several: the address at which the others join."""
+        return self.collective.open()
+
+    def join(self, address: str) -> None:
+        """Meet the other learners; from here on updates are made together."""
+        self.collective.join(address)
+        self.algorithm.collective = self.collective
 
     def update(self, timesteps: int, *fragments: Trajectory) -> tuple[Update, Weights]:
         """Learn from fragments of equal length; returns what was done and the new weights."""
         batch = concat_trajectories(fragments)
         moments = [f.moments for f in fragments if f.moments is not None]
+        if self.algorithm.collective is not None:
+            moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
         if moments:
             batch.moments = moments[0]
             for delta in moments[1:]:
@@ -52,4 +68,5 @@ class Learner:
         self.algorithm.load_state_dict(state)
 
     def close(self) -> None:
-        pass
+        if self.collective is not None:
+            self.collective.close()
