@@ -33,6 +33,12 @@ def test_what_fits_passes() -> None:
     [
         ({"num_workers": 9}, {}, ["9 workers", "has 4", "--num-workers 4", "--num-cpus-per-worker 0.44"], 4),
         ({"num_workers": 4, "learner_cpus": 1.0}, {}, ["--num-workers 3", "--num-cpus-per-worker 0.75"], 3),
+        (
+            {"num_workers": 4, "learner_cpus": 2.0},
+            {},
+            ["4 workers of 1 CPU and 2 learners need 6 CPUs", "--num-workers 2"],
+            2,
+        ),
         ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["memory", "--num-workers 20"], 20),
         ({"fragment_bytes": GIB}, {"shared_memory": 2.5 * GIB}, ["/dev/shm", "--num-workers 1"], 1),
     ],
