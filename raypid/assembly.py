@@ -14,7 +14,7 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, divides
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.loops import Context
 from raypid.nn.catalog import build_spec
@@ -212,13 +212,12 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
 
 
 def _fitted(c: Any, changes: dict[str, Any], notes: list[str]) -> Any:
-    """The settings with what the preflight changed; no more learners than workers are left."""
+    """The settings with what the preflight changed; of the learners, those that the workers and GPUs that are left can feed."""
     c = c.replace(changes)
-    if c.num_learners > max(1, c.num_workers):
-        notes.append(
-            f"{c.num_learners} learners for {c.num_workers} workers: going on with num_learners={c.num_workers}"
-        )
-        c = c.replace({"num_learners": max(1, c.num_workers)})
+    fits = next(n for n in range(min(c.num_learners, max(1, c.num_workers)), -1, -1) if divides(c.num_gpus, n))
+    if fits < c.num_learners:
+        notes.append(f"{c.num_learners} learners are too many for that: going on with num_learners={fits}")
+        c = c.replace({"num_learners": fits})
     return c
 
 

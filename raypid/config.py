@@ -371,15 +371,23 @@ class Config(Settings):
                 f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: "
                 "each learner learns from workers of its own."
             )
-        share = self.num_gpus / max(1, self.num_learners)
-        if self.num_learners > 1 and share > 1 and share != int(share):
+        if not divides(self.num_gpus, self.num_learners):
             raise ConfigError(
-                f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners: take a multiple."
+                f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners: "
+                "take a multiple of num_learners, or a whole fraction."
             )
         if self.num_learners and self.backend == "auto" and not self.num_workers:
             raise ConfigError("num_learners 1 is an actor on Ray: set num_workers, or backend ray.")
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
+
+
+def divides(num_gpus: float, num_learners: int) -> bool:
+    """Can each learner have an equal part, of whole GPUs or within one?"""
+    share = num_gpus / max(1, num_learners)
+    if num_learners <= 1 or share == 0:
+        return True
+    return share == int(share) if share >= 1 else math.ceil(num_gpus) * int(1 / share + 1e-9) >= num_learners
 
 
 _MINIMUM: dict[str, float] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raypid.config import Config, ConfigError, ModelConfig, describe_type, field_docs, load_file, parse_value
+from raypid.config import Config, ConfigError, ModelConfig, describe_type, divides, field_docs, load_file, parse_value
 from raypid.registry import ALGORITHMS
 
 ALL = {name: ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
@@ -137,6 +137,23 @@ def test_field_docs_of_a_subclass_win() -> None:
 def test_values_out_of_range(values: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PPOConfig.from_dict(values).validate()
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "num_learners", "fits"),
+    [
+        (0, 3, True),
+        (1.5, 1, True),
+        (4, 2, True),
+        (3, 2, False),
+        (1, 2, True),
+        (2, 4, True),
+        (2, 3, False),
+        (0.5, 2, True),
+    ],
+)
+def test_gpus_are_divided_evenly(num_gpus: float, num_learners: int, fits: bool) -> None:
+    assert divides(num_gpus, num_learners) == fits
 
 
 def test_parse_value() -> None:

@@ -54,6 +54,13 @@ def test_too_many_workers(asked: Any, there: Any, words: list[str], fitted: int)
     assert preflight(needs(**{**asked, **changes}), has(**there), fit=False) == ({}, [])
 
 
+def test_learners_that_leave_no_cpu_to_workers() -> None:
+    with pytest.raises(
+        ResourceError, match="2 workers of 1 CPU and 4 learners.*not one worker beside so many learners"
+    ):
+        preflight(needs(learner_cpus=4.0), has(), fit=True)
+
+
 def test_too_many_gpus() -> None:
     with pytest.raises(ResourceError, match="2 GPUs asked for, this machine has 1.*--num-gpus 1"):
         preflight(needs(num_gpus=2), has(), fit=False)
