@@ -75,12 +75,15 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: what does not exist or does not fit.
     """
-    config: Config = ALGORITHMS.get(run).Config().replace(settings)
+    algorithm = ALGORITHMS.get(run)
+    config: Config = algorithm.Config().replace(settings)
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
         config.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
     config.validate()
+    if config.num_learners > 1 and not algorithm.several_learners:
+        raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     return config
 
 

@@ -107,6 +107,12 @@ def test_restore_with_any_number_of_learners(ray_session: Any, tmp_path: Path) -
             np.testing.assert_allclose(resumed.get_weights().flat, flat, atol=1e-5)
 
 
+def test_an_algorithm_that_learns_in_one_place_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raypid.algorithms.a2c.A2C.several_learners", False, raising=False)
+    with pytest.raises(ConfigError, match="A2C learns in one place: num_learners is 0 or 1, not 2"):
+        Agent("A2C", env="CartPole-v1", num_workers=2, num_learners=2)
+
+
 def test_a_lost_learner_ends_the_run(ray_session: Any, tmp_path: Path) -> None:
     with raypid.PPO(config=SMALL, env="CartPole-v1", num_workers=2, num_learners=2, out=tmp_path) as agent:
         agent.train()

@@ -90,6 +90,7 @@ class ActorCritic(Algorithm):
 
     flow = "sync"
     collect = "trajectory"
+    several_learners = True
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)

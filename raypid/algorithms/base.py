@@ -23,6 +23,8 @@ class Algorithm(ABC):
     flow: ClassVar[Literal["sync", "async", "replay"]]
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]]
 
+    several_learners: ClassVar[bool] = False
+    """`update` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
     collective: Collective | None = None
     """The other learners of the run, where there are several. Each is given its own workers' fragments, and their updates
     are what one learner would do with all of them: sums over rows are summed over learners, random numbers are the same."""
