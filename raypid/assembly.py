@@ -14,7 +14,7 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, divides
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.loops import Context, ReplayPlan
 from raypid.nn.catalog import build_spec
@@ -22,9 +22,12 @@ from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.evaluator import Evaluator
-from raypid.roles.learner import Learner, ReplayLearner, ShardLearner
+from raypid.roles.learner import Learner
 from raypid.roles.replay import Replay, ReplaySpec
+from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.runtime.collective import TorchCollective
+from raypid.runtime.learners import LearnerGroup
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.replay_sources import OwnReplay, ReplaySource, ShardedReplay
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
@@ -75,12 +78,15 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: what does not exist or does not fit.
     """
-    config: Config = ALGORITHMS.get(run).Config().replace(settings)
+    algorithm = ALGORITHMS.get(run)
+    config: Config = algorithm.Config().replace(settings)
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
         config.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
     config.validate()
+    if config.num_learners > 1 and not algorithm.several_learners:
+        raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     return config
 
 
@@ -141,7 +147,7 @@ def assemble(run: str, config: Any) -> System:
 
 
 def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], backend: Any) -> Any:
-    """The learner's handle: an actor of its own with num_learners=1, else in this process."""
+    """The learner's handle: in this process, an actor of its own with num_learners=1, or several that answer as one."""
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
     build = partial(Learner, run, c, network, c.seed, networks, threads)
@@ -149,15 +155,18 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
         build = partial(ReplayLearner, run, c, network, c.seed, networks, threads, replay=_replay_spec(c))
         if c.num_replay_shards:
             build = partial(ShardLearner, run, c, network, c.seed, networks, threads)
-    if backend.name == "local":
-        handle = backend.spawn(build)
-    else:
-        handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus) if c.num_learners else backend.here(build)
     try:
+        if c.num_learners > 1:
+            return _learners(c, build, backend)
+        if backend.name == "local":
+            handle = backend.spawn(build)
+        else:
+            handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus) if c.num_learners else backend.here(build)
         backend.get(handle.submit("weights"), timeout=_PLACE_SECONDS)  # its errors appear here
     except TimeoutError:
+        who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
         raise ResourceError(
-            f"The learner found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
+            f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
 
@@ -211,6 +220,18 @@ def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPl
     )
 
 
+def _learners(c: Any, build: Any, backend: Any) -> LearnerGroup:
+    """`num_learners` actors that update together, each with its part of the GPUs."""
+    gpus = c.num_gpus / c.num_learners
+    nccl = gpus >= 1  # it refuses two members on one GPU
+
+    def factory(rank: int) -> Any:
+        collective = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
+        return partial(build, collective=collective)
+
+    return LearnerGroup(backend, factory, c.num_learners, num_cpus=1, num_gpus=gpus, start_s=_PLACE_SECONDS)
+
+
 def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
     """(settings that fit, backend, notes). Ray is started only after the preflight has passed."""
     use_ray = c.backend == "ray" or (c.backend == "auto" and c.num_workers > 0)
@@ -218,7 +239,7 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
     needs = Needs(
         num_workers=max(1, c.num_workers) if use_ray else 0,
         num_cpus_per_worker=c.num_cpus_per_worker,
-        learner_cpus=1.0 if c.num_learners else 0.0,
+        learner_cpus=float(c.num_learners),
         num_gpus=c.num_gpus,
         worker_bytes=_WORKER_BYTES[network.torch_free],
         fragment_bytes=(frame + 64) * c.fragment_length * c.num_envs_per_worker,
@@ -227,7 +248,7 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
     joins = use_ray and (c.address is not None or (ray is not None and ray.is_initialized()))
     if not joins:
         changes, notes = preflight(needs, Has.here(c.num_cpus), fit=c.fit)
-        c = c.replace(changes)
+        c = _fitted(c, changes, notes)
         if not use_ray:
             return c, LocalBackend(), notes
     from raypid.runtime.ray import RayBackend
@@ -249,7 +270,17 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
     except BaseException:
         backend.shutdown()
         raise
-    return c.replace(changes), backend, notes
+    return _fitted(c, changes, notes), backend, notes
+
+
+def _fitted(c: Any, changes: dict[str, Any], notes: list[str]) -> Any:
+    """The settings with what the preflight changed; of the learners, those that the workers and GPUs that are left can feed."""
+    c = c.replace(changes)
+    fits = next(n for n in range(min(c.num_learners, max(1, c.num_workers)), -1, -1) if divides(c.num_gpus, n))
+    if fits < c.num_learners:
+        notes.append(f"{c.num_learners} learners are too many for that: going on with num_learners={fits}")
+        c = c.replace({"num_learners": fits})
+    return c
 
 
 def _free(backend: Any, needs: Needs) -> dict[str, float]:

@@ -282,11 +282,11 @@ class Config(Settings):
     num_envs_per_worker: int = 8
     """Environments that one worker steps side by side."""
     num_learners: int = 0
-    """0: the learner lives in this process; 1: in an actor of its own (for ray:// and GPU nodes)."""
+    """0: the learner lives in this process; 1: an actor of its own (for ray:// and GPU nodes); N: data-parallel actors that learn what one would."""
     num_cpus: float | None = None
     """CPUs to start Ray with; none: all."""
     num_gpus: float = 0
-    """GPUs of the learner; 0 learns on the CPU."""
+    """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
     num_cpus_per_worker: float = 1
     """CPUs that each rollout worker reserves; fractions are allowed."""
     backend: Literal["auto", "local", "ray"] = "auto"
@@ -344,7 +344,7 @@ class Config(Settings):
     exact_resume: bool = False
     """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit."""
     worker_timeout_s: float = 300.0
-    """Seconds that one call of a worker on Ray may take before it is killed and replaced."""
+    """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
     max_restarts: int = 10
     """Replaced workers, and rebuilt environments of one worker, after which the run stops with the first traceback."""
 
@@ -366,14 +366,28 @@ class Config(Settings):
             raise ConfigError(f"reward_scale must be a finite number, not {self.reward_scale!r}.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
-        if self.num_learners > 1:
+        if self.num_learners > max(1, self.num_workers):
             raise ConfigError(
-                f"num_learners is 0 (in this process) or 1 (an actor of its own), not {self.num_learners!r}."
+                f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: "
+                "each learner learns from workers of its own."
+            )
+        if not divides(self.num_gpus, self.num_learners):
+            raise ConfigError(
+                f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners: "
+                "take a multiple of num_learners, or a whole fraction."
             )
         if self.num_learners and self.backend == "auto" and not self.num_workers:
             raise ConfigError("num_learners 1 is an actor on Ray: set num_workers, or backend ray.")
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
+
+
+def divides(num_gpus: float, num_learners: int) -> bool:
+    """Can each learner have an equal part, of whole GPUs or within one?"""
+    share = num_gpus / max(1, num_learners)
+    if num_learners <= 1 or share == 0:
+        return True
+    return share == int(share) if share >= 1 else math.ceil(num_gpus) * int(1 / share + 1e-9) >= num_learners
 
 
 _MINIMUM: dict[str, float] = {

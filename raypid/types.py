@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +166,21 @@ def flat_views(flat: Any, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[
         views[name] = flat[offset : offset + size].reshape(shape)
         offset += size
     return views
+
+
+class Collective(Protocol):
+    """What the data-parallel learners of a run tell each other. All of them make the same calls in the same order."""
+
+    rank: int
+    """Which one this is, from 0."""
+    size: int
+    """How many there are."""
+
+    def sum(self, x: Any) -> Any:
+        """The sum over learners of an array or tensor, in place; returns it. The same bits on every rank."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every learner's value, in rank order. For what can be pickled and is not large."""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import raypid
 from raypid.agent import Agent
 from raypid.config import ConfigError
 from raypid.envs import EnvError
+from raypid.runtime.learners import LearnersFailed
 from raypid.runtime.resources import ResourceError
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
@@ -67,6 +71,64 @@ def test_a_learner_in_an_actor_gives_the_same_numbers(ray_session: Any) -> None:
         assert not hasattr(there.context.learner, "role")
         assert_equal(history(here, 3), history(there, 3))
         assert_equal_weights(here, there)
+
+
+@pytest.mark.parametrize("kernel", ["numpy", pytest.param("torch", marks=pytest.mark.ci_slow)])
+def test_several_learners_give_the_numbers_of_one(ray_session: Any, tmp_path: Path, kernel: str) -> None:
+    config = {**SMALL, **STATE, "env": "CartPole-v1", "num_workers": 3, "target_kl": 0.02, "kernel": kernel}
+    with Agent("PPO", config, backend="local") as here, Agent("PPO", config, num_learners=2) as there:
+        assert len(there.context.learner) == 2  # type: ignore[arg-type]
+        for one, other in zip(history(here, 3), history(there, 3)):
+            assert one.keys() == other.keys()
+            for key, number in one.items():
+                assert other[key] == pytest.approx(number, rel=1e-3, abs=1e-5), key
+        a, b = here.get_weights(), there.get_weights()
+        np.testing.assert_allclose(b.flat, a.flat, atol=1e-5)
+        for key, array in a.extra.items():
+            np.testing.assert_allclose(b.extra[key], array, rtol=1e-9)
+        path = there.save(tmp_path / "two")
+    with Agent.from_checkpoint(path, num_learners=0, backend="local") as resumed:
+        np.testing.assert_array_equal(resumed.get_weights().flat, b.flat)
+        assert resumed.train()["training_iteration"] == 4
+
+
+@pytest.mark.ci_slow
+def test_restore_with_any_number_of_learners(ray_session: Any, tmp_path: Path) -> None:
+    config = {**SMALL, **STATE, "env": "CartPole-v1", "num_workers": 3, "exact_resume": True}
+    numbers = (3, 0, 1, 2)
+    with Agent("PPO", config, num_learners=numbers[0]) as agent:
+        agent.train()
+        path = agent.save(tmp_path)
+        expected = agent.train()
+        flat = agent.get_weights().flat
+    for num in numbers[1:]:
+        with Agent.from_checkpoint(path, num_learners=num) as resumed:
+            assert resumed.train()["timesteps_total"] == expected["timesteps_total"]
+            np.testing.assert_allclose(resumed.get_weights().flat, flat, atol=1e-5)
+
+
+def test_an_algorithm_that_learns_in_one_place_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raypid.algorithms.a2c.A2C.several_learners", False, raising=False)
+    with pytest.raises(ConfigError, match="A2C learns in one place: num_learners is 0 or 1, not 2"):
+        Agent("A2C", env="CartPole-v1", num_workers=2, num_learners=2)
+
+
+def test_a_lost_learner_ends_the_run(ray_session: Any, tmp_path: Path) -> None:
+    with raypid.PPO(config=SMALL, env="CartPole-v1", num_workers=2, num_learners=2, out=tmp_path) as agent:
+        agent.train()
+        path = agent.save()
+        victim = agent.context.learner.handles[1].actor  # type: ignore[attr-defined]
+        os.kill(ray_session.get(victim.__ray_call__.remote(lambda role: os.getpid())), signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(
+            LearnersFailed, match=r"Learner 1 of 2 died in update\(\)\. A run goes on from its last checkpoint"
+        ):
+            agent.train()
+        with pytest.raises(LearnersFailed):
+            agent.get_weights()
+        assert time.monotonic() - start < 20
+    with Agent.from_checkpoint(path, num_learners=0) as resumed:
+        assert resumed.train()["training_iteration"] == 2
 
 
 def test_the_seed_decides(ray_session: Any) -> None:
@@ -211,6 +273,7 @@ _EXACT = [
     ("PPO", "Pendulum-v1", {"num_workers": 2, "backend": "local", "kernel": "torch"}),
     ("PPO", "CartPole-v1", {"lr_schedule": "linear", "schedule_steps": 2000, "kernel": "numpy"}),
     ("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}),
+    pytest.param("PPO", "CartPole-v1", {"num_workers": 2, "num_learners": 2}, marks=pytest.mark.ci_slow),
 ]
 
 

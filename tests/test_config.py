@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raypid.config import Config, ConfigError, ModelConfig, describe_type, field_docs, load_file, parse_value
+from raypid.config import Config, ConfigError, ModelConfig, describe_type, divides, field_docs, load_file, parse_value
 from raypid.registry import ALGORITHMS
 
 ALL = {name: ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
@@ -122,7 +122,10 @@ def test_field_docs_of_a_subclass_win() -> None:
     [
         ({"num_workers": -1}, "num_workers must be at least 0"), ({"fragment_length": 0}, "fragment_length must be at least 1"),
         ({"gamma": 1.5}, "gamma must lie in"), ({"gamma": float("nan")}, "gamma must lie in"), ({"lr": 0}, "lr must be above 0"),
-        ({"num_learners": 2}, "num_learners is 0"), ({"backend": "local", "num_learners": 1}, "backend local"),
+        ({"num_learners": 2}, "num_learners must be at most num_workers, not 2 for 0"),
+        ({"num_learners": 3, "num_workers": 2}, "not 3 for 2: each learner"),
+        ({"num_learners": 2, "num_workers": 2, "num_gpus": 3}, "num_gpus 3 cannot be divided among 2 learners"),
+        ({"backend": "local", "num_learners": 1}, "backend local"),
         ({"clip": 0}, "clip above 0"), ({"num_epochs": 0}, "num_epochs must be at least 1"),
         ({"gae_lambda": 1.1}, "gae_lambda must lie in"), ({"schedule_end": -0.1}, "schedule_end must lie in"),
         ({"max_grad_norm": 0}, "max_grad_norm must be above 0"), ({"value_clip": -1}, "value_clip must be above 0"),
@@ -134,6 +137,23 @@ def test_field_docs_of_a_subclass_win() -> None:
 def test_values_out_of_range(values: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PPOConfig.from_dict(values).validate()
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "num_learners", "fits"),
+    [
+        (0, 3, True),
+        (1.5, 1, True),
+        (4, 2, True),
+        (3, 2, False),
+        (1, 2, True),
+        (2, 4, True),
+        (2, 3, False),
+        (0.5, 2, True),
+    ],
+)
+def test_gpus_are_divided_evenly(num_gpus: float, num_learners: int, fits: bool) -> None:
+    assert divides(num_gpus, num_learners) == fits
 
 
 def test_parse_value() -> None:

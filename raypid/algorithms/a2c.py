@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Batch, mean_metrics
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Batch
 from raypid.types import Array, Trajectory, Update
 
 
@@ -34,9 +34,9 @@ class A2C(ActorCritic):
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr = self.lr(timesteps)
         rows = self.learner.to_device(self.prepare(batch))
-        metrics = [self.learner.step(rows.take(i), lr) for i in self.minibatches(len(rows))]
+        metrics = [self.learner.step(minibatch, lr) for minibatch in self.minibatches(rows)]
         self.finish(batch)
-        return Update({**mean_metrics(metrics), "lr": lr}, len(metrics))
+        return Update({**self.mean_metrics(metrics), "lr": lr}, len(metrics))
 
     def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
         c = self.config

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, ObservationMoments, schedule
+from raypid.algorithms.share import Share, share_of
+from raypid.algorithms.steps import NumpySteps, TorchSteps, kernel_for, mean_metrics
 from raypid.config import Config, ConfigError
-from raypid.nn.distributions import ActionDistribution
-from raypid.nn.pipeline import Inputs, Pipeline
-from raypid.nn.small import SmallNetwork, initial_mlp
+from raypid.nn.pipeline import Pipeline
 from raypid.nn.spec import NetworkSpec
-from raypid.ops.normalizer import ReturnScaler
-from raypid.ops.optim import Adam, clip_norm
+from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.returns import gae, next_values
 from raypid.types import Array, Trajectory, Tree, Weights, tree_map
 
@@ -73,6 +73,8 @@ class Batch:
     """[N]."""
     target: Any
     """[N] lambda return: what the value shall be."""
+    share: Share | None = None
+    """Where several learners hold a batch together: which of its rows are these."""
 
     def __len__(self) -> int:
         return len(self.log_prob)
@@ -88,6 +90,7 @@ class ActorCritic(Algorithm):
 
     flow = "sync"
     collect = "trajectory"
+    several_learners = True
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
@@ -103,7 +106,7 @@ class ActorCritic(Algorithm):
 
     @abstractmethod
     def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """The paper's loss on torch tensors [N], and metrics."""
+        """The paper's loss on torch tensors [N], and metrics; all are means over rows."""
 
     @abstractmethod
     def slopes(
@@ -120,7 +123,7 @@ class ActorCritic(Algorithm):
         if c.reward_clip is not None:
             reward = np.clip(reward, -c.reward_clip, c.reward_clip)
         if self.return_scaler is not None:
-            reward = self.return_scaler.scale(reward, t.first, t.valid)
+            reward = self.return_scaler.scale(reward, t.first, t.valid, self.collective)
         value = behaviour["value"]
         final = (t.final.t, t.final.b, behaviour["final_value"]) if t.final is not None else ()
         following = next_values(value, *final)
@@ -135,14 +138,41 @@ class ActorCritic(Algorithm):
 
         target = advantage + value[:-1]
         columns = (flat(x) for x in (t.action, behaviour["log_prob"], value[:-1], advantage, target))
-        return Batch(inputs.flatten().take(rows), *columns)
+        batch = Batch(inputs.flatten().take(rows), *columns)
+        if self.collective is not None:
+            batch.share = share_of(advantage, t.valid, self.collective)
+        return batch
 
-    def minibatches(self, num_rows: int) -> Iterator[Array]:
-        """Row indices [about batch_size] of one epoch: a random permutation cut into equal parts; none of no rows."""
+    def minibatches(self, batch: Batch) -> Iterator[Batch]:
+        """One epoch: a random permutation of the rows, cut into equal parts of about batch_size; none of no rows.
+
+        Of several learners each yields the rows that it holds of the same parts, which may be none.
+        """
+        share = batch.share
+        num_rows = len(batch) if share is None else share.total
         if not num_rows:
             return
         count = max(1, round(num_rows / self.config.batch_size))
-        yield from np.array_split(self.rng.permutation(num_rows), count)
+        for part in np.array_split(self.rng.permutation(num_rows), count):
+            if share is None:
+                yield batch.take(part)
+            else:
+                rows, of_part = share.take(part)
+                yield replace(batch.take(rows), share=of_part)
+
+    def mean_metrics(self, metrics: list[dict[str, Any]]) -> dict[str, float]:
+        """Means over gradient steps (and learners) of what `learner.step` returned."""
+        return mean_metrics(metrics, self.collective)
+
+    def explained_variance(self, batch: Batch) -> float:
+        """1 - Var[target - value] / Var[target]: 1 is a perfect value function, 0 one that knows the mean."""
+        target, error = (
+            np.asarray(x.cpu() if hasattr(x, "cpu") else x) for x in (batch.target, batch.target - batch.value)
+        )
+        here = moments_of(np.stack([target, error], 1))
+        everywhere = [here] if self.collective is None else self.collective.gather(here)
+        variance, left = reduce(merge_moments, everywhere)[2]
+        return 1.0 - float(left / variance) if variance > 0 else float("nan")
 
     def lr(self, timesteps: int) -> float:
         c = self.config
@@ -198,198 +228,3 @@ class ActorCritic(Algorithm):
             self.moments.load(state["moments"])
         if self.return_scaler is not None and "return_scaler" in state:
             self.return_scaler.load_state_dict(state["return_scaler"])
-
-
-def kernel_for(config: Any, spec: NetworkSpec) -> str:
-    """numpy or torch: what `config.kernel` asks for, or the faster.
-
-    Raises:
-        ConfigError: numpy asked for where it does not apply.
-    """
-    kinds = {leaf.kind for leaf in spec.actions}
-    fits = (
-        spec.network == "mlp"
-        and len(spec.actions) == 1
-        and not spec.actions[0].path
-        and kinds <= {"categorical", "gaussian"}
-    )
-    if config.kernel == "numpy" and not fits:
-        raise ConfigError(
-            "kernel numpy serves fully connected networks with one Discrete or Box action; use kernel torch or auto."
-        )
-    if config.kernel != "auto":
-        return str(config.kernel)
-    on_gpu = config.num_gpus > 0 or config.device not in ("auto", "cpu")
-    return "numpy" if fits and not on_gpu and max(spec.hidden, default=0) <= 128 else "torch"
-
-
-def _normalized(advantage: Any) -> Any:
-    """Mean 0 and deviation 1. Not by `std()`, which divides by N in NumPy and by N - 1 in torch."""
-    if len(advantage) == 1:
-        return advantage
-    centered = advantage - advantage.mean()
-    return centered / ((centered * centered).mean() ** 0.5 + 1e-8)
-
-
-class NumpySteps:
-    """Gradient steps with the hand-written kernel."""
-
-    def __init__(self, algorithm: ActorCritic, seed: int) -> None:
-        spec = algorithm.spec
-        self.algorithm, self.config = algorithm, algorithm.config
-        flat = initial_mlp(spec, spec.pipeline.vector_size, np.random.default_rng(seed))
-        self.network = SmallNetwork(spec, flat)
-        self.table = self.network.table
-        self.distribution = ActionDistribution(spec.actions)
-        self.optimizer = Adam(flat, eps=self.config.adam_eps)
-        self.gradient = np.zeros_like(flat)
-        from raypid.types import flat_views
-
-        self.gradients = flat_views(self.gradient, self.table)
-
-    def to_device(self, batch: Batch) -> Batch:
-        return batch
-
-    def step(self, batch: Batch, lr: float) -> dict[str, Any]:
-        """One step on a minibatch; returns metrics."""
-        network = self.network
-        if self.config.normalize_advantages:
-            batch.advantage = _normalized(batch.advantage)
-        x = batch.inputs.vector
-        params, value, layers, arguments = network.forward(x)
-        params = self.distribution.masked(params, batch.inputs.mask)
-        log_prob, d_log_prob, entropy, d_entropy = network.logp_and_slopes(params, batch.action)
-        by_log_prob, by_entropy, by_value, metrics = self.algorithm.slopes(log_prob, entropy, value, batch)
-        d = d_log_prob * by_log_prob[:, None]
-        if by_entropy:
-            d += d_entropy * np.float32(by_entropy)
-        size = params.shape[1]
-        network.backward(self.gradients, x, layers, arguments, d[:, :size], by_value)
-        if network.log_std is not None:
-            self.gradients["log_std"][:] = d[:, size:].sum(0)
-        metrics["grad_norm"] = clip_norm(self.gradient, self.config.max_grad_norm)
-        self.optimizer.step(self.gradient, lr)
-        return metrics
-
-    def numpy(self) -> Array:
-        return self.network.flat
-
-    def load(self, flat: Array) -> None:
-        self.network.flat[:] = flat
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
-
-
-class TorchSteps:
-    """Gradient steps with autograd and fused Adam on one flat parameter."""
-
-    def __init__(self, algorithm: ActorCritic, seed: int) -> None:
-        import torch
-
-        from raypid.nn.networks import TorchNetwork
-
-        self.algorithm, self.config = algorithm, algorithm.config
-        self.network = TorchNetwork(algorithm.spec, seed, _device(self.config))
-        self.table = self.network.table
-        self.distribution = ActionDistribution(algorithm.spec.actions)
-        self.flat = torch.nn.Parameter(self.network.flat)
-        self.flat.grad = self.network.gradient
-        self.optimizer = torch.optim.Adam([self.flat], lr=self.config.lr, eps=self.config.adam_eps, fused=True)
-
-    def to_device(self, batch: Batch) -> Batch:
-        """The batch as tensors, moved once for all epochs."""
-        import torch
-
-        from raypid.nn.networks import TorchInputs
-
-        def move(x: Array) -> Any:
-            return torch.from_numpy(np.ascontiguousarray(x)).to(self.network.device, non_blocking=True)
-
-        names = ("log_prob", "value", "advantage", "target")
-        inputs: Inputs = batch.inputs
-        return Batch(
-            TorchInputs(inputs, self.network.device),
-            tree_map(move, batch.action),
-            *(move(getattr(batch, n)) for n in names),
-        )
-
-    def step(self, batch: Batch, lr: float) -> dict[str, Any]:
-        """One step on a minibatch; returns metrics, as tensors that nobody has waited for."""
-        import torch
-
-        if self.config.normalize_advantages:
-            batch.advantage = _normalized(batch.advantage)
-        params, value = self.network(batch.inputs)
-        params = self.distribution.masked(params, batch.inputs.mask)
-        log_std = self.network.log_std
-        log_prob = self.distribution.log_prob(params, log_std, batch.action)
-        loss, metrics = self.algorithm.loss(log_prob, self.distribution.entropy(params, log_std), value, batch)
-        self.network.gradient.zero_()
-        loss.backward()
-        with torch.no_grad():
-            norm = torch.linalg.vector_norm(self.network.gradient)
-            if self.config.max_grad_norm is not None:
-                self.network.gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.optimizer.param_groups[0]["lr"] = lr
-        self.optimizer.step()
-        return {**{k: v.detach() for k, v in metrics.items()}, "grad_norm": norm}
-
-    def numpy(self) -> Array:
-        return self.network.numpy()
-
-    def load(self, flat: Array) -> None:
-        self.network.load(flat)
-
-    def state_dict(self) -> dict[str, Any]:
-        state = self.optimizer.state.get(self.flat)
-        if not state:
-            return {"m": np.zeros_like(self.numpy()), "v": np.zeros_like(self.numpy()), "steps": 0}
-        m, v = (state[k].detach().cpu().numpy().copy() for k in ("exp_avg", "exp_avg_sq"))
-        return {"m": m, "v": v, "steps": int(state["step"].item())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same state as the NumPy kernel's, so that a checkpoint continues on either."""
-        import torch
-
-        def tensor(x: Any) -> Any:
-            return torch.tensor(np.array(x), device=self.network.device)
-
-        step = torch.tensor(float(state["steps"]), device=self.network.device)
-        self.optimizer.state[self.flat] = {
-            "step": step,
-            "exp_avg": tensor(state["m"]),
-            "exp_avg_sq": tensor(state["v"]),
-        }
-
-
-def _device(config: Any) -> str:
-    """Where to learn.
-
-    Raises:
-        ConfigError: a GPU was asked for, and torch sees none.
-    """
-    import torch
-
-    device = ("cuda" if config.num_gpus > 0 else "cpu") if config.device == "auto" else str(config.device)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device {device}: torch {torch.__version__} sees no GPU here. Set device cpu and num_gpus 0."
-        )
-    return device
-
-
-def mean_metrics(metrics: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over gradient steps; tensors are fetched in one transfer."""
-    if not metrics:
-        return {}
-    names = list(metrics[0])
-    if isinstance(metrics[0][names[0]], float):
-        return {n: float(np.mean([m[n] for m in metrics])) for n in names}
-    import torch
-
-    means = torch.stack([torch.stack([m[n].float() for n in names]) for m in metrics]).mean(0).tolist()
-    return dict(zip(names, means, strict=True))

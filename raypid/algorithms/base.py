@@ -10,7 +10,7 @@ import numpy as np
 from raypid.config import Config
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
-from raypid.types import Array, Update, Weights
+from raypid.types import Array, Collective, Update, Weights
 
 
 class Algorithm(ABC):
@@ -22,6 +22,12 @@ class Algorithm(ABC):
     Config: ClassVar[type[Config]]
     flow: ClassVar[Literal["sync", "async", "replay"]]
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]]
+
+    several_learners: ClassVar[bool] = False
+    """`update` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
+    collective: Collective | None = None
+    """The other learners of the run, where there are several. Each is given its own workers' fragments, and their updates
+    are what one learner would do with all of them: sums over rows are summed over learners, random numbers are the same."""
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
         self.config, self.spec, self.version = config, spec, 0

@@ -143,7 +143,7 @@ class OffPolicy(Algorithm):
         super().__init__(config, spec, seed)
         import torch
 
-        from raypid.algorithms.actor_critic import device_for
+        from raypid.algorithms.steps import device_for
 
         self.device = torch.device(device_for(config))
         self.generator = torch.Generator(self.device).manual_seed(seed)
@@ -207,7 +207,7 @@ class OffPolicy(Algorithm):
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call, fetched at once: no update waits for a number."""
-        from raypid.algorithms.actor_critic import mean_metrics
+        from raypid.algorithms.steps import mean_metrics
 
         found, self._metrics = self._metrics, []
         names: dict[str, None] = {n: None for m in found for n in m}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Batch, mean_metrics
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Batch
 from raypid.algorithms.base import schedule
 from raypid.config import ConfigError
 from raypid.types import Array, Trajectory, Update
@@ -51,12 +51,14 @@ class PPO(ActorCritic):
         rows = self.learner.to_device(self.prepare(batch))
         metrics: list[dict[str, Any]] = []
         for _ in range(c.num_epochs):
-            epoch = [self.learner.step(rows.take(i), lr) for i in self.minibatches(len(rows))]
+            epoch = [self.learner.step(minibatch, lr) for minibatch in self.minibatches(rows)]
             metrics += epoch
-            if c.target_kl is not None and epoch and mean_metrics(epoch)["kl"] > c.target_kl:
+            if c.target_kl is not None and epoch and self.mean_metrics(epoch)["kl"] > c.target_kl:
                 break
         self.finish(batch)
-        return Update({**mean_metrics(metrics), "lr": lr, "explained_variance": _explained(batch, rows)}, len(metrics))
+        return Update(
+            {**self.mean_metrics(metrics), "lr": lr, "explained_variance": self.explained_variance(rows)}, len(metrics)
+        )
 
     def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
         import torch
@@ -104,9 +106,3 @@ class PPO(ActorCritic):
             "clip_fraction": float((clipped != ratio).mean()),
         }
         return by_log_prob, -c.entropy_coef / n, by_value * np.float32(c.value_coef / n), metrics
-
-
-def _explained(trajectory: Trajectory, rows: Batch) -> float:
-    """1 - Var[target - value] / Var[target]: 1 is a perfect value function, 0 one that knows the mean."""
-    variance = float(rows.target.var()) if len(rows) else 0.0
-    return 1.0 - float((rows.target - rows.value).var()) / variance if variance > 0 else float("nan")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from raypid.types import Array
+from raypid.types import Array, Collective
 
 Moments: TypeAlias = tuple[Any, Array, Array]
 """count [], mean [D], M2 [D] (sum of squared deviations), float64."""
@@ -47,22 +48,28 @@ class ReturnScaler:
         self.gamma = gamma
         self.moments = zero_moments(1)
         self.carry: Array | None = None
+        """[streams of all learners] discounted return so far."""
 
-    def scale(self, reward: Array, first: Array, valid: Array) -> Array:
+    def scale(self, reward: Array, first: Array, valid: Array, collective: Collective | None = None) -> Array:
         """Scaled rewards [T, B]; takes the fragment into the moments first. Streams keep their place between calls.
 
-        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B].
+        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B]. With a `collective` the streams of its
+        learners, in rank order, count as one fragment, and the state is the same in all of them.
         """
         num_rows, num_streams = reward.shape
-        if self.carry is None or self.carry.shape != (num_streams,):
-            self.carry = np.zeros(num_streams)
+        counts = [num_streams] if collective is None else collective.gather(num_streams)
+        if self.carry is None or self.carry.shape != (sum(counts),):
+            self.carry = np.zeros(sum(counts))
+        start = sum(counts[: collective.rank]) if collective is not None else 0
         returns = np.empty((num_rows, num_streams))
-        carry = self.carry
+        carry = self.carry[start : start + num_streams]
         for t in range(num_rows):
             carry = np.where(first[t], 0.0, carry) * self.gamma + reward[t]
             returns[t] = carry
-        self.carry = carry
-        self.moments = merge_moments(self.moments, moments_of(returns[valid][:, None]))
+        seen = (carry, moments_of(returns[valid][:, None]))
+        everywhere = [seen] if collective is None else collective.gather(seen)
+        self.carry = np.concatenate([c for c, _ in everywhere])
+        self.moments = merge_moments(self.moments, reduce(merge_moments, [m for _, m in everywhere]))
         _, inverse = scale_of(self.moments)
         return (reward * inverse[0]).astype(np.float32)
 

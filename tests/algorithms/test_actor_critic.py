@@ -9,11 +9,13 @@ import pytest
 from gymnasium import spaces
 
 from raypid.algorithms.a2c import A2C, A2CConfig
-from raypid.algorithms.actor_critic import kernel_for, mean_metrics
+from raypid.algorithms.actor_critic import Batch
 from raypid.algorithms.base import schedule
 from raypid.algorithms.ppo import PPO, PPOConfig
+from raypid.algorithms.steps import kernel_for, mean_metrics
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
+from raypid.nn.pipeline import Inputs
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import moments_of, scale_of
 from raypid.types import Final, Trajectory, Weights
@@ -116,7 +118,8 @@ def test_observations_are_normalised_with_the_moments_that_the_workers_had() -> 
 )
 def test_minibatches_are_a_partition_in_random_order(rows: int, batch_size: int, parts: int) -> None:
     algorithm = PPO(PPOConfig(batch_size=batch_size), make_spec(), 0)
-    epochs = [list(algorithm.minibatches(rows)) for _ in range(2)]
+    batch = Batch(Inputs(np.zeros((rows, 1), F), {}), *(np.arange(rows) for _ in range(5)))
+    epochs = [[minibatch.target for minibatch in algorithm.minibatches(batch)] for _ in range(2)]
     for epoch in epochs:
         assert len(epoch) == parts
         assert sorted(np.concatenate(epoch)) == list(range(rows))

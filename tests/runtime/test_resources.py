@@ -33,6 +33,12 @@ def test_what_fits_passes() -> None:
     [
         ({"num_workers": 9}, {}, ["9 workers", "has 4", "--num-workers 4", "--num-cpus-per-worker 0.44"], 4),
         ({"num_workers": 4, "learner_cpus": 1.0}, {}, ["--num-workers 3", "--num-cpus-per-worker 0.75"], 3),
+        (
+            {"num_workers": 4, "learner_cpus": 2.0},
+            {},
+            ["4 workers of 1 CPU and 2 learners need 6 CPUs", "--num-workers 2"],
+            2,
+        ),
         ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["memory", "--num-workers 20"], 20),
         ({"fragment_bytes": GIB}, {"shared_memory": 2.5 * GIB}, ["/dev/shm", "--num-workers 1"], 1),
     ],
@@ -46,6 +52,13 @@ def test_too_many_workers(asked: Any, there: Any, words: list[str], fitted: int)
     assert changes == {"num_workers": fitted}
     assert f"num_workers={fitted}" in notes[0]
     assert preflight(needs(**{**asked, **changes}), has(**there), fit=False) == ({}, [])
+
+
+def test_learners_that_leave_no_cpu_to_workers() -> None:
+    with pytest.raises(
+        ResourceError, match="2 workers of 1 CPU and 4 learners.*not one worker beside so many learners"
+    ):
+        preflight(needs(learner_cpus=4.0), has(), fit=True)
 
 
 def test_too_many_gpus() -> None:

@@ -1,0 +1,192 @@
+"""All-reduce among the learners of one run, over torch.distributed: gloo on CPUs, NCCL where each has a GPU of its own.
+
+Rank 0 opens a store on a free port of its host, the others find it by the address; a member that dies or hangs is an
+error in all others, never a wait without end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from raypid.runtime.handle import WorkerLost
+
+NOTICE_S = 3.0
+"""Seconds that the others get to notice a failure too; who has not by then is the one that is lost."""
+
+
+class CollectiveLost(WorkerLost):
+    """Another member of a collective died or did not answer in time."""
+
+
+class TorchCollective:
+    """One member's end of a collective (`raypid.types.Collective`). Plain data until `join`, so that it can be sent to its process.
+
+    Args:
+        rank: this member, from 0. size: how many there are.
+        timeout_s: longest wait for the others in one call. It must outlast the difference between the slowest and the
+            fastest member; a process that has died is noticed at once.
+        nccl: tensors on a GPU are summed by NCCL, which wants a GPU for each member. Else gloo does it, through the host.
+    """
+
+    def __init__(self, rank: int, size: int, *, timeout_s: float, nccl: bool = False, name: str = "Learner") -> None:
+        assert 0 <= rank < size
+        self.rank, self.size, self.timeout_s, self.nccl, self.name = rank, size, timeout_s, nccl, name
+        self._store: Any = None
+        self._lost: CollectiveLost | None = None
+
+    # -- meeting -------------------------------------------------------------------------------------------------
+
+    def open(self) -> str:
+        """Rank 0: open the store; returns the "host:port" where the others find it."""
+        import torch.distributed as dist
+
+        assert self.rank == 0
+        host = _own_ip()
+        timeout = timedelta(seconds=self.timeout_s)
+        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)  # type: ignore[attr-defined]
+        return f"{host}:{self._store.port}"
+
+    def join(self, address: str) -> None:
+        """Meet the others; returns once all are there.
+
+        Raises:
+            CollectiveLost: not all came in time.
+        """
+        import torch.distributed as dist
+
+        host, _, port = address.rpartition(":")
+        timeout = timedelta(seconds=self.timeout_s)
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # or a timeout would end the process without a word
+        _use_interface(_own_ip(host))
+        try:
+            if self._store is None:
+                self._store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+            backend = "cpu:gloo,cuda:nccl" if self.nccl else "gloo"
+            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.size, timeout=timeout)
+        except RuntimeError as error:
+            raise self._failed(f"meeting at {address}", error) from error
+        self.gather(None)
+
+    def close(self) -> None:
+        """Leave; no member waits for another."""
+        if self._store is not None and self._lost is None:
+            _destroy()
+        self._store = None
+
+    # -- talking ---------------------------------------------------------------------------------------------------
+
+    def sum(self, x: Any) -> Any:
+        """The sum over members of an array or tensor of the same shape and dtype in each, in place; returns it.
+
+        Raises:
+            CollectiveLost: another member died, or did not come within timeout_s.
+        """
+        import torch
+        import torch.distributed as dist
+
+        self._check()
+        assert not isinstance(x, np.ndarray) or x.flags.writeable, "arrays from Ray's object store are shared"
+        tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+        try:
+            dist.all_reduce(tensor)
+        except RuntimeError as error:
+            raise self._failed("a sum", error) from error
+        return x
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every member's value, in rank order. The value is pickled.
+
+        Raises:
+            CollectiveLost: another member died, or did not come within timeout_s.
+        """
+        import torch.distributed as dist
+
+        self._check()
+        values: list[Any] = [None] * self.size
+        try:
+            dist.all_gather_object(values, value)
+        except RuntimeError as error:
+            raise self._failed("a gather", error) from error
+        return values
+
+    # -- failing ---------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise CollectiveLost(str(self._lost))
+        assert self._store is not None, "join() comes first"
+
+    def _failed(self, what: str, error: Exception) -> CollectiveLost:
+        absent = self._absent()
+        names = " and ".join(f"{self.name} {rank}" for rank in absent) or f"Another {self.name.lower()}"
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self._lost = CollectiveLost(
+            f"{names} of {self.size} died or did not answer within {self.timeout_s:g} s: {self.name.lower()} {self.rank} "
+            f"waited in {what} ({reason})"
+        )
+        return self._lost
+
+    def _absent(self) -> list[int]:
+        """Ranks that have not noticed a failure as this one has. In a thread: the store may be what hangs."""
+        absent = [r for r in range(self.size) if r != self.rank]
+        answered = threading.Event()
+
+        def look() -> None:
+            store, deadline = self._store, time.monotonic() + NOTICE_S
+            with contextlib.suppress(Exception):
+                store.set(f"noticed/{self.rank}", "yes")
+            with contextlib.suppress(Exception):
+                _destroy()  # its connections close: members that wait for this one fail now, too
+            with contextlib.suppress(Exception):
+                while absent and time.monotonic() < deadline:
+                    absent[:] = [r for r in absent if not store.check([f"noticed/{r}"])]
+                    time.sleep(0.05)
+                answered.set()
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(NOTICE_S + 1.0)
+        return list(absent) if answered.is_set() or self.rank == 0 else [0]  # rank 0 holds the store
+
+
+def _destroy() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _own_ip(peer: str = "192.0.2.1") -> str:
+    """This host's address on the way to `peer` (a documentation address stands for any other). Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 9))
+            return str(probe.getsockname()[0])
+        except OSError:  # no network but this host
+            return "127.0.0.1"
+
+
+def _use_interface(ip: str) -> None:
+    """Let gloo and NCCL use the interface with this address; by the host's name they may find the loopback."""
+    if not sys.platform.startswith("linux"):
+        return
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                packed = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name[:15].encode()))  # SIOCGIFADDR
+                if socket.inet_ntoa(packed[20:24]) == ip:
+                    os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+                    os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+                    return

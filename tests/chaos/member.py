@@ -1,0 +1,41 @@
+"""A member of a collective for tests: it sums, gathers, and learns from fragments as one of several learners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raypid.roles.learner import Learner
+from raypid.runtime.collective import TorchCollective
+
+
+class Member:
+    def __init__(self, rank: int, size: int, timeout_s: float = 60.0) -> None:
+        self.collective = TorchCollective(rank, size, timeout_s=timeout_s)
+
+    def open(self) -> str:
+        return self.collective.open()
+
+    def join(self, address: str) -> None:
+        self.collective.join(address)
+
+    def total(self, values: list[float], kind: str = "float32") -> Any:
+        if kind == "torch":
+            import torch
+
+            return self.collective.sum(torch.tensor(values)).numpy()
+        x = np.array(values, kind)
+        assert self.collective.sum(x) is x
+        return x
+
+    def gather(self, value: Any) -> list[Any]:
+        return self.collective.gather(value)
+
+    def learn(self, arguments: Any, batches: list[Any], state: Any = None) -> Any:
+        """Updates with each of `batches` (this member's fragments); returns what came of each, and the state at the end."""
+        learner = Learner(*arguments)
+        learner.algorithm.collective = self.collective
+        if state is not None:
+            learner.load_state_dict(state)
+        return [learner.update(100 * (k + 1), *batch) for k, batch in enumerate(batches)], learner.state_dict()

@@ -1,0 +1,220 @@
+"""Several processes add up, and learn what one learner would; who is lost is named, in seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import member
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from raypid.algorithms.a2c import A2CConfig
+from raypid.algorithms.ppo import PPOConfig
+from raypid.config import ModelConfig
+from raypid.nn.catalog import build_spec
+from raypid.ops.normalizer import moments_of
+from raypid.roles.learner import Learner
+from raypid.runtime.collective import CollectiveLost
+from raypid.runtime.handle import WorkerLost
+from raypid.runtime.learners import split
+from raypid.types import Final, Trajectory, tree_map
+
+SIZE = 3
+T, B = 14, 2
+F = np.float32
+BOX = spaces.Box(-9, 9, (4,))
+MASKED = spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX)
+
+
+class Members:
+    """SIZE processes that have met."""
+
+    def __init__(self, backend: Any, size: int, timeout_s: float = 60.0) -> None:
+        self.backend = backend
+        self.handles = [backend.spawn(partial(member.Member, rank, size, timeout_s)) for rank in range(size)]
+        address = self.handles[0].submit("open")
+        backend.get([h.submit("join", address) for h in self.handles])
+
+    def submit(self, method: str, *each: tuple[Any, ...]) -> list[Any]:
+        return [h.submit(method, *args) for h, args in zip(self.handles, each, strict=True)]
+
+    def call(self, method: str, *each: tuple[Any, ...]) -> list[Any]:
+        return self.backend.get(self.submit(method, *each))
+
+
+@pytest.fixture(scope="module")
+def members(ray_session: Any) -> Iterator[Members]:
+    from raypid.runtime.ray import RayBackend
+
+    backend = RayBackend()
+    yield Members(backend, SIZE)
+    backend.shutdown()
+
+
+@pytest.fixture
+def ray_backend(ray_session: Any) -> Any:
+    from raypid.runtime.ray import RayBackend
+
+    backend = RayBackend()
+    yield backend
+    backend.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64", "torch"])
+def test_sums_are_the_same_everywhere(members: Members, kind: str) -> None:
+    sums = members.call(
+        "total", *(([r + 1, 10 * r],) if kind == "torch" else ([r + 1, 10 * r], kind) for r in range(SIZE))
+    )
+    for total in sums:
+        assert total.tolist() == [6, 30]
+
+
+def test_gather_is_in_rank_order(members: Members) -> None:
+    values = [{"rank": r, "text": "x" * (1000 * r)} for r in range(SIZE)]
+    assert members.call("gather", *((v,) for v in values)) == [values] * SIZE
+
+
+# -- learning ------------------------------------------------------------------------------------------------------
+
+
+def fragment(seed: int, masked: bool, no_valid: bool = False, streams: int = B) -> Trajectory:
+    """Random rows, some invalid, with episodes that end and final observations."""
+    rng = np.random.default_rng(seed)
+    terminated, truncated = rng.random((2, T, streams)) < 0.15
+    x = rng.normal(1, 2, (T + 1, streams, 4)).astype(F)
+    action = rng.integers(3, size=(T, streams))
+    obs: Any = x
+    if masked:
+        mask = rng.random((T + 1, streams, 3)) < 0.6
+        np.put_along_axis(mask[:-1], action[..., None], True, -1)
+        obs = {"action_mask": mask.astype(np.int8), "x": x}
+    t = Trajectory(
+        obs=obs,
+        first=rng.random((T + 1, streams)) < 0.2,
+        action=action,
+        reward=rng.normal(size=(T, streams)).astype(F),
+        terminated=terminated,
+        truncated=truncated & ~terminated,
+        valid=np.zeros((T, streams), bool) if no_valid else rng.random((T, streams)) < 0.8,
+        behaviour={
+            "log_prob": rng.normal(-1.1, 0.2, (T, streams)).astype(F),
+            "value": rng.normal(size=(T + 1, streams)).astype(F),
+        },
+    )
+    t.moments = moments_of(x[:-1][t.valid])
+    if seed % 2:
+        rows, columns = np.nonzero(t.terminated | t.truncated)
+        t.final = Final(rows, columns, tree_map(lambda a: a[rows, columns], t.obs))
+        t.behaviour["final_value"] = rng.normal(5, 1, len(rows)).astype(F)
+    return t
+
+
+BOTH: dict[str, Any] = {"normalize_rewards": True, "batch_size": 24}
+CASES = {
+    # name -> algorithm, settings, masked, fragments of each update
+    "ppo": ("PPO", {**BOTH, "target_kl": 0.02, "max_grad_norm": 0.1}, False, 5),
+    "ppo, masked": ("PPO", {**BOTH, "value_clip": 0.2, "max_grad_norm": None}, True, 4),
+    "ppo, a minibatch of one row": ("PPO", {"batch_size": 1, "num_epochs": 1}, False, 3),
+    "a2c, advantages normalised": ("A2C", {**BOTH, "normalize_advantages": True}, False, 5),
+    "a2c, masked": ("A2C", {**BOTH, "normalize_rewards": False}, True, 3),
+}
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+@pytest.mark.parametrize("name", CASES)
+def test_several_learners_learn_what_one_does(members: Members, name: str, kernel: str) -> None:
+    run, settings, masked, num = CASES[name]
+    config = {"PPO": PPOConfig, "A2C": A2CConfig}[run](**{**settings, "kernel": kernel, "seed": 0})
+    spec = build_spec(MASKED if masked else BOX, spaces.Discrete(3), ModelConfig(hidden=(16, 16)), normalize=True)
+    arguments = (run, config, spec, 0)
+    batches = [[fragment(10 * u + i, masked, streams=1 + i % 2) for i in range(num)] for u in range(3)]
+    batches[1][0] = fragment(7, masked, no_valid=True, streams=1)  # for three fragments, all that rank 0 has
+    one = Learner(*arguments)
+    alone = [one.update(100 * (u + 1), *batch) for u, batch in enumerate(batches)]
+    shares = [[split(batch, SIZE)[rank] for batch in batches] for rank in range(SIZE)]
+    together = members.call("learn", *((arguments, share) for share in shares))
+    for rank, (updates, state) in enumerate(together):
+        assert_same_state(state, one.state_dict())
+        for (update, weights), (ours, expected) in zip(updates, alone, strict=True):
+            np.testing.assert_allclose(weights.flat, expected.flat, atol=1e-5)
+            assert update.num_updates == ours.num_updates and set(update.metrics) == set(ours.metrics)
+            for key, number in ours.metrics.items():
+                assert update.metrics[key] == pytest.approx(number, rel=1e-3, abs=1e-5), key
+        # nobody drifts: the bits are the same on every rank
+        np.testing.assert_array_equal(updates[-1][1].flat, together[0][0][-1][1].flat, err_msg=str(rank))
+    if "target_kl" in settings:
+        assert min(u.num_updates for u, _ in alone) < max(u.num_updates for u, _ in alone)
+
+
+def assert_same_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert state.keys() == expected.keys() and state["rng"] == expected["rng"]
+    for part in ("moments", "return_scaler"):
+        for key, array in expected.get(part, {}).items():
+            np.testing.assert_allclose(state[part][key], array, rtol=1e-9, err_msg=key)
+    np.testing.assert_allclose(state["optimizer"]["m"], expected["optimizer"]["m"], atol=1e-5)
+    assert state["optimizer"]["steps"] == expected["optimizer"]["steps"]
+
+
+def test_a_state_of_one_goes_on_with_several(members: Members) -> None:
+    config = PPOConfig(normalize_rewards=True, batch_size=24, seed=0)
+    spec = build_spec(BOX, spaces.Discrete(3), ModelConfig(hidden=(16,)), normalize=True)
+    first, second = ([fragment(10 * u + i, False) for i in range(4)] for u in range(2))
+    one = Learner("PPO", config, spec, 0)
+    one.update(100, *first)
+    state = one.state_dict()
+    _, expected = one.update(100, *second)
+    shares = split(second, SIZE)
+    together = members.call("learn", *((("PPO", config, spec, 5), [share], state) for share in shares))
+    for [(_, weights)], _ in together:
+        np.testing.assert_allclose(weights.flat, expected.flat, atol=1e-5)
+
+
+# -- failing -------------------------------------------------------------------------------------------------------
+
+
+def pid_of(ray: Any, handle: Any) -> int:
+    return ray.get(handle.actor.__ray_call__.remote(lambda role: os.getpid()))
+
+
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.ci_slow)])
+def test_a_dead_member_is_named(ray_session: Any, ray_backend: Any, lost: int) -> None:
+    group = Members(ray_backend, 2)
+    others = [r for r in range(2) if r != lost]
+    waiting = [group.handles[r].submit("total", [1.0] * 1000) for r in others]
+    start = time.monotonic()
+    os.kill(pid_of(ray_session, group.handles[lost]), signal.SIGKILL)
+    for future in waiting:
+        with pytest.raises(CollectiveLost, match=f"Learner {lost} of 2 died or did not answer"):
+            ray_backend.get(future, timeout=60)
+    assert time.monotonic() - start < 20
+    with pytest.raises(WorkerLost, match=f"Learner {lost} of 2"):  # no second wait
+        ray_backend.get(group.handles[others[0]].submit("gather", 1), timeout=10)
+
+
+@pytest.mark.ci_slow
+def test_a_dead_member_of_three_is_named_by_all(ray_session: Any, ray_backend: Any) -> None:
+    group = Members(ray_backend, 3)
+    waiting = [group.handles[r].submit("total", [1.0] * 1000) for r in (0, 2)]
+    os.kill(pid_of(ray_session, group.handles[1]), signal.SIGKILL)
+    for future in waiting:
+        with pytest.raises(CollectiveLost, match="^Learner 1 of 3 died"):
+            ray_backend.get(future, timeout=60)
+
+
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_member_that_hangs_is_named_after_the_timeout(ray_session: Any, ray_backend: Any, lost: int) -> None:
+    group = Members(ray_backend, 2, timeout_s=3.0)
+    hung = pid_of(ray_session, group.handles[lost])
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        with pytest.raises(CollectiveLost, match=f"Learner {lost} of 2 died or did not answer within 3 s"):
+            ray_backend.get(group.handles[1 - lost].submit("gather", 1), timeout=60)
+    finally:
+        os.kill(hung, signal.SIGKILL)
