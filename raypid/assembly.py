@@ -16,12 +16,12 @@ from raypid import checkpoint
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
+from raypid.evaluation import Evaluations
 from raypid.loops import Context
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
-from raypid.roles.evaluator import Evaluator
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.local import LocalBackend
@@ -45,7 +45,7 @@ class System:
     network: NetworkSpec
     backend: Any
     context: Context
-    evaluator: Evaluator
+    evaluations: Evaluations
     callbacks: Callbacks | None
     notes: list[str]
     """What was changed to make it fit."""
@@ -129,7 +129,9 @@ def assemble(run: str, config: Any) -> System:
         workers.call_all(
             "ready"
         )  # an environment that cannot be made shows here, and starting is no part of an iteration
-        return System(config, network, backend, Context(backend, workers, learner), Evaluator(spec), callbacks, notes)
+        context = Context(backend, workers, learner)
+        evaluations = Evaluations(config, context, spec, parallel=_evaluates_beside(config, backend))
+        return System(config, network, backend, context, evaluations, callbacks, notes)
     except BaseException:
         backend.shutdown()
         raise
@@ -151,6 +153,14 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
             f"The learner found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
+
+
+def _evaluates_beside(c: Config, backend: Any) -> bool:
+    """Does an evaluator of its own find a CPU that neither a worker nor the learner, here or in an actor, has taken?"""
+    if c.evaluation_parallel is not None or backend.name == "local":
+        return bool(c.evaluation_parallel)
+    taken = max(1, c.num_workers) * c.num_cpus_per_worker + max(1, c.num_learners)
+    return bool(backend.resources().get("CPU", 0.0) > taken)
 
 
 def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:

@@ -33,9 +33,10 @@ class WorkerGroup:
         timeout_s: float,
         max_restarts: int,
         describe: str = "",
+        kind: str = "Worker",
     ) -> None:
         self.backend, self.factory, self.num_cpus = backend, factory, num_cpus
-        self.timeout_s, self.max_restarts, self.describe = timeout_s, max_restarts, describe
+        self.timeout_s, self.max_restarts, self.describe, self.kind = timeout_s, max_restarts, describe, kind
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}
         self.folder: Path | None = None
@@ -79,7 +80,7 @@ class WorkerGroup:
         """
         overdue = isinstance(error, TimeoutError)
         what = f"did not answer within {self.timeout_s:g} s" if overdue else "died"
-        message = f"Worker {index} ({self.describe}) {what} in {call}."
+        message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
         self.lost["timeouts" if overdue else "workers"] += 1
         if self.folder is not None:
             with (self.folder / "errors.txt").open("a") as out:
