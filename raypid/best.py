@@ -70,7 +70,7 @@ class BestPolicy:
         num = min(num_episodes, fit)
         if self.weights is None or num == 0 or (self.final is not None and self.final["episodes"] >= num):
             return
-        if num * self._episode_s > MAX_FINAL_S / 10:
+        if math.inf > num * self._episode_s > MAX_FINAL_S / 10:
             tell(f"Playing {num} episodes with the best policy; Ctrl-C skips them.")
         played = agent.evaluations.play(self.weights, num, agent.config.seed + _FINAL_SEED, hurry)
         if played is not None:

@@ -66,8 +66,7 @@ class Evaluations:
         if self.beside is None:
             return self.now(iteration)
         if not self.beside.busy:
-            self._owed = False
-            self.beside.ask(self._weights(), self.context.timesteps, self._order(iteration))
+            self._ask(iteration)
         return played
 
     def now(self, iteration: int) -> Played:
@@ -77,6 +76,15 @@ class Evaluations:
         self._owed, self._ended = False, time.perf_counter()
         self.last = Played(evaluation, weights, timesteps)
         return self.last
+
+    def newest(self, iteration: int, hurry: Callable[[], bool]) -> Played | None:
+        """Evaluate the current weights, wherever that is done, and wait; None once there is a hurry or an evaluator was lost."""
+        if self.beside is None:
+            return self.now(iteration)
+        if self.beside.busy:
+            self.beside.close()
+        self._ask(iteration)
+        return self.finish(math.inf, hurry)
 
     def finish(self, patience_s: float, hurry: Callable[[], bool]) -> Played | None:
         """The evaluation that is going on beside, waited for `patience_s` seconds at most, and not once there is a hurry."""
@@ -115,6 +123,11 @@ class Evaluations:
     def lost(self) -> int:
         """Evaluators that died or hung so far."""
         return 0 if self.beside is None else self.beside.lost
+
+    def _ask(self, iteration: int) -> None:
+        assert self.beside is not None
+        self._owed = False
+        self.beside.ask(self._weights(), self.context.timesteps, self._order(iteration))
 
     def _taken(self, wait_s: float = 0.0) -> Played | None:
         assert self.beside is not None

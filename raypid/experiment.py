@@ -20,6 +20,7 @@ from raypid.agent import Agent
 from raypid.assembly import entry_name
 from raypid.best import BestPolicy
 from raypid.config import ConfigError
+from raypid.evaluation import Played
 from raypid.logger import RunLogger
 from raypid.registry import did_you_mean
 
@@ -239,20 +240,30 @@ class Run:
         return ""
 
     def _last_evaluation(self, result: dict[str, Any]) -> bool:
-        """As a run ends, add to its last result what was being evaluated; a run too short for any evaluation gets one."""
-        evaluations, none_yet = self.agent.evaluations, self.best.score is None
+        """As a run ends, add to its last result what was being evaluated, or better an evaluation of the newest weights."""
+        evaluations = self.agent.evaluations
         if self._interrupts or _EVALUATION in result:
             return False
-        decides = none_yet or _EVALUATION in self.stop
-        played = evaluations.finish(math.inf if decides else BRIEFLY_S, self._hurries)
-        owed = none_yet and evaluations.automatic and bool(self.agent.lengths) and not evaluations.lost
-        if played is None and owed and not self._interrupts:
-            played = evaluations.now(self.agent.iteration)
-        if played is None:
+        decides = self.best.score is None or _EVALUATION in self.stop
+        self._add_evaluation(result, evaluations.finish(math.inf if decides else BRIEFLY_S, self._hurries))
+        if self._owes_evaluation() and not self._interrupts:
+            self._add_evaluation(result, evaluations.newest(self.agent.iteration, self._hurries))
+        return _EVALUATION in result
+
+    def _add_evaluation(self, result: dict[str, Any], played: Played | None) -> None:
+        if played is not None:
+            result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
+            self.best.offer(played, self.agent)
+
+    def _owes_evaluation(self) -> bool:
+        """Whether a run that ends evaluates its newest weights: if none were so far, or if it takes a tenth of the time at most."""
+        evaluations, last = self.agent.evaluations, self.agent.evaluations.last
+        if not evaluations.automatic or not self.agent.lengths:
             return False
-        result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
-        self._remember_best(result)
-        return True
+        if last is None:
+            return self.best.score is None
+        older = last.timesteps < self.agent.context.timesteps
+        return older and last.evaluation.seconds < 0.1 * self.agent.time_total_s
 
     def _hurries(self) -> bool:
         return self._interrupts > 0
