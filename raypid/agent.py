@@ -16,13 +16,10 @@ from raypid.assembly import assemble, entry_name, new_run_folder, resolve_config
 from raypid.config import ConfigError
 from raypid.nn.policy import save_policy
 from raypid.registry import ALGORITHMS
-from raypid.roles.evaluator import Evaluation
 from raypid.types import Weights
 
 EPISODE_WINDOW = 100
 """Training episodes behind episode_reward_mean."""
-CONFIRM_EPISODES = 50
-_CONFIRM_SEED = 500_000_000
 _LOOPS = {"sync": loops.sync, "replay": loops.replay}
 
 
@@ -66,19 +63,13 @@ class Agent:
         self.time_total_s = 0.0
         self.rewards: deque[float] = deque(maxlen=EPISODE_WINDOW)
         self.lengths: deque[int] = deque(maxlen=EPISODE_WINDOW)
-        self.last_evaluation: Evaluation | None = None
-        self.auto_evaluate = False
-        """Without an evaluation_interval, evaluate whenever that takes less than a tenth of the time."""
-        self.evaluation_goal: float | None = None
-        """A training evaluation that reaches this mean is repeated with CONFIRM_EPISODES; those numbers replace it."""
-        self._evaluated_at = time.perf_counter()
         self._crashes = 0
         self._closed = False
         self._replay_at: Path | None = None
         """The newest saved replay buffer of this run."""
         system = assemble(name, checked)
         self.config, self.network, self.backend = system.config, system.network, system.backend
-        self.context, self.callbacks, self._evaluator = system.context, system.callbacks, system.evaluator
+        self.context, self.callbacks, self.evaluations = system.context, system.callbacks, system.evaluations
         self.notes = system.notes
         """What was changed to make the run fit."""
         self._loop = self._new_loop()
@@ -113,34 +104,24 @@ class Agent:
             self.num_episodes += len(report.episode_rewards)
             self._write_crashes(report.crashes, report.worker_index)
             self._crashes += len(report.crashes)
-        evaluation: dict[str, Any] = {}
         before = time.perf_counter()
-        if self._evaluation_is_due(turn):
-            evaluation = self.eval()
-            if self.evaluation_goal is not None and evaluation["episode_reward_mean"] >= self.evaluation_goal:
-                seed = self.config.seed + self.iteration + _CONFIRM_SEED
-                evaluation = self.eval(CONFIRM_EPISODES, seed=seed)
-            self._evaluated_at = time.perf_counter()
+        played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn))
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
         result = self._result(turn, seconds, evaluation_s)
-        result |= {f"evaluation/{k}": v for k, v in evaluation.items()}
+        if played is not None:
+            result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
         if self.callbacks is not None:
             self.callbacks.on_iteration(result)
         return result
 
-    def _evaluation_is_due(self, turn: loops.Iteration) -> bool:
-        if self.config.evaluation_interval is not None:
-            return self.config.evaluation_interval > 0 and self.iteration % self.config.evaluation_interval == 0
-        if not self.auto_evaluate or not self.lengths:
-            return False
-        if self.last_evaluation is not None:
-            expected = self.last_evaluation.seconds
-        else:  # as long as the training episodes were, at the pace of the workers
-            seconds = sum(r.timing["total"] for r in turn.reports) / len(turn.reports)
-            expected = float(np.mean(self.lengths)) * seconds / self.config.fragment_length
-        return time.perf_counter() - self._evaluated_at > 10 * expected
+    def _evaluation_seconds(self, turn: loops.Iteration) -> float | None:
+        """How long an evaluation would take whose episodes are those of training, at the pace of the workers."""
+        if not self.lengths or not turn.reports:
+            return None
+        seconds = sum(r.timing["total"] for r in turn.reports) / len(turn.reports)
+        return float(np.mean(self.lengths)) * seconds / self.config.fragment_length
 
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, Any]:
         steps = sum(r.num_steps for r in turn.reports)
@@ -162,7 +143,7 @@ class Agent:
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
-        result["lost/env_crashes"] = self._crashes
+        result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
         result |= {
             "timing/env": env,
             "timing/inference": inference,
@@ -193,8 +174,7 @@ class Agent:
         seed = self.config.seed if seed is None else seed
         weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
-        self.last_evaluation = self._evaluator.evaluate(weights, count, seed + self.iteration, explore=explore)
-        return self.last_evaluation.summary()
+        return self.evaluations.evaluator.evaluate(weights, count, seed + self.iteration, explore=explore).summary()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -217,34 +197,33 @@ class Agent:
 
         def more(place: Path) -> None:
             self.write_policy(place / "policy", weights)
-            if self._saves_replay():
+            if self.context.replay is not None and self.config.save_replay:
                 self.context.replay.source.save(place / checkpoint.REPLAY, self._replay_at)
 
         path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
-        if self._saves_replay():  # the buffer is large: it stays with the newest checkpoint only
+        if (
+            self.context.replay is not None and self.config.save_replay
+        ):  # the buffer is large: it stays with the newest checkpoint only
             if self._replay_at is not None and self._replay_at.parent.parent == parent != path:
                 shutil.rmtree(self._replay_at, ignore_errors=True)
             self._replay_at = path / checkpoint.REPLAY
         return path
-
-    def _saves_replay(self) -> bool:
-        return self.context.replay is not None and self.config.save_replay
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
         weights: Weights = self.backend.get(self.context.learner.submit("weights"))
         return weights
 
-    def write_policy(self, folder: Path, weights: Weights | None = None, score: float | None = None) -> None:
-        """Write the current policy (or the one of `weights`, with its score) as a folder for `load_policy`."""
+    def write_policy(self, folder: Path, weights: Weights | None = None, info: Mapping[str, Any] | None = None) -> None:
+        """Write the current policy (or the one of `weights`) as a folder for `load_policy`; `info` goes along with it."""
         weights = weights if weights is not None else self.get_weights()
         c = self.config
         env = {
             "env": entry_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
             "action_repeat": c.action_repeat, "atari": c.atari,
         }  # fmt: skip
-        info = {"algorithm": self.run, "env": env, "timesteps_total": self.context.timesteps, "score": score}
-        save_policy(folder, self.network, weights, info)
+        about = {"algorithm": self.run, "env": env, "timesteps_total": self.context.timesteps, "score": None}
+        save_policy(folder, self.network, weights, {**about, "weights_version": weights.version, **(info or {})})
 
     def _counters(self) -> dict[str, Any]:
         names = ("iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
@@ -262,6 +241,7 @@ class Agent:
         state, manifest = checkpoint.load_checkpoint(folder)
         if manifest["algorithm"] != self.run:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
+        self.evaluations.close()  # what is being evaluated belongs to before
         self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
         counters = dict(manifest["counters"])
         self.context.timesteps = int(counters.pop("timesteps_total"))
@@ -331,7 +311,7 @@ class Agent:
             return
         self._closed = True
         try:
-            self._evaluator.close()
+            self.evaluations.close()
             self.context.workers.close()
         finally:
             self.backend.shutdown()

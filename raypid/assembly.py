@@ -16,12 +16,12 @@ from raypid import checkpoint
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError, divides
 from raypid.envs import EnvSpec, portable, spaces
+from raypid.evaluation import Evaluations
 from raypid.loops import Context, ReplayPlan
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
-from raypid.roles.evaluator import Evaluator
 from raypid.roles.learner import Learner
 from raypid.roles.replay import Replay, ReplaySpec
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
@@ -50,7 +50,7 @@ class System:
     network: NetworkSpec
     backend: Any
     context: Context
-    evaluator: Evaluator
+    evaluations: Evaluations
     callbacks: Callbacks | None
     notes: list[str]
     """What was changed to make it fit."""
@@ -140,7 +140,8 @@ def assemble(run: str, config: Any) -> System:
             "ready"
         )  # an environment that cannot be made shows here, and starting is no part of an iteration
         context = Context(backend, workers, learner, replay=_replay_plan(algorithm, config, backend, learner))
-        return System(config, network, backend, context, Evaluator(spec), callbacks, notes)
+        evaluations = Evaluations(config, context, spec, parallel=_evaluates_beside(config, backend))
+        return System(config, network, backend, context, evaluations, callbacks, notes)
     except BaseException:
         backend.shutdown()
         raise
@@ -150,7 +151,7 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
     """The learner's handle: in this process, an actor of its own with num_learners=1, or several that answer as one."""
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
-    build = partial(Learner, run, c, network, c.seed, networks, threads)
+    build: Any = partial(Learner, run, c, network, c.seed, networks, threads)
     if ALGORITHMS.get(run).flow == "replay":
         build = partial(ReplayLearner, run, c, network, c.seed, networks, threads, replay=_replay_spec(c))
         if c.num_replay_shards:
@@ -230,6 +231,14 @@ def _learners(c: Any, build: Any, backend: Any) -> LearnerGroup:
         return partial(build, collective=collective)
 
     return LearnerGroup(backend, factory, c.num_learners, num_cpus=1, num_gpus=gpus, start_s=_PLACE_SECONDS)
+
+
+def _evaluates_beside(c: Config, backend: Any) -> bool:
+    """Does an evaluator of its own find a CPU that neither a worker nor the learner, here or in an actor, has taken?"""
+    if c.evaluation_parallel is not None or backend.name == "local":
+        return bool(c.evaluation_parallel)
+    taken = max(1, c.num_workers) * c.num_cpus_per_worker + max(1, c.num_learners)
+    return bool(backend.resources().get("CPU", 0.0) > taken)
 
 
 def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:

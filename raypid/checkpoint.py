@@ -35,6 +35,10 @@ from raypid.state_tree import decode, encode, num_bytes
 from raypid.types import Array
 
 FORMAT_VERSION = 1
+BEST = "best"
+"""Where a run's folder has its best policy."""
+OLD_BEST = "policy"
+"""Where runs of earlier versions have it."""
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 _STEM = {"manifest.json": "state", "policy.json": "policy"}
 REPLAY = "replay"
@@ -376,6 +380,7 @@ def find_policy(path: Path | str) -> Path:
     path = Path(path)
     if (path / "policy.json").exists():
         return path
-    if (path / "policy" / "policy.json").exists():
-        return path / "policy"
+    for name in (BEST, OLD_BEST):  # a checkpoint's own is called policy too
+        if (path / name / "policy.json").exists():
+            return path / name
     return find(path) / "policy"

@@ -339,6 +339,8 @@ class Config(Settings):
     """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation."""
+    evaluation_parallel: bool | None = None
+    """On Ray, evaluate in a process of its own while training goes on; none: where a CPU is to spare. Else training waits."""
     init_from: str | Path | None = None
     """Checkpoint, run folder or policy folder whose weights training starts from."""
     exact_resume: bool = False
@@ -378,6 +380,10 @@ class Config(Settings):
             )
         if self.num_learners and self.backend == "auto" and not self.num_workers:
             raise ConfigError("num_learners 1 is an actor on Ray: set num_workers, or backend ray.")
+        if self.evaluation_parallel and (self.backend == "local" or (self.backend == "auto" and not self.num_workers)):
+            raise ConfigError(
+                "evaluation_parallel is a process of its own on Ray, beside workers: set num_workers, or backend ray."
+            )
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
 

@@ -18,15 +18,17 @@ from typing import Any, Protocol
 from raypid import checkpoint
 from raypid.agent import Agent
 from raypid.assembly import entry_name
-from raypid.checkpoint import CheckpointError
+from raypid.best import BestPolicy
 from raypid.config import ConfigError
+from raypid.evaluation import Played
 from raypid.logger import RunLogger
-from raypid.nn.policy import read_policy_weights
 from raypid.registry import did_you_mean
 
 MIN_EPISODES = 20
 """Training episodes that a stop on episode_reward_* needs."""
 SAVE_SECONDS = 60.0
+BRIEFLY_S = 2.0
+"""How long a run that ends waits for an evaluation that cannot change how it ended."""
 _EVALUATION = "evaluation/episode_reward_mean"
 _STOP_KEYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_total_s", "learner_updates_total", "episode_reward_mean",
@@ -45,6 +47,8 @@ class RunOptions:
     """Training iterations between checkpoints; 0: one a minute."""
     keep_checkpoints: int = 3
     """Newest checkpoints that stay; the best stays too."""
+    final_episodes: int = 50
+    """Episodes that the best policy plays at the end, fewer where these would take over a minute; 0: none."""
     plot: bool = True
     """Draw learning_curve.png at the end."""
 
@@ -66,6 +70,8 @@ class Outcome:
     result: dict[str, Any]
     folder: Path
     checkpoint: Path | None
+    final: dict[str, Any] | None = None
+    """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, where it was played at the end."""
 
 
 def check_stop(stop: Mapping[str, Any]) -> dict[str, float]:
@@ -135,7 +141,7 @@ def lock_folder(out: Path) -> Iterator[None]:
 
 def clear_folder(out: Path) -> None:
     """Remove what a run wrote, and nothing else."""
-    for name in (*_RUN_FILES, "progress.csv", "errors.txt", "learning_curve.png", "policy"):
+    for name in (*_RUN_FILES, "progress.csv", "errors.txt", "learning_curve.png", checkpoint.BEST, checkpoint.OLD_BEST):
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     for events in out.glob("events.out.tfevents.*"):
@@ -149,20 +155,20 @@ class Run:
         self.agent, self.options, self.progress = agent, options, progress
         self.stop = check_stop(options.stop)
         self.folder = agent.default_out()
-        self.best_score: float | None = None
-        self.best_weights: Any = None
+        self.best = BestPolicy(self.folder)
         self._saved_at = time.monotonic()
         self._saved_iteration = -1
         self._interrupts = 0
+        self._playing = False
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
         agent, resumed = self.agent, self.agent.iteration
-        agent.evaluation_goal = self.stop.get(_EVALUATION)
-        agent.auto_evaluate = agent.config.evaluation_interval is None
+        agent.evaluations.goal = self.stop.get(_EVALUATION)
+        agent.evaluations.automatic = agent.config.evaluation_interval is None
         agent.context.workers.folder = self.folder
         if resumed:
-            self.best_score = self._saved_score()
+            self.best.load()
         logger = RunLogger(self.folder, resume_iteration=resumed or None)
         logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         progress = self.progress
@@ -176,14 +182,17 @@ class Run:
                 while not reason:
                     result = agent.train()
                     reason = self._reason(result)
-                    if reason and self._owes_evaluation(result):
-                        result |= {f"evaluation/{k}": v for k, v in agent.eval().items()}
                     self._remember_best(result)
+                    if reason and self._last_evaluation(result):
+                        reason = self._reason(result) or reason
                     logger.log(result)
                     progress.update(result)
                     if not reason and self._save_is_due():
                         self._save(result)
                 saved = self._finish(result)
+                if saved is not None and not self._interrupts:
+                    self._playing = True
+                    self.best.play(agent, self.options.final_episodes, hurry=self._hurries, tell=progress.message)
             failed = False
         except Exception as error:
             self._write_error(error)
@@ -193,7 +202,7 @@ class Run:
             if failed:
                 progress.stop([("folder", str(self.folder))])
         progress.stop(self._summary(result, reason, saved))
-        return Outcome(reason, result, self.folder, saved)
+        return Outcome(reason, result, self.folder, saved, self.best.final)
 
     def _write_error(self, error: Exception) -> None:
         """What ended the run goes to its folder, with the worker's own traceback where there is one."""
@@ -212,19 +221,12 @@ class Run:
             "time_total_s": agent.time_total_s,
         }
 
-    def _saved_score(self) -> float | None:
-        """What the policy/ of a resumed run reached in evaluation."""
-        with contextlib.suppress(CheckpointError):
-            return read_policy_weights(self.folder / "policy")[2].get("score")
-        return None
-
     # -- turns -----------------------------------------------------------------------------------------------------
 
-    def _remember_best(self, result: dict[str, Any]) -> None:
-        score = result.get("evaluation/episode_reward_mean")
-        if score is not None and (self.best_score is None or score >= self.best_score):
-            self.best_score = score
-            self.best_weights = self.agent.get_weights()
+    def _remember_best(self, result: Mapping[str, Any]) -> None:
+        played = self.agent.evaluations.last
+        if played is not None and _EVALUATION in result:
+            self.best.offer(played, self.agent)
 
     def _reason(self, result: Mapping[str, Any]) -> str:
         if self._interrupts:
@@ -237,10 +239,34 @@ class Run:
                 return f"{key} reached {value:.6g}"
         return ""
 
-    def _owes_evaluation(self, result: Mapping[str, Any]) -> bool:
-        """Whether a run that ends was too short for an evaluation so far."""
-        never = self.best_score is None and _EVALUATION not in result
-        return never and self.agent.auto_evaluate and not self._interrupts and bool(self.agent.lengths)
+    def _last_evaluation(self, result: dict[str, Any]) -> bool:
+        """As a run ends, add to its last result what was being evaluated, or better an evaluation of the newest weights."""
+        evaluations = self.agent.evaluations
+        if self._interrupts or _EVALUATION in result:
+            return False
+        decides = self.best.score is None or _EVALUATION in self.stop
+        self._add_evaluation(result, evaluations.finish(math.inf if decides else BRIEFLY_S, self._hurries))
+        if self._owes_evaluation() and not self._interrupts:
+            self._add_evaluation(result, evaluations.newest(self.agent.iteration, self._hurries))
+        return _EVALUATION in result
+
+    def _add_evaluation(self, result: dict[str, Any], played: Played | None) -> None:
+        if played is not None:
+            result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
+            self.best.offer(played, self.agent)
+
+    def _owes_evaluation(self) -> bool:
+        """Whether a run that ends evaluates its newest weights: if none were so far, or if it takes a tenth of the time at most."""
+        evaluations, last = self.agent.evaluations, self.agent.evaluations.last
+        if not evaluations.automatic or not self.agent.lengths:
+            return False
+        if last is None:
+            return self.best.score is None
+        older = last.timesteps < self.agent.context.timesteps
+        return older and last.evaluation.seconds < 0.1 * self.agent.time_total_s
+
+    def _hurries(self) -> bool:
+        return self._interrupts > 0
 
     def _save_is_due(self) -> bool:
         if self.options.checkpoint_interval:
@@ -249,11 +275,10 @@ class Run:
 
     def _save(self, result: Mapping[str, Any]) -> Path:
         agent, parent = self.agent, self.folder / "checkpoints"
-        path = agent.save(parent, score=result.get("evaluation/episode_reward_mean"))
-        if self.best_weights is not None:
-            agent.write_policy(self.folder / "policy", self.best_weights, self.best_score)
-        elif self.best_score is None:
-            agent.write_policy(self.folder / "policy")
+        # an evaluator beside scores earlier weights than those that a checkpoint has now
+        its_own = result.get("evaluation/timesteps_total") == agent.context.timesteps
+        path = agent.save(parent, score=result.get(_EVALUATION) if its_own else None)
+        self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
         self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
         return path
@@ -293,8 +318,8 @@ class Run:
             lines.append(("training return", mean))
         elif result:
             lines.append(("training return", "no episode has ended yet"))
-        if self.best_score is not None:
-            lines.append(("best evaluation", f"{self.best_score:.2f}"))
+        if self.best.score is not None:
+            lines.append(("best policy", self.best.line()))
         seconds, steps = self.agent.time_total_s, self.agent.context.timesteps
         lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
         lines.append(("folder", str(self.folder)))
@@ -320,7 +345,8 @@ class Run:
             self._interrupts += 1
             if self._interrupts > 1:
                 raise KeyboardInterrupt
-            self.progress.message("Stopping after this iteration, with a checkpoint. Ctrl-C again stops at once.")
+            ends = "now" if self._playing else "after this iteration, with a checkpoint"
+            self.progress.message(f"Stopping {ends}. Ctrl-C again stops at once.")
 
         before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -54,10 +54,12 @@ class Run(NamedTuple):
         return self.settings.get("seed")
 
     def column(self, x: str, key: str) -> tuple[Column, Column]:
-        """The points at which `key` is known: (x [K], value [K])."""
+        """The points at which `key` is known: (x [K], value [K]). An evaluation stands at the steps of the weights that played it."""
         import numpy as np
 
-        points = [(row[x], row[key]) for row in self.results if isfinite(row.get(key, float("nan"))) and x in row]
+        own = f"evaluation/{x}" if key.startswith("evaluation/") else x
+        rows = [row for row in self.results if isfinite(row.get(key, float("nan"))) and x in row]
+        points = [(row.get(own, row[x]), row[key]) for row in rows]
         xs, ys = zip(*points, strict=True) if points else ((), ())
         return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ import pytest
 
 from raypid import checkpoint, load_policy
 from raypid.agent import Agent
+from raypid.best import BestPolicy
 from raypid.cli.panel import Quiet
 from raypid.config import ConfigError
+from raypid.deploy import evaluate_policy
+from raypid.evaluation import Evaluations
 from raypid.experiment import Outcome, Run, RunOptions, check_folder, check_stop, clear_folder
 from raypid.logger import read_params, read_results
+from raypid.nn.policy import read_policy_weights
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 FROZEN = set(
@@ -49,7 +55,7 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
     events = {n for n in names if n.startswith("events.out.tfevents.")}
     assert len(events) == 1
     assert names - events == {
-        "params.json", "result.json", "progress.csv", "checkpoints", "policy", "learning_curve.png",
+        "params.json", "result.json", "progress.csv", "checkpoints", "best", "learning_curve.png",
     }  # fmt: skip
     rows = [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
     assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4]
@@ -70,7 +76,7 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
     assert (folder / next(iter(events))).stat().st_size > 1000
     assert outcome.checkpoint == folder / "checkpoints" / "checkpoint_000004"
     assert not list(folder.rglob("*.pkl")) and not list(folder.rglob(".tmp*"))
-    load_policy(folder / "policy")
+    load_policy(folder / "best")
 
 
 def test_the_best_and_the_newest_checkpoints_stay(tmp_path: Path) -> None:
@@ -82,8 +88,8 @@ def test_the_best_and_the_newest_checkpoints_stay(tmp_path: Path) -> None:
     scores = [row["evaluation/episode_reward_mean"] for row in read_results(tmp_path)]
     best = max(range(8), key=lambda i: (scores[i], i)) + 1
     assert set(names) == {f"checkpoint_{i:06d}" for i in {best, 7, 8}}
-    # policy/ is the best one's, not the newest
-    weights = checkpoint.read_policy(tmp_path / "policy")[1]
+    # best/ is the best one's, not the newest
+    weights = checkpoint.read_policy(tmp_path / "best")[1]
     expected = checkpoint.read_policy(tmp_path / "checkpoints" / f"checkpoint_{best:06d}" / "policy")[1]
     assert weights.keys() == expected.keys()
     assert all((weights[k] == expected[k]).all() for k in weights)
@@ -116,7 +122,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     run(tmp_path / "whole", {"training_iteration": 4}, every, **exact)
     run(tmp_path / "cut", {"training_iteration": 2}, every, **exact)
     resume(tmp_path / "cut", {"training_iteration": 4}, every)
-    whole, cut = (checkpoint.read_policy(tmp_path / name / "policy")[1] for name in ("whole", "cut"))
+    whole, cut = (checkpoint.read_policy(tmp_path / name / "best")[1] for name in ("whole", "cut"))
     assert all((whole[k] == cut[k]).all() for k in whole)
     rewards = [[row["episode_reward_mean"] for row in read_results(tmp_path / name)] for name in ("whole", "cut")]
     assert rewards[0] == rewards[1]
@@ -125,13 +131,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 def test_a_worse_resumed_run_leaves_the_best_policy(tmp_path: Path) -> None:
     run(tmp_path, {"training_iteration": 1}, evaluation_interval=1)
     manifest = tmp_path / "checkpoints" / "checkpoint_000001" / "manifest.json"
-    policy = checkpoint.read_policy(tmp_path / "policy")[1]
+    policy = checkpoint.read_policy(tmp_path / "best")[1]
     best = checkpoint.read_manifest(manifest.parent)["score"]
     # a learning rate that ruins the policy
     resume(tmp_path, {"training_iteration": 3}, lr=5.0)
     scores = [row["evaluation/episode_reward_mean"] for row in read_results(tmp_path)]
     assert scores[0] == best and max(scores[1:]) < best
-    now = checkpoint.read_policy(tmp_path / "policy")[1]
+    now = checkpoint.read_policy(tmp_path / "best")[1]
     assert all((policy[k] == now[k]).all() for k in policy)
     assert checkpoint.best(tmp_path / "checkpoints") == manifest.parent
 
@@ -156,6 +162,84 @@ def test_a_stop_on_the_evaluation_is_confirmed(tmp_path: Path) -> None:
     outcome = run(tmp_path, stop, evaluation_interval=1, evaluation_num_episodes=2)
     assert outcome.result["evaluation/episodes"] == 50
     assert read_results(tmp_path)[-1]["evaluation/episodes"] == 50
+
+
+# -- the best policy -----------------------------------------------------------------------------------------------
+
+
+def about(folder: Path) -> dict[str, Any]:
+    info: dict[str, Any] = read_policy_weights(folder / "best")[2]
+    return info
+
+
+def test_the_best_policy_plays_at_the_end(tmp_path: Path) -> None:
+    every = {"evaluation_interval": 1, "evaluation_num_episodes": 2}
+    outcome = run(tmp_path, {"training_iteration": 4}, **every)
+    rows, info = read_results(tmp_path), about(tmp_path)
+    scores = [row["evaluation/episode_reward_mean"] for row in rows]
+    best = rows[max(range(4), key=lambda i: (scores[i], i))]
+    assert outcome.final == info["final"] and outcome.final is not None
+    assert outcome.final["episodes"] == 50 and outcome.final["episode_reward_ci95"] > 0
+    assert info["score"] == max(scores)
+    assert info["weights_version"] == best["evaluation/weights_version"]
+    assert info["timesteps_total"] == best["timesteps_total"] == best["evaluation/timesteps_total"]
+    # it is the folder's policy that played, with seeds of its own
+    seed = read_params(tmp_path)["seed"] + 1_000_000_000
+    played = evaluate_policy(tmp_path / "best", 50, seed=seed)[0]
+    assert played["episode_reward_mean"] == outcome.final["episode_reward_mean"]
+    # a resumed run that finds nothing better does not play the same again
+    again = resume(tmp_path, {"training_iteration": 5}, {"final_episodes": 20}, lr=5.0)
+    assert again.final == outcome.final and about(tmp_path)["score"] == info["score"]
+
+
+def test_the_final_episodes_are_a_choice(tmp_path: Path) -> None:
+    every = {"evaluation_interval": 1, "evaluation_num_episodes": 2}
+    none = run(tmp_path / "none", {"training_iteration": 1}, {"final_episodes": 0}, **every)
+    assert none.final is None and about(tmp_path / "none")["final"] is None
+    assert about(tmp_path / "none")["score"] is not None
+    # where nothing is ever evaluated no policy is best
+    never = run(tmp_path / "never", {"training_iteration": 1}, evaluation_interval=0)
+    assert never.final is None and about(tmp_path / "never")["score"] is None
+
+
+def test_a_confirmed_stop_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Evaluations, "play", None)
+    every = {"evaluation_interval": 1, "evaluation_num_episodes": 2}
+    outcome = run(tmp_path, {"evaluation/episode_reward_mean": 5.0}, **every)
+    assert outcome.final is not None and outcome.final["episodes"] == 50
+    assert outcome.final["episode_reward_mean"] == outcome.result["evaluation/episode_reward_mean"]
+
+
+def test_slow_episodes_are_fewer_and_ctrl_c_skips_them(tmp_path: Path) -> None:
+    with Agent("PPO", {**SMALL, "env": "CartPole-v1", "evaluation_interval": 1}, out=tmp_path) as agent:
+        agent.train()
+        assert agent.evaluations.last is not None
+        said: list[str] = []
+        for seconds, episodes in ((300.0, 10), (50.0, 12), (1.0, 50)):  # that 10 episodes of evaluation took
+            best = BestPolicy(tmp_path)
+            evaluation = dataclasses.replace(agent.evaluations.last.evaluation, seconds=seconds)
+            best.offer(dataclasses.replace(agent.evaluations.last, evaluation=evaluation), agent)
+            best.play(agent, 50, hurry=lambda: True, tell=said.append)
+            assert best.final is None and "in evaluation (weights of step 1" in best.line()
+            best.play(agent, 50, hurry=lambda: False, tell=said.append)
+            assert best.final is not None and best.final["episodes"] == episodes
+            assert re.fullmatch(rf"\d+\.\d ± \d+\.\d \({episodes} episodes, weights of step 1\d\d\)", best.line())
+        assert len(said) == 4 and "12 episodes" in said[2]
+
+
+def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
+    run(tmp_path, {"training_iteration": 1}, evaluation_interval=1)
+    before = about(tmp_path)
+    (tmp_path / "best").rename(tmp_path / "policy")
+    assert checkpoint.find_policy(tmp_path) == tmp_path / "policy"
+    load_policy(tmp_path)
+    resume(tmp_path, {"training_iteration": 2}, lr=5.0)
+    assert (
+        about(tmp_path)["score"] == before["score"] and about(tmp_path)["timesteps_total"] == before["timesteps_total"]
+    )
+    assert checkpoint.find_policy(tmp_path) == tmp_path / "best"
+    clear_folder(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "raypid"
 BASE = {"errors", "types", "registry", "config"}
 BELOW_NN = BASE | {"ops"}
 ROLES = BELOW_NN | {"nn", "algorithms", "envs", "callbacks", "checkpoint"}
-AGENT = ROLES | {"roles", "runtime", "loops", "assembly", "tuned"}
+AGENT = ROLES | {"roles", "runtime", "loops", "evaluation", "assembly", "tuned"}
 ALLOWED = {
     # part of the package -> what of the package it may import, within functions too
     "errors": set(),
@@ -33,11 +33,13 @@ ALLOWED = {
     "roles": ROLES,
     "runtime": {"errors", "types"},
     "loops": {"errors", "types", "runtime"},
+    "evaluation": ROLES | {"roles", "runtime", "loops"},
     "assembly": AGENT - {"assembly"},
     "agent": AGENT,
     "logger": {"errors", "types"},
     "plots": {"errors", "types", "logger"},
-    "experiment": AGENT | {"agent", "logger", "plots"},
+    "best": AGENT | {"agent"},
+    "experiment": AGENT | {"agent", "best", "logger", "plots"},
     "deploy": AGENT,
     "cli": AGENT | {"agent", "experiment", "deploy", "logger", "plots", "__version__"},
     "tune": AGENT | {"agent", "experiment", "logger"},

@@ -84,7 +84,9 @@ class OffPolicyConfig(Config):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
         if self.normalize_rewards:
-            raise ConfigError("normalize_rewards is for on-policy algorithms: old rewards lie in the buffer. Use reward_scale.")
+            raise ConfigError(
+                "normalize_rewards is for on-policy algorithms: old rewards lie in the buffer. Use reward_scale."
+            )
         smallest = self.fragment_length * self.num_envs_per_worker * max(1, self.num_workers) * 2
         if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
             raise ConfigError(
@@ -125,8 +127,8 @@ class Batch:
     """[N] importance weights."""
 
     def take(self, rows: slice) -> Batch:
-        columns = (getattr(self, n)[rows] for n in ("action", "reward", "discount"))
-        return Batch(self.inputs.take(rows), *columns, self.next_inputs.take(rows), self.weight[rows])
+        inputs, following = self.inputs.take(rows), self.next_inputs.take(rows)
+        return Batch(inputs, self.action[rows], self.reward[rows], self.discount[rows], following, self.weight[rows])
 
 
 class OffPolicy(Algorithm):
@@ -137,7 +139,6 @@ class OffPolicy(Algorithm):
 
     flow = "replay"
     collect = "trajectory"
-    Config: Any
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
@@ -323,7 +324,9 @@ def continuous(config: Any, spec: NetworkSpec, kind: str) -> NetworkSpec:
         ConfigError: discrete actions.
     """
     if any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions):
-        raise ConfigError("This algorithm takes continuous (Box) actions; for discrete ones there are DQN, SQN, SAC and PPO.")
+        raise ConfigError(
+            "This algorithm takes continuous (Box) actions; for discrete ones there are DQN, SQN, SAC and PPO."
+        )
     actions = tuple(replace(leaf, kind=kind) for leaf in spec.actions)
     return replace(spec, actions=actions, head="actor")
 

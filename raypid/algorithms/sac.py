@@ -73,7 +73,9 @@ class SAC(OffPolicy):
             self.policy.compute_in_half()
 
         def critics() -> Any:
-            made = Critics(spec, c.num_critics, size, discrete=self.discrete, norm=c.critic_norm, half=c.bf16, seed=seed + 1)
+            made = Critics(
+                spec, c.num_critics, size, discrete=self.discrete, norm=c.critic_norm, half=c.bf16, seed=seed + 1
+            )
             return made.to(self.device)
 
         self.critics, self.target = critics(), critics()

@@ -29,7 +29,9 @@ class SQNConfig(DQNConfig):
     def validate(self) -> None:
         DQNConfig.validate(self)
         if self.noisy or self.num_atoms > 1 or self.worker_epsilon is not None:
-            raise ConfigError("SQN explores by its own softmax over plain values: leave noisy, num_atoms and worker_epsilon out.")
+            raise ConfigError(
+                "SQN explores by its own softmax over plain values: leave noisy, num_atoms and worker_epsilon out."
+            )
         if self.alpha is not None and not self.alpha > 0 or not self.alpha_init > 0:
             raise ConfigError("alpha and alpha_init must be above 0.")
 

@@ -36,7 +36,9 @@ class TD3Config(OffPolicyConfig):
         if min(self.exploration_noise, self.target_noise, self.target_noise_clip) < 0:
             raise ConfigError("exploration_noise, target_noise and target_noise_clip must not be below 0.")
         if self.critic_norm == "batch" or not self.target_network:
-            raise ConfigError("TD3 and DDPG bootstrap from target networks: critic_norm is none or layer. SAC has CrossQ.")
+            raise ConfigError(
+                "TD3 and DDPG bootstrap from target networks: critic_norm is none or layer. SAC has CrossQ."
+            )
 
 
 class TD3(OffPolicy):

@@ -64,6 +64,13 @@ def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
         metavar="N",
         help="newest checkpoints that stay, besides the best (default: 3)",
     )
+    add(
+        "--final-episodes",
+        type=partial(_at_least, 0),
+        default=50,
+        metavar="N",
+        help="episodes that the best policy plays at the end, fewer where these take over a minute; 0: none (default: 50)",
+    )
     add("--quiet", action="store_true", help="print errors only")
     name = _value_of("--run", argv) or _algorithm_in(_value_of("--resume", argv))
     known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
@@ -116,7 +123,7 @@ def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
         flag = f"--{prefix}{field.name}".replace("_", "-")
         default = list(value) if isinstance(value, tuple) else value
         text = f"{docs.get(field.name, '')} (default: {'none' if default is None else default})".replace("%", "%%")
-        extra = {"nargs": "?", "const": "true"} if isinstance(value, bool) or field.name == "atari" else {}
+        extra = {"nargs": "?", "const": "true"} if bool in (hints[field.name], *get_args(hints[field.name])) else {}
         group.add_argument(
             flag,
             dest=f"{_SETTING}{prefix}{field.name}",
@@ -210,7 +217,10 @@ def main(options: argparse.Namespace) -> int:
             if out is not None and options.overwrite and not resume:
                 clear_folder(out)
             run_options = RunOptions(
-                stop=stop, checkpoint_interval=options.checkpoint_interval, keep_checkpoints=options.keep_checkpoints
+                stop=stop,
+                checkpoint_interval=options.checkpoint_interval,
+                keep_checkpoints=options.keep_checkpoints,
+                final_episodes=options.final_episodes,
             )
             Run(agent, run_options, make_progress(stop, options.quiet))()
     finally:

@@ -34,7 +34,7 @@ class Critics(nn.Module):
     ) -> None:
         super().__init__()
         rng, k = np.random.default_rng(seed), num_critics
-        self.discrete, self.norm, self.half = discrete, norm, half
+        self.discrete, self.norm, self.in_half = discrete, norm, half
         self.activation = _ACTIVATIONS[spec.activation]
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
         self.paths = [path for path, _ in spec.images]
@@ -65,7 +65,7 @@ class Critics(nn.Module):
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if i == last and not self.discrete:  # one output: several times faster than a product of matrices
                 return (h * weight.transpose(1, 2)).sum(-1) + bias[..., 0]
-            if self.half and 0 < i < last:
+            if self.in_half and 0 < i < last:
                 h = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
             else:
                 h = torch.baddbmm(bias, h, weight)

@@ -98,7 +98,7 @@ class Categorical(Distribution):
 class MultiCategorical(Distribution):
     """Several categoricals side by side."""
 
-    uniform = Categorical.uniform  # type: ignore[assignment]
+    uniform = Categorical.uniform
 
     def _parts(self, x: Tensor) -> list[Tensor]:
         ends = np.cumsum(self.leaf.nvec).tolist()
@@ -123,7 +123,7 @@ class MultiCategorical(Distribution):
 class Bernoulli(Distribution):
     """Independent bits; params are logits."""
 
-    uniform = Categorical.uniform  # type: ignore[assignment]
+    uniform = Categorical.uniform
 
     def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
         return (rng.random(params.shape, dtype=np.float32) < 1 / (1 + np.exp(-params))).astype(np.int64)
@@ -261,7 +261,10 @@ class ActionDistribution:
 
     def uniform(self, num: int, mask: Tensor | None, rng: np.random.Generator) -> Any:
         """Actions [num, *] at random, without regard to the observation; only what `mask` allows."""
-        masks = [mask[..., s] if mask is not None and d.leaf.mask_size else None for d, s in zip(self.parts, self._masks, strict=True)]
+        masks = [
+            mask[..., s] if mask is not None and d.leaf.mask_size else None
+            for d, s in zip(self.parts, self._masks, strict=True)
+        ]
         if not self.joint:
             return self.parts[0].uniform(num, masks[0], rng)
         return {d.leaf.path: d.uniform(num, m, rng) for d, m in zip(self.parts, masks, strict=True)}

@@ -63,7 +63,7 @@ class TwinMLP(nn.Module):
         for name, view in flat_views(initial_mlp(spec, num_inputs, rng), self.table).items():
             self.weights[name.replace(".", "/")] = nn.Parameter(torch.from_numpy(view.copy()))
         self.noise: dict[str, Tensor] = {}
-        self.half = False
+        self.in_half = False
         """The learner's choice: products between hidden layers in bfloat16."""
 
     def perturb(self, rng: np.random.Generator | None) -> None:
@@ -80,7 +80,7 @@ class TwinMLP(nn.Module):
         h = x.expand(self.spec.num_trunks, *x.shape)
         for i in range(len(self.spec.hidden)):
             weight, bias = w[f"trunk/{i}/weight"], w[f"trunk/{i}/bias"]
-            if self.half and i:
+            if self.in_half and i:
                 h = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
             else:
                 h = torch.baddbmm(bias, h, weight)
@@ -308,7 +308,7 @@ class TorchNetwork(FlatParameters):
     def compute_in_half(self) -> None:
         """Products between hidden fully connected layers in bfloat16 from now on; weights stay float32."""
         for part in self._fully_connected():
-            part.half = True
+            part.in_half = True
 
     def _fully_connected(self) -> list[TwinMLP]:
         return [part for part in self.module.modules() if isinstance(part, TwinMLP)]

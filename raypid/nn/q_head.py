@@ -17,6 +17,7 @@ def q_logits(spec: NetworkSpec, params: Any, value: Any | None) -> Any:
     """Outputs params [N, A * Z] and, where the head is dueling, value [N, Z] to [N, A, Z] (Z = 1 for plain values)."""
     params = params.reshape(len(params), -1, max(1, len(spec.atoms)))
     if spec.dueling:
+        assert value is not None
         params = value.reshape(len(params), 1, -1) + params - params.mean(1)[:, None]
     return params
 

@@ -21,6 +21,8 @@ MAX_STREAMS = 10
 MAX_EPISODE_STEPS = 200_000
 EVALUATION_INDEX = 1_000_000
 """Worker index of evaluation environments: their seeds are no training seeds."""
+CONFIRM_EPISODES = 50
+_CONFIRM_SEED = 500_000_000
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class Evaluation:
     lengths: Array
     version: int
     seconds: float
+    confirms: bool = False
+    """It was played since an evaluation before it, of the same weights, had reached its goal."""
 
     def summary(self) -> dict[str, float]:
         """episode_reward_mean, its 95% interval's half width, min, max, std, mean length, episodes, weights_version."""
@@ -118,6 +122,14 @@ class Evaluator:
         flat = [episode for stream in done for episode in stream]
         rewards, lengths = (np.array(column) for column in zip(*flat, strict=True))
         return Evaluation(rewards, lengths, weights.version, time.perf_counter() - start)
+
+    def confirmed(self, weights: Weights, num_episodes: int, seed: int, goal: float | None) -> Evaluation:
+        """Evaluate; a mean that reaches `goal` only counts after CONFIRM_EPISODES more with other seeds, whose numbers replace it."""
+        first = self.evaluate(weights, num_episodes, seed)
+        if goal is None or first.rewards.mean() < goal:
+            return first
+        second = self.evaluate(weights, CONFIRM_EPISODES, seed + _CONFIRM_SEED)
+        return replace(second, seconds=first.seconds + second.seconds, confirms=True)
 
     def close(self) -> None:
         if self.env is not None:

@@ -138,8 +138,8 @@ class Replay:
             flat = values.reshape(size, *values.shape[2:])
             for slots, source in self._spans(start, size):
                 self.columns[name][slots] = flat[source]
-            for slots, source in self._spans(start + size, extra) if extra else ():
-                self.columns[name][slots] = tail[source] if isinstance(tail, np.ndarray) else tail
+            if extra:
+                self.columns[name][self._slots(start + size + np.arange(extra))] = tail
 
         for path, leaf in tree_leaves(t.obs):
             put(_OBS + path, leaf[:-1], last.get(path, False))
@@ -154,11 +154,9 @@ class Replay:
         """Set the links of the new rows, and from the stream's row before to the first of them."""
         c, (rows, streams) = self.columns, ids.shape
         flat = ids.ravel()
-        for slots, source in self._spans(flat[0], len(flat)):
+        for span, source in self._spans(flat[0], len(flat)):
             here = flat[source]
-            c["follow"][slots] = here + streams
-            c["before"][slots] = here - streams
-            c["last"][slots] = _NONE
+            c["follow"][span], c["before"][span], c["last"][span] = here + streams, here - streams, _NONE
         c["follow"][self._slots(ids[-1])] = _NONE
         c["before"][self._slots(ids[0])] = _NONE
         if len(finals[0]):
@@ -271,7 +269,11 @@ class Replay:
         last, follow = c["last"][here], c["follow"][here]
         after = self._slots(np.where(last >= 0, last, follow))
         return Transition(
-            self._stacks(slots), self._tree(_ACTION, slots), reward, discount.astype(np.float32, copy=False), self._stacks(after)
+            self._stacks(slots),
+            self._tree(_ACTION, slots),
+            reward,
+            discount.astype(np.float32, copy=False),
+            self._stacks(after),
         )
 
     def _reward(self, slots: Array) -> Array:

@@ -94,9 +94,7 @@ class ShardedReplay:
             beta = self.beta(timesteps)
             self._ahead.append([shard.submit("sample", self.rows, beta) for shard in self.shards])
         samples, size = self._ahead.popleft(), len(self.shards)
-        done, weights, *priorities = self.learner.submit(
-            "learn", timesteps, self.chunk, *samples, num_returns=2 + size
-        )
+        done, weights, *priorities = self.learner.submit("learn", timesteps, self.chunk, *samples, num_returns=2 + size)
         if self.prioritized:
             for shard, sample, new in zip(self.shards, samples, priorities, strict=True):
                 shard.submit("set_priorities_of", sample, self.backend.put(new))

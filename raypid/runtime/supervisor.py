@@ -44,9 +44,10 @@ class WorkerGroup:
         timeout_s: float,
         max_restarts: int,
         describe: str = "",
+        kind: str = "Worker",
     ) -> None:
         self.backend, self.factory, self.num_cpus = backend, factory, num_cpus
-        self.timeout_s, self.max_restarts, self.describe = timeout_s, max_restarts, describe
+        self.timeout_s, self.max_restarts, self.describe, self.kind = timeout_s, max_restarts, describe, kind
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}
         self.folder: Path | None = None
@@ -107,7 +108,9 @@ class WorkerGroup:
             return []
         until = min((call.deadline for call in self._running.values()), default=time.monotonic() + self.timeout_s)
         wait = max(0.0, until - time.monotonic())
-        self.backend.wait([*others, *heads.values()], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s))
+        self.backend.wait(
+            [*others, *heads.values()], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s)
+        )
         done: list[tuple[int, list[Any]]] = []
         for i, call in sorted(self._running.items()):
             ready, _ = self.backend.wait([call.futures[0]], num=1, timeout=0)
@@ -137,7 +140,7 @@ class WorkerGroup:
         """
         overdue = isinstance(error, TimeoutError)
         what = f"did not answer within {self.timeout_s:g} s" if overdue else "died"
-        message = f"Worker {index} ({self.describe}) {what} in {call}."
+        message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
         self.lost["timeouts" if overdue else "workers"] += 1
         if self.folder is not None:
             with (self.folder / "errors.txt").open("a") as out:

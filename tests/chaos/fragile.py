@@ -66,6 +66,9 @@ class Fragile(gymnasium.Env):
             os._exit(3)
         if self.mode == "hang":
             time.sleep(10_000)
+        if self.mode == "slow":
+            time.sleep(0.5)
+            return obs
         return {"nan": np.array([0, np.nan], np.float32), "shape": np.zeros(3, np.float32)}[self.mode]
 
 

@@ -35,7 +35,7 @@ def test_a_full_disk(small_disk: Path, start: Callable[..., Any]) -> None:
     first = start(*TRAIN, *more, "--stop", '{"training_iteration": 2}', "--out", run).finish()
     assert (first.returncode, first.stderr) == (0, "")
     rows = (run / "result.json").read_text()
-    policy = checkpoint.read_policy(run / "policy")[1]
+    policy = checkpoint.read_policy(run / "best")[1]
     free = os.statvfs(small_disk)
     (small_disk / "ballast").write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - 24_000)))
     second = start("train", "--resume", run, "--stop", '{"training_iteration": 500}', "--quiet").finish()
@@ -48,7 +48,7 @@ def test_a_full_disk(small_disk: Path, start: Callable[..., Any]) -> None:
     for line in now.splitlines():
         json.loads(line)
     assert checkpoint.find(run).name >= "checkpoint_000002"
-    assert checkpoint.read_policy(run / "policy")[1].keys() == policy.keys()
+    assert checkpoint.read_policy(run / "best")[1].keys() == policy.keys()
     assert not list(run.rglob(".tmp-*"))
     # with space again it goes on
     (small_disk / "ballast").unlink()

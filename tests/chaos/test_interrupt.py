@@ -22,7 +22,10 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+BESIDE = (*KINDS[1].values[0], "--evaluation-interval", 1, "--evaluation-parallel", "true")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, pytest.param(BESIDE, id="beside", marks=pytest.mark.ci_slow)])
 def test_the_first_one_ends_the_run_with_a_checkpoint(kind: tuple[Any, ...], start: Callable[..., Any]) -> None:
     # iterations of half a second: the signal falls into a fragment
     command = start(*TRAIN, *ENV, "--env-config", json.dumps({"sleep_s": 0.015}), *kind)
@@ -36,7 +39,8 @@ def test_the_first_one_ends_the_run_with_a_checkpoint(kind: tuple[Any, ...], sta
     rows = command.results()
     newest = checkpoint.latest(command.cwd / "run" / "checkpoints")
     assert newest is not None and newest.name == f"checkpoint_{len(rows):06d}"
-    assert rows[-1]["lost/workers"] == rows[-1]["lost/env_crashes"] == 0
+    assert rows[-1]["lost/workers"] == rows[-1]["lost/env_crashes"] == rows[-1]["lost/evaluators"] == 0
+    assert "50 episodes" not in done.stdout
     command.assert_nothing_left()
 
 

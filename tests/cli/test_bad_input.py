@@ -197,7 +197,7 @@ def test_damaged_checkpoints(
 
 def test_a_damaged_policy(refused: Callable[..., str], trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
-    file = tmp_path / "run" / "policy" / "policy.safetensors"
+    file = tmp_path / "run" / "best" / "policy.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     assert "policy.safetensors is truncated" in refused("eval", "run")
     assert "policy.safetensors is truncated" in refused(*TRAIN, "--init-from", "run")

@@ -87,12 +87,23 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, tmp_path: Path) -> No
     assert done.returncode == 0 and "<svg" in (tmp_path / "curve.svg").read_text()
 
 
+def test_the_last_lines_show_the_best_policy(raypid: Raypid) -> None:
+    done = raypid(*TRAIN, *stop(2), "--out", "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"\nbest policy +10\.0 (±|\+-) 0\.0 \(50 episodes, weights of step \d+\)\n", done.stdout), (
+        done.stdout
+    )
+    done = raypid(*TRAIN, *stop(2), "--out", "other", "--final-episodes", 0)
+    assert re.search(r"\nbest policy +10\.0 in evaluation \(weights of step \d+\)\n", done.stdout), done.stdout
+
+
 def test_a_ray_run(start: Callable[..., Any], tmp_path: Path) -> None:
-    config = {"num_workers": 2, "num_cpus_per_worker": 0.1}
+    config = {"num_workers": 2, "num_cpus_per_worker": 0.1, "evaluation_parallel": True}
     command = start(*TRAIN, *stop(2), "--config", json.dumps(config), "--out", "run")
     done = command.finish()
     assert (done.returncode, done.stderr) == (0, "")
     assert "backend ray" in done.stdout and "raylet" not in done.stdout
+    assert "50 episodes" in done.stdout
     command.assert_nothing_left()
     rows = results(tmp_path / "run")
     assert rows[1]["timesteps_total"] > 2 * 2 * 2 * 16 * 0.9
