@@ -13,7 +13,6 @@ import numpy as np
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous, one_discrete
 from raypid.config import ConfigError
 from raypid.nn.spec import NetworkSpec
-from raypid.types import Weights
 
 
 @dataclass(kw_only=True, slots=True)

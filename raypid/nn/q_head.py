@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.nn.distributions import log_softmax, array_module
+from raypid.nn.distributions import array_module, log_softmax
 from raypid.nn.spec import NetworkSpec
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
 from raypid.registry import ALGORITHMS, NETWORKS
-from raypid.types import Collective, Trajectory, Update, Weights, concat_trajectories
+from raypid.types import Trajectory, Update, Weights, concat_trajectories
 
 
 class Learner:

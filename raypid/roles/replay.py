@@ -152,7 +152,7 @@ class Replay:
 
     def _link(self, worker: int, ids: Array, first: Array, finals: tuple[Array, Array, Tree]) -> None:
         """Set the links of the new rows, and from the stream's row before to the first of them."""
-        c, (rows, streams) = self.columns, ids.shape
+        c, streams = self.columns, ids.shape[1]
         flat = ids.ravel()
         for span, source in self._spans(flat[0], len(flat)):
             here = flat[source]
