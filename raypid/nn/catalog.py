@@ -150,6 +150,8 @@ def build_spec(
         raise ConfigError(f"model.network {network!r} needs an image in the observation; it has {shapes}.")
     if any(width < 1 for width in model.hidden):
         raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden)}.")
+    if any(width < 1 for width in model.channels) or len(model.channels) > 3:
+        raise ConfigError(f"model.channels takes up to three numbers of at least 1, not {list(model.channels)}.")
     if not model.hidden and network == "mlp" and model.shared:
         raise ConfigError("model.shared needs at least one hidden layer.")
     return NetworkSpec(
@@ -157,6 +159,7 @@ def build_spec(
         actions=actions,
         network=network,
         hidden=model.hidden,
+        channels=model.channels,
         activation=model.activation,
         shared=model.shared,
         log_std_init=model.log_std_init,

@@ -40,7 +40,7 @@ class Critics(nn.Module):
         self.paths = [path for path, _ in spec.images]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.encoders = nn.ModuleList(_ENCODERS[spec.network](shape) for _, shape in spec.images)
+            self.encoders = nn.ModuleList(_ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
         width = spec.pipeline.vector_size + (0 if discrete else num_actions)
         with torch.no_grad():
             for encoder, (_, shape) in zip(self.encoders, spec.images, strict=True):

@@ -104,7 +104,7 @@ def _conv(in_channels: int, out_channels: int, kernel: int, stride: int, padding
 class NatureEncoder(nn.Sequential):
     """Convolutions of Mnih et al. 2015 for images of 64 and more pixels a side; smaller strides for smaller images."""
 
-    def __init__(self, shape: ImageShape) -> None:
+    def __init__(self, shape: ImageShape, channels: tuple[int, ...] = ()) -> None:
         c, side = shape[0], min(shape[1:])
         if side >= 36:
             layers = [(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)]
@@ -112,6 +112,8 @@ class NatureEncoder(nn.Sequential):
             layers = [(32, 4, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1)]
         else:
             layers = [(16, 3, 1, 1), (32, 3, 2, 1)]
+        if channels:
+            layers = [(width, *layer[1:]) for width, layer in zip(channels, layers, strict=False)]
         modules: list[nn.Module] = []
         for width, kernel, stride, padding in layers:
             modules += [_conv(c, width, kernel, stride, padding), nn.ReLU()]
@@ -131,10 +133,10 @@ class _Residual(nn.Module):
 class ResNetEncoder(nn.Sequential):
     """The deep residual encoder of Espeholt et al. 2018 (figure 3), without its LSTM."""
 
-    def __init__(self, shape: ImageShape) -> None:
+    def __init__(self, shape: ImageShape, channels: tuple[int, ...] = ()) -> None:
         modules: list[nn.Module] = []
         c = shape[0]
-        for width in (16, 32, 32):
+        for width in channels or (16, 32, 32):
             modules += [_conv(c, width, 3, 1, 1), nn.MaxPool2d(3, 2, 1), _Residual(width), _Residual(width)]
             c = width
         super().__init__(*modules, nn.ReLU(), nn.Flatten())
@@ -149,7 +151,7 @@ class ImageNetwork(nn.Module):
         super().__init__()
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
         self.paths = [path for path, _ in spec.pipeline.images]
-        self.encoders = nn.ModuleList(self.encoder(shape) for _, shape in spec.pipeline.images)
+        self.encoders = nn.ModuleList(self.encoder(shape, spec.channels) for _, shape in spec.pipeline.images)
         with torch.no_grad():
             width = sum(
                 e(torch.zeros(1, *shape)).shape[1]

@@ -114,6 +114,8 @@ class NetworkSpec:
     actions: tuple[ActionLeaf, ...]
     network: str = "mlp"
     hidden: tuple[int, ...] = (64, 64)
+    channels: tuple[int, ...] = ()
+    """Of convolutional encoders; empty: as published."""
     activation: str = "tanh"
     shared: bool = False
     log_std_init: float = 0.0
@@ -185,9 +187,9 @@ class NetworkSpec:
         pipeline = dict(values["pipeline"])
         pipeline["leaves"] = tuple(Leaf(**_tuples(leaf)) for leaf in pipeline["leaves"])
         actions = tuple(ActionLeaf(**_tuples(a)) for a in values["actions"])
-        rest = {k: v for k, v in values.items() if k not in ("pipeline", "actions", "hidden", "atoms")}
-        hidden, atoms = tuple(values["hidden"]), tuple(values.get("atoms", ()))
-        return cls(pipeline=PipelineSpec(**pipeline), actions=actions, hidden=hidden, atoms=atoms, **rest)
+        rest = {k: v for k, v in values.items() if k not in ("pipeline", "actions", "hidden", "atoms", "channels")}
+        lists: dict[str, Any] = {k: tuple(values.get(k, ())) for k in ("hidden", "atoms", "channels")}
+        return cls(pipeline=PipelineSpec(**pipeline), actions=actions, **lists, **rest)
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
