@@ -172,7 +172,7 @@ def main() -> None:
     FAST.update(json.loads(args.fast))
     sac, slow = json.loads(args.sac), json.loads(args.slow)
     if args.quick:
-        args.seconds, args.limit, args.every, slow = 5, 10, 500, slow[:1]
+        args.seconds, args.limit, args.every, args.every_slow, slow = 5, 25, 500, 200, slow[:1]
     folder = Path(tempfile.mkdtemp()) if args.quick else RESULTS
     store = folder / "distributed_pays.json"
     results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
