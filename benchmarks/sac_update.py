@@ -137,40 +137,42 @@ def usual(half: bool, delay: int) -> Callable[[Sample], Any]:
     return update
 
 
-def products(delay: int) -> list[list[tuple[int, int, int]]]:
+def products(
+    delay: int, obs: int = OBS, actions: int = ACTIONS, hidden: int = HIDDEN, batch: int = BATCH
+) -> list[list[tuple[int, int, int]]]:
     """(rows, inner, columns) of the matrix products of each of `delay` updates that follow each other.
 
     A critic's last layer has one column and is left out; the first layer of a network needs no gradient of its inputs,
     but that of the critics, in the policy's loss, does.
     """
-    policy = [(OBS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 2 * ACTIONS)]
-    critics = 2 * [(OBS + ACTIONS, HIDDEN), (HIDDEN, HIDDEN)]
-    inner = [w for w in critics if w[0] == HIDDEN]
+    policy = [(obs, hidden), (hidden, hidden), (hidden, 2 * actions)]
+    first, second = (obs + actions, hidden), (hidden, hidden)
+    critics, inner = 2 * [first, second], 2 * [second]
 
     def forward(layers: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        return [(BATCH, i, o) for i, o in layers]
+        return [(batch, i, o) for i, o in layers]
 
     def by_weights(layers: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        return [(i, BATCH, o) for i, o in layers]
+        return [(i, batch, o) for i, o in layers]
 
     def by_inputs(layers: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        return [(BATCH, o, i) for i, o in layers]
+        return [(batch, o, i) for i, o in layers]
 
     critic_part = forward(policy) + 2 * forward(critics) + by_weights(critics) + by_inputs(inner)
     policy_part = forward(policy) + forward(critics) + by_inputs(critics) + by_weights(policy) + by_inputs(policy[1:])
     return [critic_part + (policy_part if i == 0 else []) for i in range(delay)]
 
 
-def bound(half: bool, delay: int) -> Callable[[Sample], Any]:
+def bound(half: bool, delay: int, **sizes: int) -> Callable[[Any], Any]:
     """The products alone, into memory that is there already."""
     kind = torch.bfloat16 if half else torch.float32
     steps = [
         [(torch.randn(n, k).to(kind), torch.randn(k, m).to(kind), torch.empty(n, m, dtype=kind)) for n, k, m in part]
-        for part in products(delay)
+        for part in products(delay, **sizes)
     ]
     turn = itertools.count()
 
-    def update(batch: Sample) -> None:
+    def update(batch: Any) -> None:
         for a, b, out in steps[next(turn) % delay]:
             torch.mm(a, b, out=out)
 
