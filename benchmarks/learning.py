@@ -81,7 +81,7 @@ TASKS = {
         algo="SAC", env="HalfCheetah-v5", threshold=5000, seconds=2400, every=20_000, backends=("local",), long=True,
     ),
     "dqn-pong": Task(
-        algo="DQN", env="ALE/Pong-v5", threshold=-15, seconds=3600, every=100_000, backends=("local",), long=True,
+        algo="DQN", env="ALE/Pong-v5", threshold=-15, seconds=3600, every=25_000, backends=("local",), long=True,
         config={"frame_stack": 4},
     ),
 }  # fmt: skip
