@@ -93,8 +93,8 @@ class Replay:
         start = self.count
         ids = np.arange(start, start + rows * streams).reshape(rows, streams)
         self._write(start, t, finals)
-        self._link(worker, ids, t.first[0], finals)
         self.count = start + num
+        self._link(worker, ids, t.first[0], finals)
         self._update_ready(worker, ids)
         return self.num_ready
 
@@ -168,9 +168,12 @@ class Replay:
         tail = self.tails.get(worker)
         if tail is None:
             return
-        before, alive = tail[-1], tail[-1] >= flat[-1] + 1 + len(finals[0]) - self.spec.capacity
+        before, alive = tail[-1], tail[-1] >= self.oldest
         if len(before) != streams:  # another number of environments: none of them went on
-            self._invalidate(before[alive])
+            slots = self._slots(before)
+            shown = c["terminated"][slots] | (c["last"][slots] >= 0)
+            self._invalidate(before[alive & ~shown])
+            self._update_ready(worker, ids[:0, :0])
             del self.tails[worker]
             return
         slots = self._slots(before)
@@ -198,7 +201,8 @@ class Replay:
         c, n = self.columns, self.spec.n_step
         tail = self.tails.get(worker)
         if tail is not None:
-            ids = np.concatenate([tail[tail[:, 0] >= self.oldest], ids])
+            alive = tail[tail[:, -1] >= self.oldest]
+            ids = np.concatenate([alive, ids]) if ids.size else alive
         slots = self._slots(ids)
         terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
         shown = terminated | (follow >= 0) | (c["last"][slots] >= 0)
@@ -209,7 +213,7 @@ class Replay:
             onward = np.zeros_like(complete)
             onward[:-1] = complete[1:]
             complete = shown & (stops | onward)
-        fresh = slots[complete & valid & ~c["ready"][slots]]
+        fresh = slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]]
         c["ready"][fresh] = True
         self.num_ready += len(fresh)
         if self.tree is not None:
