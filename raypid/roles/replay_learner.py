@@ -42,7 +42,7 @@ class ReplayLearner(Learner):
         self.replay.save(folder, previous)
 
     def load_replay(self, folder: str) -> int:
-        """Fill the empty buffer; returns the number of rows that can be drawn."""
+        """Fill the buffer; returns the number of rows that can be drawn."""
         return self.replay.load(folder)
 
 
