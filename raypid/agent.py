@@ -264,9 +264,11 @@ class Agent:
             return
         self.context.replay.owed = owed
         saved = folder / checkpoint.REPLAY
-        if saved.is_dir():
+        if saved.is_dir() and self.context.replay.source.fits(saved):
             self.context.replay.source.load(saved)
             self._replay_at = saved
+        elif saved.is_dir():
+            self.notes.append(f"{saved} is of another number of replay shards: the buffer fills anew")
         else:
             self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
 
