@@ -204,7 +204,11 @@ class Agent:
         if (
             self.context.replay is not None and self.config.save_replay
         ):  # the buffer is large: it stays with the newest checkpoint only
-            if self._replay_at is not None and self._replay_at.parent.parent == parent != path:
+            if (
+                self._replay_at is not None
+                and self._replay_at.parent != path
+                and self._replay_at.parent.parent == parent
+            ):
                 shutil.rmtree(self._replay_at, ignore_errors=True)
             self._replay_at = path / checkpoint.REPLAY
         return path
