@@ -246,6 +246,7 @@ class Agent:
         if manifest["algorithm"] != self.run:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
         self.evaluations.close()  # what is being evaluated belongs to before
+        self.context.workers.drop()  # and so does what is being collected
         self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
         counters = dict(manifest["counters"])
         self.context.timesteps = int(counters.pop("timesteps_total"))
