@@ -186,6 +186,7 @@ class Agent:
         self.num_saves += 1
         if self.config.exact_resume:
             self.context.workers.call_all("boundary", self.num_saves)
+            self._loop = self._new_loop()  # as a resumed run does: it acts with the newest moments
         state = {
             "learner": self.backend.get(self.context.learner.submit("state_dict")),
             "workers": {str(i): w for i, w in enumerate(workers)},
