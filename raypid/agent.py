@@ -269,11 +269,15 @@ class Agent:
         if self.context.replay is None:
             return
         self.context.replay.owed = owed
-        saved = folder / checkpoint.REPLAY
-        if saved.is_dir() and self.context.replay.source.fits(saved):
-            self.context.replay.source.load(saved)
+        self.context.replay.filled = False
+        saved, source = folder / checkpoint.REPLAY, self.context.replay.source
+        if saved.is_dir() and source.fits(saved):
+            source.load(saved)
             self._replay_at = saved
-        elif saved.is_dir():
+            return
+        source.clear()
+        self._replay_at, self.context.replay.owed = None, 0.0
+        if saved.is_dir():
             self.notes.append(f"{saved} is of another number of replay shards: the buffer fills anew")
         else:
             self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")

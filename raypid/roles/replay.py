@@ -379,6 +379,11 @@ class Replay:
         load_replay(self, Path(folder))
         return self.num_ready
 
+    def clear(self) -> int:
+        """Forget all rows; returns the number that can be drawn: none."""
+        self.begin(0, 0)
+        return 0
+
     def ready(self) -> int:
         """Rows that can be drawn."""
         return self.num_ready

@@ -45,6 +45,10 @@ class ReplayLearner(Learner):
         """Fill the buffer; returns the number of rows that can be drawn."""
         return self.replay.load(folder)
 
+    def clear_replay(self) -> int:
+        """Empty the buffer."""
+        return self.replay.clear()
+
 
 class ShardLearner(Learner):
     """A learner whose replay buffers are elsewhere: samples come with the call."""

@@ -41,6 +41,9 @@ class ReplaySource(Protocol):
 
     def load(self, folder: Path) -> None: ...
 
+    def clear(self) -> None:
+        """Empty the buffer."""
+
 
 class OwnReplay:
     """The buffer is in the learner's process."""
@@ -74,6 +77,9 @@ class OwnReplay:
     def load(self, folder: Path) -> None:
         self._ready = self.learner.submit("load_replay", str(folder))
         self.backend.get(self._ready)
+
+    def clear(self) -> None:
+        self._ready = self.learner.submit("clear_replay")
 
 
 class ShardedReplay:
@@ -152,3 +158,7 @@ class ShardedReplay:
         self._ready = [s.submit("load", str(folder / f"shard_{i}")) for i, s in enumerate(self.shards)]
         for i, future in enumerate(self._ready):
             self._get(i, future, "load()")
+
+    def clear(self) -> None:
+        self._ahead.clear()
+        self._ready = [s.submit("clear") for s in self.shards]
