@@ -68,8 +68,13 @@ def assert_same_replay(a: Any, b: Any) -> None:
 # -- the ratio ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 3])
-@pytest.mark.parametrize("ratio", [2.0, 9.6])
+CI_SLOW = pytest.mark.ci_slow
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "ratio"),
+    [(0, 2.0), (0, 9.6), (1, 9.6), pytest.param(1, 2.0, marks=CI_SLOW), (3, 2.0), pytest.param(3, 9.6, marks=CI_SLOW)],
+)
 def test_samples_per_insert_is_held(num_workers: int, ratio: float, ray_session: Any) -> None:
     more = {"num_workers": num_workers, "fragment_length": 4, "samples_per_insert": ratio, "steps_per_iteration": 800}
     with Agent("DQN", DQN, **more) as agent:
@@ -139,10 +144,14 @@ def test_epsilon_falls_in_a_line() -> None:
     assert found == pytest.approx([0.9, 0.5, 0.1, 0.1])
     noisy = resolve_config("Rainbow", {**DQN, "start_steps": 100})
     assert explore(noisy, 100, 0) == {}
+    config = resolve_config("ApeX", {**SHARDED, "num_workers": 3, "num_replay_shards": 1, "start_steps": 0})
+    streams = np.concatenate([ALGORITHMS.get("ApeX").exploration(config, 0, i)["epsilon"] for i in range(3)])
+    np.testing.assert_allclose(streams, [0.4 ** (1 + 7 * i / 5) for i in range(6)], rtol=1e-5)
     td3 = resolve_config("TD3", {**SAC, "exploration_noise": 0.3})
     assert ALGORITHMS.get("TD3").exploration(td3, 60, 0) == {"noise": 0.3}
 
 
+@pytest.mark.ci_slow
 def test_each_stream_of_apex_has_its_epsilon(ray_session: Any) -> None:
     config = {**SHARDED, "num_workers": 3, "num_replay_shards": 1, "start_steps": 0}
     with Agent("ApeX", config) as agent:
@@ -201,7 +210,7 @@ def test_resume_with_other_workers(ray_session: Any, tmp_path: Path) -> None:
         path = agent.save(tmp_path)
         weights, before = agent.get_weights(), agent.train()
         assert before["training_iteration"] == 2
-    for num_workers in (0, 1, 3):
+    for num_workers in (0, 3):
         with Agent.from_checkpoint(path, num_workers=num_workers) as resumed:
             np.testing.assert_array_equal(resumed.get_weights().flat, weights.flat)
             replay = replay_of(resumed)
@@ -378,6 +387,7 @@ def test_sharded_replay(ray_session: Any) -> None:
             assert abs(total - num) > 1  # priorities came
 
 
+@pytest.mark.ci_slow
 def test_sharded_save_and_restore(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", SHARDED) as agent:
         history(agent, 2)
@@ -394,6 +404,7 @@ def test_sharded_save_and_restore(ray_session: Any, tmp_path: Path) -> None:
         assert result["training_iteration"] == 4 and result["learner/replay_rows"] > sum(rows)
 
 
+@pytest.mark.ci_slow
 def test_another_number_of_shards_fills_anew(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", SHARDED) as agent:
         result = history(agent, 2)[-1]
@@ -420,6 +431,7 @@ def test_a_killed_shard_ends_the_run_with_its_name(num_learners: int, ray_sessio
         assert resumed.train()["training_iteration"] == 3
 
 
+@pytest.mark.ci_slow
 def test_the_learner_in_an_actor(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", DQN, num_workers=2, num_learners=1, fragment_length=4) as agent:
         result = [agent.train() for _ in range(3)][-1]
