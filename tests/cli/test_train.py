@@ -101,7 +101,9 @@ def test_a_run_with_replay_then_resume(raypid: Raypid, tmp_path: Path) -> None:
         0,
     )
     arguments = ("--run", "SAC", "--env", "Pendulum-v1", *small, "--samples-per-insert", 4, "--final-episodes", 0)
-    done = raypid("train", *arguments, *stop(3), "--evaluation-interval", 0, "--out", "run")
+    done = raypid(
+        "train", *arguments, *stop(3), "--evaluation-interval", 0, "--evaluation-num-episodes", 1, "--out", "run"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "SAC on Pendulum-v1" in done.stdout
     rows = results(tmp_path / "run")
