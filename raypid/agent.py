@@ -186,6 +186,7 @@ class Agent:
         self.num_saves += 1
         if self.config.exact_resume:
             self.context.workers.call_all("boundary", self.num_saves)
+            self._loop = self._new_loop()  # as a resumed run does: it acts with the newest moments
         state = {
             "learner": self.backend.get(self.context.learner.submit("state_dict")),
             "workers": {str(i): w for i, w in enumerate(workers)},
@@ -204,7 +205,11 @@ class Agent:
         if (
             self.context.replay is not None and self.config.save_replay
         ):  # the buffer is large: it stays with the newest checkpoint only
-            if self._replay_at is not None and self._replay_at.parent.parent == parent != path:
+            if (
+                self._replay_at is not None
+                and self._replay_at.parent != path
+                and self._replay_at.parent.parent == parent
+            ):
                 shutil.rmtree(self._replay_at, ignore_errors=True)
             self._replay_at = path / checkpoint.REPLAY
         return path
@@ -242,6 +247,7 @@ class Agent:
         if manifest["algorithm"] != self.run:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
         self.evaluations.close()  # what is being evaluated belongs to before
+        self.context.workers.drop()  # and so does what is being collected
         self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
         counters = dict(manifest["counters"])
         self.context.timesteps = int(counters.pop("timesteps_total"))
@@ -263,10 +269,16 @@ class Agent:
         if self.context.replay is None:
             return
         self.context.replay.owed = owed
-        saved = folder / checkpoint.REPLAY
-        if saved.is_dir():
-            self.context.replay.source.load(saved)
+        self.context.replay.filled = False
+        saved, source = folder / checkpoint.REPLAY, self.context.replay.source
+        if saved.is_dir() and source.fits(saved):
+            source.load(saved)
             self._replay_at = saved
+            return
+        source.clear()
+        self._replay_at, self.context.replay.owed = None, 0.0
+        if saved.is_dir():
+            self.notes.append(f"{saved} is of another number of replay shards: the buffer fills anew")
         else:
             self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
 

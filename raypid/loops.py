@@ -89,7 +89,6 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     """Insert what is ready; learn while updates are owed; else wait. Workers set out with the newest weights."""
     assert ctx.replay is not None
     plan, clock = ctx.replay, time.perf_counter
-    ctx.workers.drop()
     weights = published = ctx.backend.put(ctx.learner.submit("weights"))
     while True:
         reports: list[Report] = []

@@ -52,6 +52,8 @@ class Replay:
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(4, shard)))
         self.count = 0
         """Rows ever added: the next id."""
+        self.begun = 0
+        """The first id that was ever here: above 0 where a smaller buffer was loaded."""
         self.num_ready = 0
         """Rows that can be drawn: real transitions whose window is complete."""
         self.num_skipped = 0
@@ -70,7 +72,7 @@ class Replay:
     @property
     def oldest(self) -> int:
         """The smallest id that is still here."""
-        return max(0, self.count - self.spec.capacity)
+        return max(self.begun, self.count - self.spec.capacity)
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
@@ -93,8 +95,8 @@ class Replay:
         start = self.count
         ids = np.arange(start, start + rows * streams).reshape(rows, streams)
         self._write(start, t, finals)
-        self._link(worker, ids, t.first[0], finals)
         self.count = start + num
+        self._link(worker, ids, t.first[0], finals)
         self._update_ready(worker, ids)
         return self.num_ready
 
@@ -168,9 +170,12 @@ class Replay:
         tail = self.tails.get(worker)
         if tail is None:
             return
-        before, alive = tail[-1], tail[-1] >= flat[-1] + 1 + len(finals[0]) - self.spec.capacity
+        before, alive = tail[-1], tail[-1] >= self.oldest
         if len(before) != streams:  # another number of environments: none of them went on
-            self._invalidate(before[alive])
+            slots = self._slots(before)
+            shown = c["terminated"][slots] | (c["last"][slots] >= 0)
+            self._invalidate(before[alive & ~shown])
+            self._update_ready(worker, ids[:0, :0])
             del self.tails[worker]
             return
         slots = self._slots(before)
@@ -198,7 +203,8 @@ class Replay:
         c, n = self.columns, self.spec.n_step
         tail = self.tails.get(worker)
         if tail is not None:
-            ids = np.concatenate([tail[tail[:, 0] >= self.oldest], ids])
+            alive = tail[tail[:, -1] >= self.oldest]
+            ids = np.concatenate([alive, ids]) if ids.size else alive
         slots = self._slots(ids)
         terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
         shown = terminated | (follow >= 0) | (c["last"][slots] >= 0)
@@ -209,7 +215,7 @@ class Replay:
             onward = np.zeros_like(complete)
             onward[:-1] = complete[1:]
             complete = shown & (stops | onward)
-        fresh = slots[complete & valid & ~c["ready"][slots]]
+        fresh = slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]]
         c["ready"][fresh] = True
         self.num_ready += len(fresh)
         if self.tree is not None:
@@ -367,11 +373,16 @@ class Replay:
         save_replay(self, Path(folder), None if previous is None else Path(previous))
 
     def load(self, folder: str) -> int:
-        """Fill this empty buffer from a save; returns the number of rows that can be drawn."""
+        """Fill this buffer from a save, in place of what it has; returns the number of rows that can be drawn."""
         from raypid.roles.replay_store import load_replay
 
         load_replay(self, Path(folder))
         return self.num_ready
+
+    def clear(self) -> int:
+        """Forget all rows; returns the number that can be drawn: none."""
+        self.begin(0, 0)
+        return 0
 
     def ready(self) -> int:
         """Rows that can be drawn."""
@@ -388,9 +399,12 @@ class Replay:
         return {name: column[slots] for name, column in self.columns.items()}
 
     def begin(self, oldest: int, count: int) -> None:
-        """Make an empty buffer one that holds the ids from `oldest` to `count`, or the newest of them."""
-        assert not self.count and oldest <= count
-        self.count = count
+        """Forget everything; from now on the ids from `oldest` to `count` are here, or the newest of them."""
+        assert oldest <= count
+        self.begun, self.count, self.num_ready = oldest, count, 0
+        self.columns, self.tails = {}, {}
+        if self.tree is not None:
+            self.tree = SumTree(self.spec.capacity)
 
     def put(self, ids: Array, rows: dict[str, Array]) -> None:
         """Write columns of rows `ids`."""
@@ -400,13 +414,26 @@ class Replay:
                 self.columns[name] = np.zeros((self.spec.capacity, *values.shape[1:]), values.dtype)
             self.columns[name][slots] = values
 
+    def _longer(self, tail: Array) -> Array:
+        """A worker's newest rows [n_step, B], from as many as another n_step has kept; fewer where its streams begin."""
+        lines = list(tail[tail[:, -1] >= self.oldest])
+        while len(lines) < self.spec.n_step:
+            before = self.columns["before"][self._slots(lines[0])]
+            if (before < self.oldest).any() or (lines[0] < self.oldest).any():
+                break
+            lines.insert(0, before)
+        return np.stack(lines)
+
     def resume(self, ids: Array, changing: dict[str, Array], tails: dict[int, Array]) -> None:
         """Take over links, flags and priorities of all rows `ids`; windows are judged by this buffer's n_step."""
         priority = changing.pop("priority", None)
+        if not len(ids):
+            return
         self.put(ids, changing)
-        self.tails = {worker: tail[(tail >= self.oldest).all(1)] for worker, tail in tails.items()}
-        self.tails = {worker: tail for worker, tail in self.tails.items() if len(tail)}
         slots, c = self._slots(ids), self.columns
+        for worker, tail in tails.items():
+            if tail[-1, -1] >= self.oldest:
+                self.tails[worker] = self._longer(tail)
         follow = c["follow"][slots]
         after = self._slots(np.maximum(follow, 0))
         stops = c["terminated"][slots] | c["truncated"][slots] | (follow < 0) | ~c["valid"][after]

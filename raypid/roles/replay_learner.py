@@ -42,8 +42,12 @@ class ReplayLearner(Learner):
         self.replay.save(folder, previous)
 
     def load_replay(self, folder: str) -> int:
-        """Fill the empty buffer; returns the number of rows that can be drawn."""
+        """Fill the buffer; returns the number of rows that can be drawn."""
         return self.replay.load(folder)
+
+    def clear_replay(self) -> int:
+        """Empty the buffer."""
+        return self.replay.clear()
 
 
 class ShardLearner(Learner):

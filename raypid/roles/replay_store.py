@@ -76,7 +76,7 @@ def _linked(replay: Replay, folder: Path, previous: Path | None) -> list[dict[st
 
 
 def load_replay(replay: Replay, folder: Path) -> None:
-    """Fill an empty buffer with what `save_replay` wrote; of more rows than it holds the newest.
+    """Fill a buffer with what `save_replay` wrote, in place of what it has; of more rows than it holds the newest.
 
     Raises:
         ReplayDamaged: a file is missing, cut short or altered.
@@ -93,13 +93,15 @@ def load_replay(replay: Replay, folder: Path) -> None:
         changing = load_file(folder / "links.safetensors")
         replay.begin(index["oldest"], index["count"])
         for segment in index["segments"]:
-            ids = np.arange(max(segment["start"], replay.oldest), segment["stop"])
+            ids = np.arange(max(segment["start"], min(replay.oldest, segment["stop"])), segment["stop"])
             rows = load_file(folder / segment["file"])
             replay.put(ids, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
+        ids = np.arange(replay.oldest, replay.count)
+        kept: dict[str, Array] = {k: v[len(v) - len(ids) :] for k, v in changing.items()}
+        replay.resume(ids, kept, {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()})
+        replay.num_skipped, replay.max_priority = index["num_skipped"], index["max_priority"]
+        replay.rng.bit_generator.state = index["rng"]
+    except ReplayDamaged:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise ReplayDamaged(f"The replay buffer in {folder} cannot be read: {error}") from error
-    ids = np.arange(replay.oldest, replay.count)
-    kept: dict[str, Array] = {k: v[len(v) - len(ids) :] for k, v in changing.items()}
-    replay.resume(ids, kept, {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()})
-    replay.num_skipped, replay.max_priority = index["num_skipped"], index["max_priority"]
-    replay.rng.bit_generator.state = index["rng"]

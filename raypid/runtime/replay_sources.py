@@ -7,7 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from raypid.runtime.handle import Backend, Handle
+from raypid.runtime.handle import Backend, Handle, WorkerLost
+
+_ANSWER_S = 10.0
+"""Seconds that a shard may take to show that it lives, when something went wrong."""
+
+
+class ShardsFailed(RuntimeError):
+    """A replay shard was lost; what it held in memory cannot be had again."""
 
 
 class ReplaySource(Protocol):
@@ -29,7 +36,13 @@ class ReplaySource(Protocol):
 
     def save(self, folder: Path, previous: Path | None) -> None: ...
 
+    def fits(self, folder: Path) -> bool:
+        """Whether the buffer saved in `folder` was in as many parts."""
+
     def load(self, folder: Path) -> None: ...
+
+    def clear(self) -> None:
+        """Empty the buffer."""
 
 
 class OwnReplay:
@@ -58,9 +71,15 @@ class OwnReplay:
     def save(self, folder: Path, previous: Path | None) -> None:
         self.backend.get(self.learner.submit("save_replay", str(folder), None if previous is None else str(previous)))
 
+    def fits(self, folder: Path) -> bool:
+        return not any(folder.glob("shard_*"))
+
     def load(self, folder: Path) -> None:
         self._ready = self.learner.submit("load_replay", str(folder))
         self.backend.get(self._ready)
+
+    def clear(self) -> None:
+        self._ready = self.learner.submit("clear_replay")
 
 
 class ShardedReplay:
@@ -81,13 +100,14 @@ class ShardedReplay:
 
     def insert(self, worker: int, fragment: Any) -> None:
         shard = worker % len(self.shards)
-        self.backend.get(self._ready[shard])  # what went wrong with the fragment before shows here
+        self._get(shard, self._ready[shard], "add()")  # what went wrong with the fragment before shows here
         self._ready[shard] = self.shards[shard].submit("add", worker, fragment)
         if self.moments:
             self.learner.submit("seen", fragment)
 
     def holds(self, num_rows: int) -> bool:
-        return all(self.backend.get(f) * len(self.shards) >= num_rows for f in self._ready)
+        rows = [self._get(i, future, "add()") for i, future in enumerate(self._ready)]
+        return all(n * len(self.shards) >= num_rows for n in rows)
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
         while len(self._ahead) < 3:
@@ -98,20 +118,47 @@ class ShardedReplay:
         if self.prioritized:
             for shard, sample, new in zip(self.shards, samples, priorities, strict=True):
                 shard.submit("set_priorities_of", sample, self.backend.put(new))
-        return self.backend.get(done), weights
+        try:
+            return self.backend.get(done), weights
+        except Exception as error:
+            for i, shard in enumerate(self.shards):
+                try:
+                    self.backend.get(shard.submit("ready"), timeout=_ANSWER_S)
+                except (WorkerLost, TimeoutError):
+                    raise self._failed(i, "sample()") from error
+            raise
+
+    def _get(self, shard: int, future: Any, call: str) -> Any:
+        try:
+            return self.backend.get(future)
+        except WorkerLost as error:
+            raise self._failed(shard, call) from error
+
+    def _failed(self, shard: int, call: str) -> ShardsFailed:
+        return ShardsFailed(
+            f"Replay shard {shard} of {len(self.shards)} died in {call}. A run goes on from its last checkpoint (--resume)."
+        )
 
     def metrics(self) -> dict[str, float]:
-        found = [self.backend.get(shard.submit("metrics")) for shard in self.shards]
+        futures = [shard.submit("metrics") for shard in self.shards]
+        found = [self._get(i, future, "metrics()") for i, future in enumerate(futures)]
         return {name: sum(m[name] for m in found) for name in found[0]}
 
     def save(self, folder: Path, previous: Path | None) -> None:
         before = [None if previous is None else str(previous / f"shard_{i}") for i in range(len(self.shards))]
         saves = [s.submit("save", str(folder / f"shard_{i}"), before[i]) for i, s in enumerate(self.shards)]
-        for future in saves:
-            self.backend.get(future)
+        for i, future in enumerate(saves):
+            self._get(i, future, "save()")
+
+    def fits(self, folder: Path) -> bool:
+        return len(list(folder.glob("shard_*"))) == len(self.shards)
 
     def load(self, folder: Path) -> None:
         self._ahead.clear()
         self._ready = [s.submit("load", str(folder / f"shard_{i}")) for i, s in enumerate(self.shards)]
-        for future in self._ready:
-            self.backend.get(future)
+        for i, future in enumerate(self._ready):
+            self._get(i, future, "load()")
+
+    def clear(self) -> None:
+        self._ahead.clear()
+        self._ready = [s.submit("clear") for s in self.shards]
