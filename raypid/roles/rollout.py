@@ -50,9 +50,10 @@ class Rollout:
         self.policy = make_policy(spec.network)
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(2, worker_index, restarts)))
         self.num_crashes = 0
+        self._collecting = False
         self._start(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
 
-    def _start(self, seeds: list[int]) -> None:
+    def _start(self, seeds: list[int] | None) -> None:
         self.obs = self._noisy(self.env.reset(seeds))
         self.first: Array = np.ones(self.env.num_envs, bool)
         self.state = self.policy.initial_state(self.env.num_envs)
@@ -85,6 +86,9 @@ class Rollout:
     def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
         """Act for `fragment_length` rows; episodes go on in the next call. `exploration` holds what the policy explores by."""
         start, clock = time.perf_counter(), time.perf_counter
+        if self._collecting:  # the call before was broken off: its rows are lost, and what follows does not join on
+            self._start(None)
+        self._collecting = True
         self.policy.load(weights)
         self.policy.exploration = exploration or {}
         first_state, steps, actions, behaviours = self.state, [], [], []
@@ -133,6 +137,7 @@ class Rollout:
         report = Report(self.worker_index, trajectory.num_valid, trajectory.version, crashes=crashes)
         self._episodes(trajectory, infos, report)
         self._check_crashes(crashes)
+        self._collecting = False
         report.timing = {"env": env_s, "inference": inference_s, "total": clock() - start}
         return report, trajectory
 
