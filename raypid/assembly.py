@@ -29,7 +29,7 @@ from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.learners import LearnerGroup
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.replay_sources import OwnReplay, ReplaySource, ShardedReplay
+from raypid.runtime.replay_sources import LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.tuned import TUNED
@@ -173,7 +173,7 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
 
 
 def _replay_spec(c: Any) -> ReplaySpec:
-    shards = max(1, c.num_replay_shards)
+    shards = c.num_replay_shards or max(1, c.num_learners)
     return ReplaySpec(
         capacity=c.buffer_size // shards,
         n_step=c.n_step,
@@ -188,7 +188,9 @@ def _replay_spec(c: Any) -> ReplaySpec:
 
 
 def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplaySource:
-    """The learner's own buffer, or one in each of num_replay_shards actors."""
+    """The learner's own buffer, that of each of several learners, or one in each of num_replay_shards actors."""
+    if not c.num_replay_shards and c.num_learners > 1:
+        return LearnersReplay(backend, learner)
     if not c.num_replay_shards:
         return OwnReplay(backend, learner)
     spec = _replay_spec(c)

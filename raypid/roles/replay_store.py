@@ -76,7 +76,8 @@ def _linked(replay: Replay, folder: Path, previous: Path | None) -> list[dict[st
 
 
 def load_replay(replay: Replay, folder: Path) -> None:
-    """Fill an empty buffer with what `save_replay` wrote; of more rows than it holds the newest.
+    """Add what `save_replay` wrote to a buffer; of more rows than it holds the newest. An empty one goes on with the ids
+    and draws of the saved one, in another the rows get ids of their own.
 
     Raises:
         ReplayDamaged: a file is missing, cut short or altered.
@@ -91,15 +92,25 @@ def load_replay(replay: Replay, folder: Path) -> None:
             if sha256_of(folder / name) != checksum:
                 raise ReplayDamaged(f"The replay buffer in {folder} is damaged: {name} was altered or cut short.")
         changing = load_file(folder / "links.safetensors")
-        replay.begin(index["oldest"], index["count"])
+        first, oldest, count = not replay.count, index["oldest"], index["count"]
+        shift = 0 if first else replay.count - oldest
+        replay.extend(count if first else count - oldest)
+        oldest = max(oldest, replay.oldest - shift)
         for segment in index["segments"]:
-            ids = np.arange(max(segment["start"], replay.oldest), segment["stop"])
+            ids = np.arange(max(segment["start"], oldest), segment["stop"])
             rows = load_file(folder / segment["file"])
-            replay.put(ids, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
+            replay.put(ids + shift, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
     except (OSError, ValueError, KeyError) as error:
         raise ReplayDamaged(f"The replay buffer in {folder} cannot be read: {error}") from error
-    ids = np.arange(replay.oldest, replay.count)
+    ids = np.arange(oldest, count)
     kept: dict[str, Array] = {k: v[len(v) - len(ids) :] for k, v in changing.items()}
-    replay.resume(ids, kept, {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()})
-    replay.num_skipped, replay.max_priority = index["num_skipped"], index["max_priority"]
-    replay.rng.bit_generator.state = index["rng"]
+    for name in ("follow", "last", "before") if shift else ():
+        kept[name] = np.where(kept[name] >= oldest, kept[name] + shift, -1)
+    tails = {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()}
+    replay.max_priority = max(replay.max_priority, index["max_priority"])
+    replay.resume(
+        ids + shift, kept, {w: tail[(tail >= oldest).all(1)] + shift for w, tail in tails.items() if tail.size}
+    )
+    replay.num_skipped += index["num_skipped"]
+    if first:
+        replay.rng.bit_generator.state = index["rng"]
