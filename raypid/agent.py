@@ -204,8 +204,9 @@ class Agent:
         if (
             self.context.replay is not None and self.config.save_replay
         ):  # the buffer is large: it stays with the newest checkpoint only
-            if self._replay_at is not None and self._replay_at.parent.parent == parent != path:
-                shutil.rmtree(self._replay_at, ignore_errors=True)
+            before = self._replay_at
+            if before is not None and before.parent != path and before.parent.parent == parent:
+                shutil.rmtree(before, ignore_errors=True)
             self._replay_at = path / checkpoint.REPLAY
         return path
 

@@ -47,7 +47,7 @@ ALLOWED = {
     "__init__": {"agent", "callbacks", "envs", "nn", "registry"},
 }
 RAY_MODULES = {"runtime/ray.py", "tune.py", "serve.py"}
-TORCH_MODULES = {"nn/networks.py"}
+TORCH_MODULES = {"nn/networks.py", "nn/critics.py"}
 
 
 def modules() -> list[Path]:
