@@ -144,6 +144,9 @@ class Agent:
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
         result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
+        if self.config.parameter_server:
+            result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
+            result["lost/parameter_servers"] = self.context.weights.lost
         result |= {
             "timing/env": env,
             "timing/inference": inference,
@@ -244,6 +247,7 @@ class Agent:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
         self.evaluations.close()  # what is being evaluated belongs to before
         self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
+        self.context.weights.start(self.context.learner.submit("weights"))
         counters = dict(manifest["counters"])
         self.context.timesteps = int(counters.pop("timesteps_total"))
         self._restore_replay(folder, float(counters.pop("owed_updates", 0.0)))

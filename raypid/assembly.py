@@ -23,12 +23,14 @@ from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.learner import Learner
+from raypid.roles.parameter_server import ParameterServer
 from raypid.roles.replay import Replay, ReplaySpec
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.learners import LearnerGroup
 from raypid.runtime.local import LocalBackend
+from raypid.runtime.publish import ByReference, ByServers
 from raypid.runtime.replay_sources import LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
 from raypid.runtime.supervisor import WorkerGroup
@@ -139,7 +141,9 @@ def assemble(run: str, config: Any) -> System:
         workers.call_all(
             "ready"
         )  # an environment that cannot be made shows here, and starting is no part of an iteration
-        context = Context(backend, workers, learner, replay=_replay_plan(algorithm, config, backend, learner))
+        plan = _replay_plan(algorithm, config, backend, learner)
+        publisher = _publisher(config, network, backend, learner, workers)
+        context = Context(backend, workers, learner, replay=plan, weights=publisher)
         evaluations = Evaluations(config, context, spec, parallel=_evaluates_beside(config, backend))
         return System(config, network, backend, context, evaluations, callbacks, notes)
     except BaseException:
@@ -221,6 +225,15 @@ def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPl
         source=_replay_source(algorithm, c, backend, learner),
         slack=0.0 if backend.name == "local" else a_round * c.updates_per_step,
     )
+
+
+def _publisher(c: Any, network: NetworkSpec, backend: Any, learner: Any, workers: WorkerGroup) -> ByReference:
+    """Weights with each call, or a parameter server on each node that has workers."""
+    if not c.parameter_server:
+        return ByReference(backend, learner)
+    nodes = list(dict.fromkeys(backend.node_of(handle, _PLACE_SECONDS) for handle in workers.handles))
+    factory = partial(ParameterServer, network)
+    return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, max_restarts=c.max_restarts)
 
 
 def _learners(c: Any, build: Any, backend: Any) -> LearnerGroup:

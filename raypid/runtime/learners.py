@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import Backend, Handle, WorkerLost
+from raypid.runtime.handle import ArgumentLost, Backend, Handle, WorkerLost
 from raypid.runtime.local import LocalFuture
 
 _FROM_ONE = ("weights", "state_dict")
@@ -138,7 +138,7 @@ class Together(LocalFuture):
     def _cause(self, errors: dict[int, Exception], pending: list[int]) -> Exception:
         """Of all that went wrong, what came first: a learner's own error, a dead one, one that hangs."""
         for error in errors.values():
-            if not isinstance(error, WorkerLost):
+            if not isinstance(error, WorkerLost) or isinstance(error, ArgumentLost):
                 return error
         dead = [r for r, e in errors.items() if not isinstance(e, CollectiveLost)]
         lost, what = (dead, "died") if dead else (pending, "did not answer")
