@@ -30,7 +30,7 @@ class OffPolicyConfig(Config):
     fragment_length: int = 1
     """Rows that one call collects from each environment. On Ray, let a call take 50 to 300 ms."""
     buffer_size: int = 200_000
-    """Steps that the replay buffer holds (over all shards)."""
+    """Steps that the replay buffer holds (over all shards, or learners)."""
     start_steps: int = 1_000
     """Environment steps with random actions before learning starts."""
     samples_per_insert: float = 32.0

@@ -124,7 +124,9 @@ class RayBackend:
     def spawn(
         self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> RayHandle:
-        where: Any = NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD"
+        alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
+        # not soft: of an actor that reserves nothing, Ray takes that as leave to place it anywhere
+        where: Any = NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
         actor_class = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where, max_restarts=0)(_Role)
         handle = RayHandle(actor_class.remote(factory))
         self._handles.append(handle)
