@@ -23,7 +23,7 @@ from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.learner import Learner
-from raypid.roles.parameter_server import ParameterServer
+from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay import Replay, ReplaySpec
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout, RolloutSpec
@@ -31,7 +31,7 @@ from raypid.runtime.collective import TorchCollective
 from raypid.runtime.learners import LearnerGroup
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.publish import ByReference, ByServers
-from raypid.runtime.replay_sources import LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
+from raypid.runtime.replay_sources import AsynchronousLearners, LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.tuned import TUNED
@@ -157,7 +157,10 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
     build: Any = partial(Learner, run, c, network, c.seed, networks, threads)
     if ALGORITHMS.get(run).flow == "replay":
-        build = partial(ReplayLearner, run, c, network, c.seed, networks, threads, replay=_replay_spec(c))
+        part = c
+        if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each learns by itself, from its part of a batch
+            part = c.replace({"batch_size": c.batch_size // c.num_learners})
+        build = partial(ReplayLearner, run, part, network, c.seed, networks, threads, replay=_replay_spec(c))
         if c.num_replay_shards:
             build = partial(ShardLearner, run, c, network, c.seed, networks, threads)
     try:
@@ -193,6 +196,8 @@ def _replay_spec(c: Any) -> ReplaySpec:
 
 def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplaySource:
     """The learner's own buffer, that of each of several learners, or one in each of num_replay_shards actors."""
+    if c.num_learners > 1 and c.learner_sync == "asynchronous":
+        return AsynchronousLearners(backend, learner, backend.spawn(partial(SharedParameters, 1 / c.num_learners)))
     if not c.num_replay_shards and c.num_learners > 1:
         return LearnersReplay(backend, learner)
     if not c.num_replay_shards:
@@ -241,11 +246,18 @@ def _learners(c: Any, build: Any, backend: Any) -> LearnerGroup:
     gpus = c.num_gpus / c.num_learners
     nccl = gpus >= 1  # it refuses two members on one GPU
 
-    def factory(rank: int) -> Any:
-        collective = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
-        return partial(build, collective=collective)
+    together = getattr(c, "learner_sync", "all_reduce") == "all_reduce"
 
-    return LearnerGroup(backend, factory, c.num_learners, num_cpus=1, num_gpus=gpus, start_s=_PLACE_SECONDS)
+    def factory(rank: int) -> Any:
+        own = {"rank": rank} if build.func is ReplayLearner else {}
+        if not together:
+            return partial(build, **own)
+        return partial(
+            build, collective=TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl), **own
+        )
+
+    more = {"num_cpus": 1, "num_gpus": gpus, "start_s": _PLACE_SECONDS}
+    return LearnerGroup(backend, factory, c.num_learners, meet=together, **more)
 
 
 def _evaluates_beside(c: Config, backend: Any) -> bool:

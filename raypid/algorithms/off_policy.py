@@ -49,6 +49,9 @@ class OffPolicyConfig(Config):
     """Environment steps until beta is 1."""
     num_replay_shards: int = 0
     """Replay buffers in Ray actors of their own, which share buffer_size; 0: one in the learner's process."""
+    learner_sync: Literal["all_reduce", "asynchronous"] = "all_reduce"
+    """How num_learners work together. all_reduce: every update is that of one learner. asynchronous: none waits for another; each does a portion of
+    updates from the newest parameters and adds its change, which counts 1/N (Adam's averages stay its own)."""
     target_tau: float = 0.005
     """How far the target network moves towards the learnt one; 1 copies it."""
     target_interval: int = 1
@@ -105,6 +108,11 @@ class OffPolicyConfig(Config):
             raise ConfigError(
                 f"batch_size {self.batch_size} must be a multiple of {parts} (num_learners {self.num_learners}, num_replay_shards "
                 f"{self.num_replay_shards}): each learner draws as many rows of a batch as the others, and of every shard."
+            )
+        if self.learner_sync == "asynchronous" and (self.num_replay_shards or self.normalize_observations):
+            raise ConfigError(
+                "learner_sync asynchronous: each learner has a buffer of its own and shares parameters alone; "
+                "set num_replay_shards to 0 and normalize_observations to false."
             )
         if self.kernel == "numpy":
             raise ConfigError("kernel numpy serves PPO and A2C; algorithms with replay learn with torch.")

@@ -43,6 +43,8 @@ class SACConfig(OffPolicyConfig):
             raise ConfigError("alpha must not be below 0, and alpha_init must be above 0.")
         if self.critic_norm == "batch" and self.target_network:
             raise ConfigError("critic_norm batch bootstraps from the same network: set target_network to false.")
+        if self.critic_norm == "batch" and self.learner_sync == "asynchronous":
+            raise ConfigError("critic_norm batch needs learner_sync all_reduce: statistics are no parameters.")
         if self.critic_norm == "batch" and self.th_compile and self.num_learners > 1:
             raise ConfigError("critic_norm batch of several learners cannot be compiled: set th_compile to false.")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from raypid.checkpoint import find_policy
 from raypid.config import ConfigError
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.nn.spec import NetworkSpec
-from raypid.types import Weights
+from raypid.types import Array, Weights
 
 
 class ParameterServer:
@@ -70,3 +72,33 @@ class ParameterServer:
 
     def close(self) -> None:
         pass
+
+
+class SharedParameters:
+    """What learners that do not wait for each other have in common: all flat parameters, target networks included.
+
+    Each begins its portion of updates with the newest and sends back its change, which counts `share` (1 / N of N learners).
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share, self.version = share, 0
+        self._flat: dict[str, Array] = {}
+
+    def hold(self, version: int, parameters: dict[str, Array]) -> None:
+        """Begin with these."""
+        self.version = version
+        self._flat = {name: np.array(flat) for name, flat in parameters.items()}
+
+    def newest(self) -> tuple[int, dict[str, Array]]:
+        """(version, parameters by network)."""
+        return self.version, {name: flat.copy() for name, flat in self._flat.items()}
+
+    def add(self, change: dict[str, Array], weights: Weights) -> Weights:
+        """Take a learner's change in; returns the weights to act with, the rest of which is that of `weights`."""
+        for name, delta in change.items():
+            self._flat[name] += np.float32(self.share) * delta
+        self.version += 1
+        return Weights(self.version, self._flat["acting"].copy(), weights.table, weights.extra)
+
+    def ready(self) -> None:
+        """A call that returns once everything before it is done."""

@@ -16,9 +16,9 @@ from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_ma
 class ReplayLearner(Learner):
     """A learner with a replay buffer of its own. Of several, each draws its part of every batch from its buffer."""
 
-    def __init__(self, *args: Any, replay: ReplaySpec, **more: Any) -> None:
+    def __init__(self, *args: Any, replay: ReplaySpec, rank: int = 0, **more: Any) -> None:
         Learner.__init__(self, *args, **more)
-        self.replay = Replay(replay, 0 if self.collective is None else self.collective.rank)
+        self.replay = Replay(replay, rank)
         self._seen: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners do not know of yet."""
 
@@ -42,6 +42,26 @@ class ReplayLearner(Learner):
         if update.priorities is not None:
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
+
+    def learn_from(
+        self, newest: tuple[int, dict[str, Array]], timesteps: int, num_updates: int
+    ) -> tuple[int, dict[str, Array], Weights]:
+        """Do updates beginning with the parameters that all learners share, without the other learners; returns their
+        number, how far the parameters moved, and weights."""
+        self.set_parameters(newest)
+        num, weights = self.learn(timesteps, num_updates)
+        _, after = self.parameters()
+        return num, {name: flat - newest[1][name] for name, flat in after.items()}, weights
+
+    def parameters(self) -> tuple[int, dict[str, Array]]:
+        """(version, all flat parameters by network)."""
+        networks = self.algorithm.networks
+        return self.algorithm.version, {name: network.numpy().copy() for name, network in networks.items()}
+
+    def set_parameters(self, newest: tuple[int, dict[str, Array]]) -> None:
+        self.algorithm.version, parameters = newest
+        for name, flat in parameters.items():
+            self.algorithm.networks[name].load(flat)
 
     def _share_moments(self) -> None:
         """Tell the other learners what the workers of this one saw; all merge everything in worker order."""

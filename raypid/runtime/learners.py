@@ -30,6 +30,7 @@ class LearnerGroup:
     """The `Handle` of several learners. Fragments go to the learner that owns them; weights and state are rank 0's.
 
     The learners' roles have `open() -> address` and `join(address)`; they are given the same state once they have met.
+    Those that do not wait for each other (`meet` False) are only given the same state.
 
     Raises:
         TimeoutError: not all were there within start_s. What a learner's factory raised.
@@ -44,6 +45,7 @@ class LearnerGroup:
         num_cpus: float,
         num_gpus: float,
         start_s: float,
+        meet: bool = True,
     ) -> None:
         self.backend = backend
         self.failure: Exception | None = None
@@ -54,9 +56,11 @@ class LearnerGroup:
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other
             backend.get(handle.ready, timeout=max(0.0, deadline - time.monotonic()))
-        address = self.handles[0].submit("open")
-        self.ready = self._all("join", [(address,)] * num_learners)
-        self.backend.get(self.ready)
+        self.ready: Any = self.handles[0].ready
+        if meet:
+            address = self.handles[0].submit("open")
+            self.ready = self._all("join", [(address,)] * num_learners)
+            self.backend.get(self.ready)
         state = self.handles[0].submit("state_dict")
         for handle in self.handles[1:]:
             self.backend.get(handle.submit("load_state_dict", state))
@@ -82,6 +86,10 @@ class LearnerGroup:
         if self.failure is not None:
             return LocalFuture(error=self.failure)
         return Together(self, {rank: self.handles[rank].submit(method, *args)}, f"{method}()")
+
+    def result_of(self, rank: int, future: Any, call: str) -> Any:
+        """The value of a call of one learner's handle; where it was lost, the error names it."""
+        return Together(self, {rank: future}, call).result()
 
     def submit_each(self, method: str, each: Sequence[Sequence[Any]], num_returns: int) -> tuple[Any, list[list[Any]]]:
         """Call `method` on every learner with arguments of its own: rank 0's first value once all are done, and the

@@ -93,6 +93,56 @@ class LearnersReplay(OwnReplay):
             self.backend.get(future)
 
 
+class AsynchronousLearners(LearnersReplay):
+    """Learners that do not wait for each other: each takes the shared parameters when it is free, and gives back its change.
+
+    An update of one of N learners has 1/N of a batch's rows and counts 1/N. When an iteration ends, all take the same parameters.
+    """
+
+    def __init__(self, backend: Backend, learners: LearnerGroup, shared: Handle) -> None:
+        LearnersReplay.__init__(self, backend, learners)
+        self.shared = shared
+        self._running: dict[int, Any] = {}
+        self._weights: Any = None
+        self._held = False
+        """The shared parameters are those of this iteration."""
+        self._done = 0
+        """Updates of single learners that are not told yet."""
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+        if not self._held:
+            self.backend.get(self._hold())
+        for rank in range(len(self.learners)):
+            if rank not in self._running:
+                newest = self.shared.submit("newest")
+                call = self.learners.handles[rank].submit("learn_from", newest, timesteps, num_updates, num_returns=3)
+                self._running[rank] = call
+        self.backend.wait([call[0] for call in self._running.values()], num=1)
+        for rank, call in list(self._running.items()):
+            if self.backend.wait([call[0]], num=1, timeout=0)[0]:
+                self._end(rank)
+        num, self._done = divmod(self._done, len(self.learners))
+        return num, self._weights
+
+    def metrics(self) -> dict[str, float]:
+        for rank in list(self._running):
+            self._end(rank)
+        if self._held:
+            self.backend.get(self.learners.submit("set_parameters", self.shared.submit("newest")))
+            self._held = False
+        return {"replay_rows": float(sum(self.backend.get(f) for f in self._ready))}
+
+    def _hold(self) -> Any:
+        self._held = True
+        return self.shared.submit("hold", *self.learners.handles[0].submit("parameters", num_returns=2))
+
+    def _end(self, rank: int) -> None:
+        """Wait for a learner's portion, and add its change: not before it is there, since an actor serves in order."""
+        num, change, weights = self._running.pop(rank)
+        self._done += self.learners.result_of(rank, num, "learn_from()")
+        self._weights = self.shared.submit("add", change, weights)
+
+
 def _places(folder: Path | None, name: str, num: int) -> Sequence[str | None]:
     """Folders of the parts of a buffer that lies in several places."""
     return [None if folder is None else str(folder / f"{name}_{i}") for i in range(num)]

@@ -44,7 +44,7 @@ class Member:
     def replay(self, arguments: Any, spec: Any, rounds: list[Any]) -> Any:
         """One of several learners with a buffer each. A round is the (worker, fragment) that are inserted before it and its
         number of updates. Returns the samples that were drawn, the priorities that were set, metrics, and the state."""
-        learner = ReplayLearner(*arguments, replay=spec, collective=self.collective)
+        learner = ReplayLearner(*arguments, replay=spec, rank=self.collective.rank, collective=self.collective)
         learner.algorithm.meet(self.collective)
         drawn: list[Any] = []
         set_: list[Any] = []

@@ -18,9 +18,10 @@ from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import moments_of
 from raypid.registry import ALGORITHMS
 from raypid.roles.learner import Learner
+from raypid.roles.parameter_server import SharedParameters
 from raypid.roles.replay import ReplaySpec, importance
 from raypid.roles.replay_learner import interleave
-from raypid.types import Trajectory
+from raypid.types import Trajectory, Weights
 
 SIZE, T, B, UPDATES = 2, 20, 2, 3
 F = np.float32
@@ -190,3 +191,69 @@ def test_a_run_with_two_learners_is_saved_and_goes_on_with_one_or_two(
             result = agent.train()
             np.testing.assert_allclose(result["learner/replay_rows"], rows, atol=80)  # nothing was lost: it is full
             assert result["timesteps_total"] > 1000 and not agent.notes
+
+
+# -- learners that do not wait for each other --------------------------------------------------------------------------
+
+
+def test_changes_of_all_learners_add_up() -> None:
+    shared = SharedParameters(0.5)
+    start = {"acting": np.zeros(3, F), "critics": np.ones(2, F)}
+    shared.hold(7, start)
+    version, parameters = shared.newest()
+    assert version == 7
+    parameters["acting"] += 9  # a learner works on its own copy
+    given = Weights(0, np.zeros(3, F), (("w", (3,)),), {"temperature": np.array(2.0, F)})
+    shared.add({"acting": np.full(3, 2, F), "critics": np.full(2, -1, F)}, given)
+    weights = shared.add({"acting": np.full(3, 4, F), "critics": np.full(2, -1, F)}, given)
+    assert weights.version == 9 and weights.extra["temperature"] == 2 and weights.table == given.table
+    np.testing.assert_array_equal(weights.flat, [3, 3, 3])
+    np.testing.assert_array_equal(shared.newest()[1]["critics"], [0, 0])
+    assert not start["acting"].any()
+
+
+def test_learners_that_do_not_wait_hold_the_ratio_and_agree_at_the_end(ray_session: Any, tmp_path: Path) -> None:
+    settings = SMALL | {"num_learners": 2, "learner_sync": "asynchronous", "prioritized": True}
+    with Agent("SAC", settings, out=tmp_path) as agent:
+        before = agent.get_weights().flat
+        agent.train(1000)
+        result = agent.train()
+        assert result["learner/samples_per_insert"] == pytest.approx(2.0, rel=0.2)
+        learners: Any = agent.context.learner
+        one, two = (agent.backend.get(h.submit("state_dict"))["networks"] for h in learners.handles)
+        assert_same(two, one)
+        assert not np.array_equal(agent.get_weights().flat, before)
+        path = agent.save()
+    with Agent.from_checkpoint(path) as agent:
+        np.testing.assert_array_equal(agent.get_weights().flat, one["acting"])
+        version = agent.get_weights().version
+        assert agent.train()["learner_updates_total"] > result["learner_updates_total"]
+        assert agent.get_weights().version > version
+
+
+@pytest.mark.parametrize(
+    ("run", "more"),
+    [
+        ("SAC", {"normalize_observations": True}),
+        ("SAC", {"critic_norm": "batch", "target_network": False}),
+        ("ApeX", {}),
+    ],
+)
+def test_what_is_no_parameter_is_refused(run: str, more: dict[str, Any]) -> None:
+    settings = {"num_workers": 2, "num_learners": 2, "learner_sync": "asynchronous", **more}
+    with pytest.raises(ConfigError, match="learner_sync"):
+        ALGORITHMS.get(run).Config(env="x", **settings).validate()
+
+
+@pytest.mark.ci_slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("sync", ["all_reduce", "asynchronous"])
+def test_two_learners_learn_cartpole(ray_session: Any, sync: str) -> None:
+    settings = {"num_workers": 2, "num_learners": 2, "num_cpus_per_worker": 0.5, "learner_sync": sync, "seed": 0}
+    more = {"num_envs_per_worker": 4, "fragment_length": 16, "start_steps": 500, "epsilon_steps": 5_000, "lr": 1e-3}
+    with Agent("DQN", settings | more, env="CartPole-v1") as agent:
+        for _ in range(40):
+            result = agent.train()
+            if result["timesteps_total"] > 8_000 and agent.eval(10)["episode_reward_mean"] > 300:
+                return
+    raise AssertionError(result)
