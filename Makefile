@@ -4,7 +4,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install train test test-ci-slow test-slow lint types check format clean
+.PHONY: help install train test test-ci-slow test-slow test-long lint types check format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*##/\1:/' | awk -F: '{ printf "  make %-14s%s\n", $$1, $$2 }'
@@ -30,8 +30,11 @@ test: install  ## the tests, without the slow ones
 test-ci-slow: install  ## the slower tests that the CI runs (none is no failure)
 	$(BIN)/python -m pytest -m ci_slow --timeout=600 $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
-test-slow: install  ## all slow tests, at most 75 minutes
-	$(BIN)/python -m pytest -m "slow or ci_slow" --timeout=2700 --session-timeout=4500 $(PYTEST_ARGS)
+test-slow: install  ## all slow tests but the long ones, at most 75 minutes
+	$(BIN)/python -m pytest -m "(slow or ci_slow) and not long" --timeout=2700 --session-timeout=4500 $(PYTEST_ARGS)
+
+test-long: install  ## learning that takes most of an hour each
+	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 lint: install  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@
 
 A threshold counts when two greedy evaluations in a row hold it, of 10 and then of 50 episodes; evaluation time is left
 out. On Ray the time includes the start of Ray and its workers. The table is written to benchmarks/results/learning.md.
+sac-halfcheetah and dqn-pong take up to 40 and 60 minutes; `--skip-long` leaves them out.
 """
 
 from __future__ import annotations
@@ -34,8 +35,15 @@ class Task:
     """Environment steps between evaluations."""
     config: dict[str, Any] = field(default_factory=dict)
     """Over the tuned settings, where there are some."""
-    on_ray: bool = True
+    backends: tuple[str, ...] = ("local", "ray")
+    on_ray: dict[str, Any] = field(default_factory=dict)
+    """Settings on Ray, over the others: there a call should carry more."""
+    long: bool = False
+    """Most of an hour: one seed."""
 
+
+FRAGMENTS = {"fragment_length": 16}
+"""On Ray, of replay flows: 16 rows of each stream a call, in place of 1."""
 
 TASKS = {
     "ppo-cartpole": Task(algo="PPO", env="CartPole-v1", threshold=475, seconds=60, every=2_000),
@@ -49,7 +57,33 @@ TASKS = {
         algo="PPO", env="raypid/Catch-v0", threshold=0.9, seconds=180, every=4_000,
         config={"model": {"network": "cnn"}, "lr": 1e-3, "num_epochs": 4, "fragment_length": 64},
     ),
-    "ppo-halfcheetah": Task(algo="PPO", env="HalfCheetah-v5", threshold=3000, seconds=1800, every=200_000, on_ray=False),
+    "ppo-halfcheetah": Task(algo="PPO", env="HalfCheetah-v5", threshold=3000, seconds=1800, every=200_000, backends=("local",)),
+    "dqn-cartpole": Task(algo="DQN", env="CartPole-v1", threshold=475, seconds=90, every=2_000, on_ray=FRAGMENTS),
+    "dqn-lander": Task(algo="DQN", env="LunarLander-v3", threshold=200, seconds=600, every=10_000, on_ray=FRAGMENTS),
+    "rainbow-cartpole": Task(algo="Rainbow", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
+    "rainbow-lander": Task(algo="Rainbow", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, on_ray=FRAGMENTS),
+    "apex-lander": Task(
+        algo="ApeX", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, backends=("ray",),
+        config={"num_workers": 4, "num_cpus_per_worker": 0.25},
+    ),
+    "sqn-cartpole": Task(algo="SQN", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
+    "sac-cartpole": Task(algo="SAC", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
+    "sac-lander": Task(
+        algo="SAC", env="LunarLanderContinuous-v3", threshold=200, seconds=600, every=5_000, on_ray=FRAGMENTS,
+    ),
+    "sac-pendulum": Task(algo="SAC", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
+    "td3-lander": Task(
+        algo="TD3", env="LunarLanderContinuous-v3", threshold=200, seconds=900, every=5_000, on_ray=FRAGMENTS,
+    ),
+    "td3-pendulum": Task(algo="TD3", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
+    "ddpg-pendulum": Task(algo="DDPG", env="Pendulum-v1", threshold=-200, seconds=180, every=1_000, on_ray=FRAGMENTS),
+    "sac-halfcheetah": Task(
+        algo="SAC", env="HalfCheetah-v5", threshold=5000, seconds=2400, every=20_000, backends=("local",), long=True,
+    ),
+    "dqn-pong": Task(
+        algo="DQN", env="ALE/Pong-v5", threshold=-15, seconds=3600, every=25_000, backends=("local",), long=True,
+        config={"frame_stack": 4},
+    ),
 }  # fmt: skip
 
 
@@ -58,8 +92,10 @@ def run_task(name: str, seed: int, backend: str) -> dict[str, Any]:
     task = TASKS[name]
     config = {**TUNED.get((task.algo, task.env), {}), **task.config, "backend": backend}
     if backend == "ray":
-        config |= {"num_workers": 2, "num_cpus_per_worker": 0.5}
-        config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
+        if not config.get("num_workers"):
+            config |= {"num_workers": 2, "num_cpus_per_worker": 0.5}
+            config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
+        config |= task.on_ray
     start, evaluated, due, solved, best = time.perf_counter(), 0.0, task.every, False, float("-inf")
     with getattr(raypid, task.algo)(env=task.env, seed=seed, config=config) as agent:
         while not solved and time.perf_counter() - start - evaluated < task.seconds:
@@ -76,7 +112,7 @@ def run_task(name: str, seed: int, backend: str) -> dict[str, Any]:
         seconds = time.perf_counter() - start - evaluated
     return {
         "task": name, "backend": backend, "seed": seed, "solved": solved, "seconds": round(seconds, 1),
-        "steps": result["timesteps_total"], "return": round(mean if solved else best, 2), "threshold": task.threshold,
+        "steps": agent.context.timesteps, "return": round(mean if solved else best, 2), "threshold": task.threshold,
     }  # fmt: skip
 
 
@@ -87,7 +123,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in TASKS:
-        for backend in ("local", "ray"):
+        for backend in TASKS[name].backends:
             found = [r for r in rows if r["task"] == name and r["backend"] == backend]
             if found:
                 columns = (", ".join(f"{r[key]:,}" for r in found) for key in ("seconds", "steps", "return"))
@@ -102,16 +138,22 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--seeds", default="0,1,2", help="of the local runs; on Ray the first")
+    parser.add_argument("--seeds", default="0,1,2", help="of the local runs; on Ray and of long tasks the first")
     parser.add_argument("--backends", default="local,ray")
+    parser.add_argument("--skip-long", action="store_true", help="leave out the tasks that take most of an hour")
     args = parser.parse_args()
     store = RESULTS / "learning.json"
     rows: list[dict[str, Any]] = json.loads(store.read_text()) if store.exists() else []
     for name in args.tasks.split(","):
+        task = TASKS[name]
+        if task.long and args.skip_long:
+            continue
         for backend in args.backends.split(","):
             seeds = [int(s) for s in args.seeds.split(",")]
-            if backend == "ray":
-                seeds = seeds[:1] if TASKS[name].on_ray else []
+            if backend not in task.backends:
+                continue
+            if backend == "ray" or task.long:
+                seeds = seeds[:1]
             for seed in seeds:
                 row = run_task(name, seed, backend)
                 print(json.dumps(row), flush=True)

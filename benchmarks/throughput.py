@@ -1,6 +1,10 @@
 """Environment steps a second while learning, beside the bound: the same environments with random actions on all cores.
 
-    python benchmarks/throughput.py --env LunarLanderContinuous-v3:2      # environment:workers
+Of SAC the bound also holds the matrix products of the updates that the steps call for (see sac_update.py), after the
+steps in one process, beside them with workers.
+
+    python benchmarks/throughput.py --env LunarLanderContinuous-v3:2,SAC/LunarLanderContinuous-v3:0
+                                        # [algorithm/]environment:workers; the algorithm is PPO where none is named
 
 Prints a row for each environment and writes them to benchmarks/results/throughput.md. Medians of `--runs` windows.
 """
@@ -16,7 +20,11 @@ from typing import Any
 
 import raypid
 from raypid.envs import EnvSpec, make_vector
+from raypid.registry import ALGORITHMS
 from raypid.tuned import TUNED
+
+MORE: dict[str, dict[str, Any]] = {"SAC": {"num_envs_per_worker": 32}}
+"""Under the tuned settings."""
 
 
 def random_rate(env: str, num_envs: int, seconds: float, out: Any) -> None:
@@ -52,12 +60,31 @@ def bound(env: str, num_envs: int, processes: int, seconds: float) -> float:
     return total
 
 
-def learning_rate(env: str, workers: int, runs: int, seconds: float) -> tuple[float, dict[str, float]]:
-    """(median steps a second over windows, shares of the time) of PPO with the tuned settings."""
-    config = dict(TUNED.get(("PPO", env), {}))
+def update_seconds(agent: Any) -> float:
+    """Seconds of matrix products for each environment step of an agent that runs SAC; leave torch's threads as they are."""
+    from sac_update import bound as products_alone
+
+    c, network = agent.config, agent.network
+    sizes = {"obs": network.pipeline.vector_size, "actions": sum(leaf.size for leaf in network.actions)}
+    update = products_alone(c.bf16, c.policy_delay, **sizes, hidden=c.model.hidden[0], batch=c.batch_size)
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        for _ in range(c.policy_delay):
+            update(None)
+        times.append((time.perf_counter() - start) / c.policy_delay)
+    return statistics.median(times) * c.updates_per_step
+
+
+def learning_rate(
+    algo: str, env: str, workers: int, runs: int, seconds: float
+) -> tuple[float, dict[str, float], int, float]:
+    """With the tuned settings: median steps a second over windows, shares of the time, environments of a worker, seconds
+    of matrix products for each step where they bind."""
+    config = {**MORE.get(algo, {}), **TUNED.get((algo, env), {})}
     if workers:
         config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // workers)
-    with raypid.PPO(env=env, seed=0, num_workers=workers, config=config) as agent:
+    with getattr(raypid, algo)(env=env, seed=0, num_workers=workers, config=config) as agent:
         for _ in range(3):
             agent.train()
         rates, spent = [], dict.fromkeys(("env", "inference", "transport", "learner"), 0.0)
@@ -68,29 +95,37 @@ def learning_rate(env: str, workers: int, runs: int, seconds: float) -> tuple[fl
                 for name in spent:
                     spent[name] += result[f"timing/{name}"]
             rates.append((agent.context.timesteps - before) / (time.perf_counter() - start))
-    total = sum(spent.values())
-    return statistics.median(rates), {name: value / total for name, value in spent.items()}
+        products = update_seconds(agent) if algo == "SAC" else 0.0
+        num_envs = agent.config.num_envs_per_worker
+    shares = {name: value / sum(spent.values()) for name, value in spent.items()}
+    return statistics.median(rates), shares, num_envs, products
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--env", default="CartPole-v1:0,LunarLanderContinuous-v3:0,LunarLanderContinuous-v3:2,HalfCheetah-v5:0"
+        "--env",
+        default="CartPole-v1:0,LunarLanderContinuous-v3:0,LunarLanderContinuous-v3:2,HalfCheetah-v5:0,"
+        "SAC/LunarLanderContinuous-v3:0",
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     args = parser.parse_args()
     lines = [
-        "| environment | workers | PPO, steps/s | bound: random actions | of the bound | time: env, inference, transport, learner |"
+        "| environment | workers | algorithm | steps/s, learning | bound | of the bound | time: env, inference, transport, learner |"
     ]
-    lines.append("|---|---|---|---|---|---|")
+    lines.append("|---|---|---|---|---|---|---|")
     for entry in args.env.split(","):
-        env, _, workers = entry.rpartition(":")
+        named, _, workers = entry.rpartition(":")
+        first, _, rest = named.partition("/")
+        algo, env = (first, rest) if first in ALGORITHMS else ("PPO", named)
         count = int(workers)
-        rate, shares = learning_rate(env, count, args.runs, args.seconds)
-        limit = bound(env, 16, max(1, count), args.seconds)
+        rate, shares, num_envs, products = learning_rate(algo, env, count, args.runs, args.seconds)
+        limit = bound(env, max(16, num_envs), max(1, count), args.seconds)
+        if products:
+            limit = min(limit, 1 / products) if count else 1 / (1 / limit + products)
         split = ", ".join(f"{share:.0%}" for share in shares.values())
-        lines.append(f"| {env} | {count} | {rate:,.0f} | {limit:,.0f} | {rate / limit:.0%} | {split} |")
+        lines.append(f"| {env} | {count} | {algo} | {rate:,.0f} | {limit:,.0f} | {rate / limit:.0%} | {split} |")
         print(lines[-1], flush=True)
     print("\n".join(lines))
     out = Path(__file__).parent / "results" / "throughput.md"

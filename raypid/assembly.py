@@ -279,6 +279,8 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
         num_gpus=c.num_gpus,
         worker_bytes=_WORKER_BYTES[network.torch_free],
         fragment_bytes=(frame + 64) * c.fragment_length * c.num_envs_per_worker,
+        replay_rows=getattr(c, "buffer_size", 0),
+        row_bytes=frame + 64,
     )
     ray = sys.modules.get("ray")
     joins = use_ray and (c.address is not None or (ray is not None and ray.is_initialized()))

@@ -177,6 +177,9 @@ class Run:
         progress.start(self._info())
         for note in agent.notes:
             progress.message(note)
+        plan = agent.context.replay
+        if plan is not None and agent.context.timesteps < plan.start_steps:
+            progress.message(f"Warm-up: {plan.start_steps:,} steps with random actions, then learning starts.")
         try:
             with self._interruptible():
                 while not reason:

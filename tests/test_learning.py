@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from learning import TASKS, run_task
 
-QUICK = ("ppo-cartpole", "ppo-catch", "ppo-pendulum", "a2c-cartpole", "ppo-multi-discrete", "ppo-dict-cartpole")
+QUICK = (
+    "ppo-cartpole", "ppo-catch", "ppo-pendulum", "a2c-cartpole", "ppo-multi-discrete", "ppo-dict-cartpole", "dqn-cartpole",
+    "sac-pendulum",
+)  # fmt: skip
+LONG = [name for name, task in TASKS.items() if task.long]
+LOCAL = [name for name, task in TASKS.items() if "local" in task.backends and name not in (*QUICK, *LONG)]
+RAY = [name for name, task in TASKS.items() if "ray" in task.backends]
 
 
 @pytest.mark.ci_slow
@@ -24,14 +30,14 @@ def test_reaches_its_threshold_on_ray(ray_session: None) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2000)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("name", [n for n in TASKS if n not in QUICK and n != "ppo-halfcheetah"])
+@pytest.mark.parametrize("name", [n for n in LOCAL if n != "ppo-halfcheetah"])
 def test_reaches_its_threshold_with_three_seeds(name: str, seed: int) -> None:
     row = run_task(name, seed=seed, backend="local")
     assert row["solved"], row
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in TASKS if TASKS[n].on_ray and n != "ppo-cartpole"])
+@pytest.mark.parametrize("name", [n for n in RAY if n != "ppo-cartpole"])
 def test_reaches_its_threshold_on_ray_too(name: str, ray_session: None) -> None:
     row = run_task(name, seed=0, backend="ray")
     assert row["solved"], row
@@ -41,4 +47,13 @@ def test_reaches_its_threshold_on_ray_too(name: str, ray_session: None) -> None:
 @pytest.mark.timeout(2000)
 def test_half_cheetah_runs() -> None:
     row = run_task("ppo-halfcheetah", seed=0, backend="local")
+    assert row["solved"], row
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(6000)
+@pytest.mark.parametrize("name", LONG)
+def test_reaches_its_threshold_in_most_of_an_hour(name: str) -> None:
+    row = run_task(name, seed=0, backend="local")
     assert row["solved"], row

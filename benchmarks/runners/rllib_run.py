@@ -1,10 +1,11 @@
-"""RLlib (PPO, one env runner, its default settings) to a threshold: prints one JSON line. Runs in an environment of its own."""
+"""RLlib (one env runner, its default settings) to a threshold: prints one JSON line. Runs in an environment of its own."""
 
 import argparse
 import json
 import time
 
 parser = argparse.ArgumentParser()
+parser.add_argument("--algo", choices=("PPO", "SAC", "DQN"), default="PPO")
 parser.add_argument("--env", required=True)
 parser.add_argument("--threshold", type=float, required=True)
 parser.add_argument("--seed", type=int, required=True)
@@ -15,10 +16,13 @@ args = parser.parse_args()
 import ray  # noqa: E402
 
 ray.init(num_cpus=4, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
+from ray.rllib import algorithms  # noqa: E402
 
-runners = {"num_env_runners": 1, "num_envs_per_env_runner": 8 if args.env.startswith("CartPole") else 16}
-config = PPOConfig().environment(args.env).env_runners(**runners).debugging(seed=args.seed)
+num_envs = 4 if args.algo != "PPO" else 8 if args.env.startswith("CartPole") else 16
+runners = {"num_env_runners": 1, "num_envs_per_env_runner": num_envs}
+config = (
+    getattr(algorithms, f"{args.algo}Config")().environment(args.env).env_runners(**runners).debugging(seed=args.seed)
+)
 config = config.evaluation(
     evaluation_interval=None, evaluation_num_env_runners=1, evaluation_duration=10, evaluation_duration_unit="episodes",
     evaluation_config={"explore": False},

@@ -40,7 +40,7 @@ PARTS = {
     "env": ("environment", "blue", "█", "a faster vectoriser, or a machine with more CPUs"),
     "inference": ("inference", "cyan", "▓", "more envs per worker, so larger batches"),
     "transport": ("transport", "magenta", "▒", "longer fragments, so fewer messages"),
-    "learner": ("learner", "green", "▚", "fewer epochs, larger minibatches or a GPU"),
+    "learner": ("learner", "green", "▚", "fewer updates for each step, narrower layers or a GPU"),
     "evaluation": ("evaluation", "yellow", "░", "evaluate less often or fewer episodes"),
     "other": ("other work", "bright_black", "·", "more steps an iteration"),
 }

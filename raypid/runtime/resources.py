@@ -52,6 +52,9 @@ class Needs:
     """Memory of one worker."""
     fragment_bytes: int
     """One fragment in the object store; two a worker are there at a time."""
+    replay_rows: int = 0
+    row_bytes: int = 0
+    """Of one row in the replay buffer."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -116,6 +119,15 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
                 _workers(fits),
                 {"num_workers": fits},
             ))  # fmt: skip
+    room = 0.8 * has.memory
+    if needs.replay_rows * needs.row_bytes > room:
+        fits = int(room / needs.row_bytes)
+        short.append((
+            f"a replay buffer of {needs.replay_rows:,} rows needs {needs.replay_rows * needs.row_bytes / 2**30:.1f} GiB of memory, "
+            f"{has.place} has {has.memory / 2**30:.1f} free",
+            f"--buffer-size {fits}",
+            {"buffer_size": fits},
+        ))  # fmt: skip
     return short
 
 

@@ -125,7 +125,7 @@ def test_shares_sum_to_one_with_what_nobody_timed() -> None:
             "environment 71% of the time: more workers",
         ),
         ({"env": 0.71, "learner": 0.29}, {"num_workers": 4, "num_cpus": 4}, "environment 71% of the time: a faster"),
-        ({"env": 0.2, "learner": 0.8}, {}, "learner 80% of the time: fewer epochs"),
+        ({"env": 0.2, "learner": 0.8}, {}, "learner 80% of the time: fewer updates"),
         ({"env": 0.34, "learner": 0.33, "inference": 0.33}, {}, "balanced: environment 34%, learner 33%"),
         ({}, {}, ""),
     ],
