@@ -314,11 +314,17 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
 def _fitted(c: Any, changes: dict[str, Any], notes: list[str]) -> Any:
     """The settings with what the preflight changed; of the learners, those that the workers and GPUs that are left can feed."""
     c = c.replace(changes)
-    fits = next(n for n in range(min(c.num_learners, max(1, c.num_workers)), -1, -1) if divides(c.num_gpus, n))
+    most = min(c.num_learners, max(1, c.num_workers))
+    fits = next(n for n in range(most, -1, -1) if divides(c.num_gpus, n) and _splits(c, n))
     if fits < c.num_learners:
         notes.append(f"{c.num_learners} learners are too many for that: going on with num_learners={fits}")
         c = c.replace({"num_learners": fits})
     return c
+
+
+def _splits(c: Any, num_learners: int) -> bool:
+    """Can each learner have as many rows of a batch as the others, where samples are drawn and not collected?"""
+    return not hasattr(c, "buffer_size") or c.batch_size % (max(1, num_learners) * max(1, c.num_replay_shards)) == 0
 
 
 def _free(backend: Any, needs: Needs) -> dict[str, float]:
