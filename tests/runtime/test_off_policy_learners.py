@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import SharedParameters
 from raypid.roles.replay import ReplaySpec, importance
 from raypid.roles.replay_learner import interleave
+from raypid.runtime.learners import LearnersFailed
 from raypid.types import Trajectory, Weights
 
 SIZE, T, B, UPDATES = 2, 20, 2, 3
@@ -212,6 +215,7 @@ def test_changes_of_all_learners_add_up() -> None:
     assert not start["acting"].any()
 
 
+@pytest.mark.ci_slow
 def test_learners_that_do_not_wait_hold_the_ratio_and_agree_at_the_end(ray_session: Any, tmp_path: Path) -> None:
     settings = SMALL | {"num_learners": 2, "learner_sync": "asynchronous", "prioritized": True}
     with Agent("SAC", settings, out=tmp_path) as agent:
@@ -243,6 +247,18 @@ def test_what_is_no_parameter_is_refused(run: str, more: dict[str, Any]) -> None
     settings = {"num_workers": 2, "num_learners": 2, "learner_sync": "asynchronous", **more}
     with pytest.raises(ConfigError, match="learner_sync"):
         ALGORITHMS.get(run).Config(env="x", **settings).validate()
+
+
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("sync", ["all_reduce", "asynchronous"])
+def test_a_learner_that_dies_is_named(ray_session: Any, sync: str) -> None:
+    with Agent("SAC", SMALL, num_learners=2, learner_sync=sync) as agent:
+        agent.train(300)
+        victim = agent.context.learner.handles[1].actor  # type: ignore[attr-defined]
+        pid = ray_session.get(victim.__ray_call__.remote(lambda role: os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in \w+\(\)\. A run goes on from its last"):
+            agent.train(1000)
 
 
 @pytest.mark.ci_slow
