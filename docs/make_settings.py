@@ -23,7 +23,8 @@ def main() -> int:
     """0 if the page is (now) up to date."""
     text = PAGE.read_text()
     new = text
-    for name, lines in {"algorithms": own(), "all": shared(), "model": model(), "tuned": tuned()}.items():
+    tables = {"sync": own("sync"), "replay": own("replay"), "all": shared(), "model": model(), "tuned": tuned()}
+    for name, lines in tables.items():
         begin, end = f"<!-- settings: {name} -->", f"<!-- end: {name} -->"
         head, _, rest = new.partition(begin)
         _, _, tail = rest.partition(end)
@@ -35,16 +36,29 @@ def main() -> int:
     return 0
 
 
-def own() -> list[str]:
-    """Settings that the algorithms add to Config."""
-    names = {f.name: None for cls in _configs().values() for f in dataclasses.fields(cls)}
+def own(flow: str) -> list[str]:
+    """Settings that the algorithms of a flow add to Config."""
+    configs = {name: cls for name, cls in _configs().items() if ALGORITHMS.get(name).flow == flow}
     common = {f.name for f in dataclasses.fields(Config)}
-    return _by_algorithm([n for n in names if n not in common])
+    rows = []
+    for name in {f.name: None for cls in configs.values() for f in dataclasses.fields(cls) if f.name not in common}:
+        owners = [cls for cls in configs.values() if name in cls.__dataclass_fields__]
+        defaults = [_code(getattr(cls(), name)) if cls in owners else "–" for cls in configs.values()]
+        rows.append([f"`{name}`", *defaults, field_docs(owners[0])[name]])
+    return _table(["setting", *configs, "meaning"], rows)
 
 
 def shared() -> list[str]:
-    """Settings of every algorithm."""
-    return _by_algorithm([f.name for f in dataclasses.fields(Config) if f.name != "model"])
+    """Settings of every algorithm: the most common default, and whose is another."""
+    rows = []
+    for field in dataclasses.fields(Config):
+        if field.name == "model":
+            continue
+        values = {name: _code(getattr(cls(), field.name)) for name, cls in _configs().items()}
+        default = max(values.values(), key=list(values.values()).count)
+        others = ", ".join(f"{name} {value}" for name, value in values.items() if value != default)
+        rows.append([f"`{field.name}`", default, others, field_docs(Config)[field.name]])
+    return _table(["setting", "default", "other defaults", "meaning"], rows)
 
 
 def model() -> list[str]:
@@ -58,16 +72,6 @@ def tuned() -> list[str]:
     for (algorithm, env), settings in sorted(TUNED.items()):
         rows.append([algorithm, env, ", ".join(f"`{k}` {_text(v)}" for k, v in settings.items())])
     return _table(["algorithm", "environment", "settings"], rows)
-
-
-def _by_algorithm(names: list[str]) -> list[str]:
-    configs = _configs()
-    rows = []
-    for name in names:
-        owners = [cls for cls in configs.values() if name in cls.__dataclass_fields__]
-        defaults = [_code(getattr(cls(), name)) if cls in owners else "–" for cls in configs.values()]
-        rows.append([f"`{name}`", *defaults, field_docs(owners[0])[name]])
-    return _table(["setting", *configs, "meaning"], rows)
 
 
 def _configs() -> dict[str, type[Settings]]:

@@ -189,6 +189,7 @@ class Agent:
         self.num_saves += 1
         if self.config.exact_resume:
             self.context.workers.call_all("boundary", self.num_saves)
+            self._loop = self._new_loop()  # as a resumed run does: it acts with the newest moments
         state = {
             "learner": self.backend.get(self.context.learner.submit("state_dict")),
             "workers": {str(i): w for i, w in enumerate(workers)},
@@ -207,9 +208,12 @@ class Agent:
         if (
             self.context.replay is not None and self.config.save_replay
         ):  # the buffer is large: it stays with the newest checkpoint only
-            before = self._replay_at
-            if before is not None and before.parent != path and before.parent.parent == parent:
-                shutil.rmtree(before, ignore_errors=True)
+            if (
+                self._replay_at is not None
+                and self._replay_at.parent != path
+                and self._replay_at.parent.parent == parent
+            ):
+                shutil.rmtree(self._replay_at, ignore_errors=True)
             self._replay_at = path / checkpoint.REPLAY
         return path
 
@@ -246,6 +250,7 @@ class Agent:
         if manifest["algorithm"] != self.run:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
         self.evaluations.close()  # what is being evaluated belongs to before
+        self.context.workers.drop()  # and so does what is being collected
         self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
         self.context.weights.start(self.context.learner.submit("weights"))
         counters = dict(manifest["counters"])
@@ -268,12 +273,15 @@ class Agent:
         if self.context.replay is None:
             return
         self.context.replay.owed = owed
-        saved = folder / checkpoint.REPLAY
+        self.context.replay.filled = False
+        saved, source = folder / checkpoint.REPLAY, self.context.replay.source
         if saved.is_dir():
-            self.context.replay.source.load(saved)
+            source.load(saved)
             self._replay_at = saved
-        else:
-            self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
+            return
+        source.clear()
+        self._replay_at, self.context.replay.owed = None, 0.0
+        self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
 
     @classmethod
     def from_checkpoint(

@@ -97,7 +97,6 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     """Insert what is ready; learn while updates are owed; else wait. Workers set out with the newest weights."""
     assert ctx.replay is not None
     plan, clock = ctx.replay, time.perf_counter
-    ctx.workers.drop()
     weights = published = ctx.learner.submit("weights")
     ctx.weights.start(weights)
     while True:

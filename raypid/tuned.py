@@ -7,6 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+_Q_CARTPOLE: dict[str, Any] = {
+    "num_envs_per_worker": 16, "a_l_ratio": 8, "lr": 2e-3, "model": {"hidden": [64, 64]}, "batch_size": 256, "n_step": 5,
+    "target_tau": 0.02, "layer_norm": True, "start_steps": 500, "reward_scale": 0.1,
+}  # fmt: skip
+_PENDULUM: dict[str, Any] = {
+    "a_l_ratio": 4,
+    "lr": 1e-3,
+    "model": {"hidden": [64, 64]},
+    "batch_size": 128,
+    "target_tau": 0.01,
+}
+
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("PPO", "CartPole-v1"): {"fragment_length": 128, "normalize_observations": True},
     ("PPO", "Pendulum-v1"): {
@@ -18,4 +30,18 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
         "normalize_observations": True, "model": {"log_std_init": -1.0},
     },
     ("A2C", "CartPole-v1"): {"lr": 3e-3, "entropy_coef": 0.0},
+    ("DQN", "CartPole-v1"): _Q_CARTPOLE | {"epsilon_steps": 2_000, "epsilon_end": 0.02},
+    ("SQN", "CartPole-v1"): _Q_CARTPOLE | {"alpha_init": 0.05},
+    ("Rainbow", "CartPole-v1"): _Q_CARTPOLE | {"lr": 1e-3, "batch_size": 128, "num_atoms": 21, "v_min": 0.0, "v_max": 10.0},
+    ("SAC", "CartPole-v1"): {
+        "num_envs_per_worker": 16, "a_l_ratio": 8, "lr": 2e-3, "model": {"hidden": [64, 64]}, "n_step": 5, "target_tau": 0.02,
+        "start_steps": 500, "reward_scale": 0.1, "alpha_init": 0.05, "target_entropy": 0.2,
+    },
+    ("SAC", "LunarLanderContinuous-v3"): {
+        "num_envs_per_worker": 32, "a_l_ratio": 12, "lr": 2e-3, "model": {"hidden": [64, 64]}, "n_step": 8, "target_tau": 0.01,
+        "start_steps": 2_000, "alpha_init": 0.3, "target_entropy": 0.0,
+    },
+    ("SAC", "Pendulum-v1"): _PENDULUM,
+    ("TD3", "Pendulum-v1"): _PENDULUM,
+    ("DDPG", "Pendulum-v1"): _PENDULUM,
 }  # fmt: skip

@@ -53,6 +53,8 @@ class Replay:
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(4, shard)))
         self.count = 0
         """Rows ever added: the next id."""
+        self.begun = 0
+        """The first id that was ever here: above 0 where a smaller buffer was loaded."""
         self.num_ready = 0
         """Rows that can be drawn: real transitions whose window is complete."""
         self.num_skipped = 0
@@ -71,7 +73,7 @@ class Replay:
     @property
     def oldest(self) -> int:
         """The smallest id that is still here."""
-        return max(0, self.count - self.spec.capacity)
+        return max(self.begun, self.count - self.spec.capacity)
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
@@ -94,8 +96,8 @@ class Replay:
         start = self.count
         ids = np.arange(start, start + rows * streams).reshape(rows, streams)
         self._write(start, t, finals)
-        self._link(worker, ids, t.first[0], finals)
         self.count = start + num
+        self._link(worker, ids, t.first[0], finals)
         self._update_ready(worker, ids)
         return self.num_ready
 
@@ -169,9 +171,12 @@ class Replay:
         tail = self.tails.get(worker)
         if tail is None:
             return
-        before, alive = tail[-1], tail[-1] >= flat[-1] + 1 + len(finals[0]) - self.spec.capacity
+        before, alive = tail[-1], tail[-1] >= self.oldest
         if len(before) != streams:  # another number of environments: none of them went on
-            self._invalidate(before[alive])
+            slots = self._slots(before)
+            shown = c["terminated"][slots] | (c["last"][slots] >= 0)
+            self._invalidate(before[alive & ~shown])
+            self._update_ready(worker, ids[:0, :0])
             del self.tails[worker]
             return
         slots = self._slots(before)
@@ -199,7 +204,8 @@ class Replay:
         c, n = self.columns, self.spec.n_step
         tail = self.tails.get(worker)
         if tail is not None:
-            ids = np.concatenate([tail[tail[:, 0] >= self.oldest], ids])
+            alive = tail[tail[:, -1] >= self.oldest]
+            ids = np.concatenate([alive, ids]) if ids.size else alive
         slots = self._slots(ids)
         terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
         shown = terminated | (follow >= 0) | (c["last"][slots] >= 0)
@@ -210,7 +216,7 @@ class Replay:
             onward = np.zeros_like(complete)
             onward[:-1] = complete[1:]
             complete = shown & (stops | onward)
-        fresh = slots[complete & valid & ~c["ready"][slots]]
+        fresh = slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]]
         c["ready"][fresh] = True
         self.num_ready += len(fresh)
         if self.tree is not None:
@@ -373,19 +379,16 @@ class Replay:
         from raypid.roles.replay_store import load_replay
 
         before = self.rng.bit_generator.state
-        self.clear()
-        for folder in [folders] if isinstance(folders, str) else folders:
-            load_replay(self, Path(folder))
+        for i, folder in enumerate([folders] if isinstance(folders, str) else folders):
+            load_replay(self, Path(folder), after=i > 0)
         if not draws:
             self.rng.bit_generator.state = before
         return self.num_ready
 
-    def clear(self) -> None:
-        """Hold nothing. Random numbers go on."""
-        self.count = self.num_ready = self.num_skipped = 0
-        self.max_priority = 1.0
-        self.tree = SumTree(self.spec.capacity) if self.spec.priority_exponent else None
-        self.columns, self.tails = {}, {}
+    def clear(self) -> int:
+        """Forget all rows; returns the number that can be drawn: none."""
+        self.begin(0, 0)
+        return 0
 
     def ready(self) -> int:
         """Rows that can be drawn."""
@@ -406,6 +409,14 @@ class Replay:
         self._evict(min(num, self.spec.capacity))
         self.count += num
 
+    def begin(self, oldest: int, count: int) -> None:
+        """Forget everything; from now on the ids from `oldest` to `count` are here, or the newest of them."""
+        assert oldest <= count
+        self.begun, self.count, self.num_ready = oldest, count, 0
+        self.columns, self.tails = {}, {}
+        if self.tree is not None:
+            self.tree = SumTree(self.spec.capacity)
+
     def put(self, ids: Array, rows: dict[str, Array]) -> None:
         """Write columns of rows `ids`."""
         slots = self._slots(ids)
@@ -415,14 +426,26 @@ class Replay:
                 self.columns[name] = np.full((self.spec.capacity, *values.shape[1:]), empty, values.dtype)
             self.columns[name][slots] = values
 
+    def _longer(self, tail: Array) -> Array:
+        """A worker's newest rows [n_step, B], from as many as another n_step has kept; fewer where its streams begin."""
+        lines = list(tail[tail[:, -1] >= self.oldest])
+        while len(lines) < self.spec.n_step:
+            before = self.columns["before"][self._slots(lines[0])]
+            if (before < self.oldest).any() or (lines[0] < self.oldest).any():
+                break
+            lines.insert(0, before)
+        return np.stack(lines)
+
     def resume(self, ids: Array, changing: dict[str, Array], tails: dict[int, Array]) -> None:
         """Take over links, flags and priorities of the newest rows `ids`; windows are judged by this buffer's n_step."""
         priority = changing.pop("priority", None)
+        if not len(ids):
+            return
         self.put(ids, changing)
-        self.tails |= tails
-        self.tails = {worker: tail[(tail >= self.oldest).all(1)] for worker, tail in self.tails.items()}
-        self.tails = {worker: tail for worker, tail in self.tails.items() if len(tail)}
         slots, c = self._slots(ids), self.columns
+        for worker, tail in tails.items():
+            if tail[-1, -1] >= self.oldest:
+                self.tails[worker] = self._longer(tail)
         follow = c["follow"][slots]
         after = self._slots(np.maximum(follow, 0))
         stops = c["terminated"][slots] | c["truncated"][slots] | (follow < 0) | ~c["valid"][after]

@@ -88,6 +88,10 @@ class ReplayLearner(Learner):
         """Fill the buffer from one or more saves (`Replay.load`); returns the number of rows that can be drawn."""
         return self.replay.load(folders, draws)
 
+    def clear_replay(self) -> int:
+        """Empty the buffer."""
+        return self.replay.clear()
+
 
 class ShardLearner(Learner):
     """A learner whose replay buffers are elsewhere: samples come with the call."""

@@ -7,8 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from raypid.runtime.handle import Backend, Handle
+from raypid.runtime.handle import Backend, Handle, WorkerLost
 from raypid.runtime.learners import LearnerGroup
+
+_ANSWER_S = 10.0
+"""Seconds that a shard may take to show that it lives, when something went wrong."""
+
+
+class ShardsFailed(RuntimeError):
+    """A replay shard was lost; what it held in memory cannot be had again."""
 
 
 class ReplaySource(Protocol):
@@ -31,6 +38,9 @@ class ReplaySource(Protocol):
     def save(self, folder: Path, previous: Path | None) -> None: ...
 
     def load(self, folder: Path) -> None: ...
+
+    def clear(self) -> None:
+        """Empty the buffer."""
 
 
 class OwnReplay:
@@ -64,6 +74,9 @@ class OwnReplay:
         self._ready = self.learner.submit("load_replay", parts[0], draws)
         self.backend.get(self._ready)
 
+    def clear(self) -> None:
+        self._ready = self.learner.submit("clear_replay")
+
 
 class LearnersReplay(OwnReplay):
     """A buffer in the process of each of several learners. A worker's fragments go to one of them."""
@@ -91,6 +104,9 @@ class LearnersReplay(OwnReplay):
         self._ready = [self.learners.submit_to(r, "load_replay", p, draws) for r, p in enumerate(parts)]
         for future in self._ready:
             self.backend.get(future)
+
+    def clear(self) -> None:
+        self._ready = [self.learners.submit_to(r, "clear_replay") for r in range(len(self.learners))]
 
 
 class AsynchronousLearners(LearnersReplay):
@@ -131,6 +147,19 @@ class AsynchronousLearners(LearnersReplay):
             self.backend.get(self.learners.submit("set_parameters", self.shared.submit("newest")))
             self._held = False
         return {"replay_rows": float(sum(self.backend.get(f) for f in self._ready))}
+
+    def load(self, folder: Path) -> None:
+        self._forget()
+        LearnersReplay.load(self, folder)
+
+    def clear(self) -> None:
+        self._forget()
+        LearnersReplay.clear(self)
+
+    def _forget(self) -> None:
+        """What is under way belongs to before."""
+        self._running.clear()
+        self._held, self._done = False, 0
 
     def _hold(self) -> Any:
         self._held = True
@@ -181,13 +210,14 @@ class ShardedReplay:
 
     def insert(self, worker: int, fragment: Any) -> None:
         shard = worker % len(self.shards)
-        self.backend.get(self._ready[shard])  # what went wrong with the fragment before shows here
+        self._get(shard, self._ready[shard], "add()")  # what went wrong with the fragment before shows here
         self._ready[shard] = self.shards[shard].submit("add", worker, fragment)
         if self.moments:
             self.learner.submit("seen", fragment)
 
     def holds(self, num_rows: int) -> bool:
-        return all(self.backend.get(f) * len(self.shards) >= num_rows for f in self._ready)
+        rows = [self._get(i, future, "add()") for i, future in enumerate(self._ready)]
+        return all(n * len(self.shards) >= num_rows for n in rows)
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
         while len(self._ahead) < 3:
@@ -207,20 +237,45 @@ class ShardedReplay:
             for drawn, (_, *priorities) in zip(samples, answers, strict=True):
                 for shard, sample, new in zip(self.shards, drawn, priorities, strict=True):
                     shard.submit("set_priorities_of", sample, self.backend.put(new))
-        return self.backend.get(done), answers[0][0]
+        try:
+            return self.backend.get(done), answers[0][0]
+        except Exception as error:
+            for i, shard in enumerate(self.shards):
+                try:
+                    self.backend.get(shard.submit("ready"), timeout=_ANSWER_S)
+                except (WorkerLost, TimeoutError):
+                    raise self._failed(i, "sample()") from error
+            raise
+
+    def _get(self, shard: int, future: Any, call: str) -> Any:
+        try:
+            return self.backend.get(future)
+        except WorkerLost as error:
+            raise self._failed(shard, call) from error
+
+    def _failed(self, shard: int, call: str) -> ShardsFailed:
+        return ShardsFailed(
+            f"Replay shard {shard} of {len(self.shards)} died in {call}. A run goes on from its last checkpoint (--resume)."
+        )
 
     def metrics(self) -> dict[str, float]:
-        found = [self.backend.get(shard.submit("metrics")) for shard in self.shards]
+        futures = [shard.submit("metrics") for shard in self.shards]
+        found = [self._get(i, future, "metrics()") for i, future in enumerate(futures)]
         return {name: sum(m[name] for m in found) for name in found[0]}
 
     def save(self, folder: Path, previous: Path | None) -> None:
         calls = zip(*(_places(p, "shard", len(self.shards)) for p in (folder, previous)), strict=True)
-        for future in [s.submit("save", *call) for s, call in zip(self.shards, calls, strict=True)]:
-            self.backend.get(future)
+        saves = [s.submit("save", *call) for s, call in zip(self.shards, calls, strict=True)]
+        for i, future in enumerate(saves):
+            self._get(i, future, "save()")
 
     def load(self, folder: Path) -> None:
         self._ahead.clear()
         parts, draws = share_of_saves(folder, len(self.shards))
         self._ready = [s.submit("load", p, draws) for s, p in zip(self.shards, parts, strict=True)]
-        for future in self._ready:
-            self.backend.get(future)
+        for i, future in enumerate(self._ready):
+            self._get(i, future, "load()")
+
+    def clear(self) -> None:
+        self._ahead.clear()
+        self._ready = [s.submit("clear") for s in self.shards]

@@ -144,7 +144,7 @@ class WorkerGroup:
         return done
 
     def drop(self) -> None:
-        """Wait for the calls under way and forget their results: a fresh start after a restore or an error."""
+        """Wait for the calls under way and forget their results: a fresh start after a restore."""
         while self._running:
             self.finished(None)
 

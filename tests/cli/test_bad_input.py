@@ -15,6 +15,7 @@ import pytest
 from raypid.cli import main
 
 TRAIN = ("train", "--run", "PPO", "--env", "CartPole-v1")
+REPLAY = ("train", "--run")
 SMALL = ("--num-envs-per-worker", "2", "--fragment-length", "16", "--batch-size", "32", "--seed", "0", "--quiet")
 Shell = Callable[..., tuple[int, str]]
 
@@ -107,6 +108,20 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([*TRAIN, "--init-from", "nowhere"], ["nowhere"]),
         ([*TRAIN, "--backend", "local", "--num-learners", "1"], ["num_learners"]),
         (["train", "--run", "PPO", "--env", "Blackjack-v1", "--normalize-rewards", "maybe"], ["normalize_rewards"]),
+        ([*REPLAY, "DQN", "--env", "Pendulum-v1"], ["one Discrete action", "SAC and TD3"]),
+        ([*REPLAY, "TD3", "--env", "CartPole-v1"], ["continuous (Box)", "DQN"]),
+        ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--normalize-rewards"], ["normalize_rewards", "reward_scale"]),
+        ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--critic-norm", "batch"], ["critic_norm", "target_network"]),
+        ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--critic-norm", "group"], ["critic_norm", "'layer'"]),
+        ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--buffer-size", "10"], ["buffer_size 10", "start_steps"]),
+        (
+            [*REPLAY, "SAC", "--env", "Pendulum-v1", "--num-learners", "2", "--num-workers", "2"],
+            ["num_learners", "SAC"],
+        ),
+        ([*REPLAY, "DQN", "--env", "CartPole-v1", "--num-replay-shards", "2"], ["num_replay_shards", "num_workers"]),
+        ([*REPLAY, "ApeX", "--env", "CartPole-v1", "--num-workers", "0"], ["num_replay_shards 2", "num_workers is 0"]),
+        ([*REPLAY, "DQN", "--env", "CartPole-v1", "--noizy", "0.5"], ["--noizy", "--noisy"]),
+        ([*REPLAY, "SQN", "--env", "CartPole-v1", "--num-atoms", "51"], ["SQN", "num_atoms"]),
         (["train", "--resume", "nowhere"], ["nowhere"]),
         (["eval", "nowhere"], ["nowhere"]),
         (["eval"], ["PATH"]),

@@ -87,6 +87,44 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, tmp_path: Path) -> No
     assert done.returncode == 0 and "<svg" in (tmp_path / "curve.svg").read_text()
 
 
+def test_a_run_with_replay_then_resume(raypid: Raypid, tmp_path: Path) -> None:
+    small = (
+        "--model.hidden",
+        "[16,16]",
+        "--start-steps",
+        50,
+        "--steps-per-iteration",
+        100,
+        "--batch-size",
+        16,
+        "--seed",
+        0,
+    )
+    arguments = ("--run", "SAC", "--env", "Pendulum-v1", *small, "--samples-per-insert", 4, "--final-episodes", 0)
+    done = raypid(
+        "train", *arguments, *stop(3), "--evaluation-interval", 0, "--evaluation-num-episodes", 1, "--out", "run"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "SAC on Pendulum-v1" in done.stdout
+    rows = results(tmp_path / "run")
+    assert rows[-1]["learner/samples_per_insert"] == pytest.approx(4, rel=0.05)
+    assert rows[-1]["learner_updates_total"] > 50 and rows[-1]["learner/replay_rows"] > 280
+    newest = tmp_path / "run" / "checkpoints" / "checkpoint_000003" / "replay"
+    assert newest.is_dir() and list((tmp_path / "run").rglob("replay")) == [newest]
+    done = raypid("train", "--resume", "run", *stop(4), "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    rows = results(tmp_path / "run")
+    assert len(rows) == 4 and rows[-1]["learner/replay_rows"] > 380  # the buffer came along
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert list((tmp_path / "run").rglob("replay")) == [checkpoints / "checkpoint_000004" / "replay"]
+
+
+def test_list_names_every_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "agents"]) == 0
+    text = capsys.readouterr().out.split()
+    assert {"PPO", "A2C", "DQN", "Rainbow", "ApeX", "SQN", "SAC", "TD3", "DDPG"} <= set(text)
+
+
 def test_the_last_lines_show_the_best_policy(raypid: Raypid) -> None:
     done = raypid(*TRAIN, *stop(2), "--out", "run")
     assert (done.returncode, done.stderr) == (0, "")

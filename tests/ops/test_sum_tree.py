@@ -1,0 +1,93 @@
+"""The sum tree against plain sums, and its draws against the probabilities that they should have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raypid.ops.sum_tree import FAN, SumTree
+
+CAPACITIES = [1, 2, FAN - 1, FAN, FAN + 1, 1000, FAN * FAN, FAN * FAN + 7, 40_000]
+
+
+def priorities_of(tree: SumTree, capacity: int) -> np.ndarray:
+    return tree.get(np.arange(capacity))
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_sums_after_many_sets(capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    tree, expected = SumTree(capacity), np.zeros(capacity)
+    assert tree.total == 0
+    for _ in range(30):
+        slots = rng.integers(capacity, size=min(300, capacity))
+        values = rng.exponential(size=len(slots)) * (rng.random(len(slots)) < 0.8)
+        tree.set(slots, values)
+        for slot, value in zip(slots, values, strict=True):
+            expected[slot] = value
+        np.testing.assert_array_equal(priorities_of(tree, capacity), expected)
+        assert tree.total == pytest.approx(expected.sum(), rel=1e-12)
+        for below, level in zip(tree.levels, tree.levels[1:], strict=False):
+            np.testing.assert_allclose(below.reshape(-1, FAN).sum(1), level[: len(below) // FAN], rtol=1e-12)
+
+
+def test_of_a_slot_that_comes_twice_the_last_counts() -> None:
+    tree = SumTree(100)
+    tree.set(np.array([7, 50, 7, 7]), np.array([5.0, 1.0, 3.0, 2.0]))
+    assert tree.get(np.array([7, 50])).tolist() == [2, 1]
+    assert tree.total == 3
+
+
+def test_no_rounding_stays_behind() -> None:
+    """Sums are formed anew, so what was large and went leaves nothing."""
+    tree = SumTree(5000)
+    tree.set(np.arange(5000), np.full(5000, 1e-3))
+    tree.set(np.array([17]), np.array([1e17]))
+    tree.set(np.array([17]), np.array([0.0]))
+    assert tree.total == pytest.approx(4.999, rel=1e-12)
+
+
+@pytest.mark.parametrize("capacity", [1, 5, FAN, 100, 1500])
+def test_draws_are_proportional(capacity: int) -> None:
+    rng = np.random.default_rng(1)
+    tree = SumTree(capacity)
+    priority = rng.exponential(size=capacity) * (rng.random(capacity) < 0.7)
+    priority[capacity // 2] = 1.0
+    tree.set(np.arange(capacity), priority)
+    num, calls = 200, 500
+    counts = np.bincount(np.concatenate([tree.sample(num, rng) for _ in range(calls)]), minlength=capacity)
+    assert len(counts) == capacity and counts[priority == 0].sum() == 0
+    expected = num * calls * priority / priority.sum()
+    there = priority > 0
+    chi_square = ((counts - expected)[there] ** 2 / expected[there]).sum()
+    freedom = there.sum() - 1
+    assert chi_square <= freedom + 4 * np.sqrt(2 * freedom)
+
+
+def test_each_draw_has_its_own_part_of_the_total() -> None:
+    tree = SumTree(64)
+    tree.set(np.arange(64), np.ones(64))
+    for _ in range(20):
+        np.testing.assert_array_equal(tree.sample(64, np.random.default_rng()), np.arange(64))
+
+
+@pytest.mark.parametrize("capacity", [3, FAN + 1, 1025, 40_000])
+def test_nothing_without_priority_is_ever_drawn(capacity: int) -> None:
+    """Priorities over thirty orders of magnitude, single slots at the ends, runs of zeros around them."""
+    rng = np.random.default_rng(2)
+    for case in range(20):
+        tree, priority = SumTree(capacity), np.zeros(capacity)
+        where = rng.integers(capacity, size=3) if case else np.array([capacity - 1])
+        priority[where] = 10.0 ** rng.uniform(-15, 15, len(where))
+        tree.set(np.arange(capacity), priority)
+        assert (priority[tree.sample(500, rng)] > 0).all()
+
+
+def test_the_largest_number_that_can_be_drawn_is_inside() -> None:
+    class Edge(np.random.Generator):
+        def random(self, size):  # type: ignore[no-untyped-def, override]
+            return np.full(size, np.nextafter(1, 0))
+
+    tree = SumTree(1100)
+    tree.set(np.arange(1100), np.r_[np.full(1000, 0.1), np.zeros(100)])
+    assert tree.sample(7, Edge(np.random.PCG64())).max() == 999
