@@ -144,6 +144,9 @@ class Agent:
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
         result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
+        if self.config.parameter_server:
+            result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
+            result["lost/parameter_servers"] = self.context.weights.lost
         result |= {
             "timing/env": env,
             "timing/inference": inference,
@@ -249,6 +252,7 @@ class Agent:
         self.evaluations.close()  # what is being evaluated belongs to before
         self.context.workers.drop()  # and so does what is being collected
         self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
+        self.context.weights.start(self.context.learner.submit("weights"))
         counters = dict(manifest["counters"])
         self.context.timesteps = int(counters.pop("timesteps_total"))
         self._restore_replay(folder, float(counters.pop("owed_updates", 0.0)))
@@ -271,16 +275,13 @@ class Agent:
         self.context.replay.owed = owed
         self.context.replay.filled = False
         saved, source = folder / checkpoint.REPLAY, self.context.replay.source
-        if saved.is_dir() and source.fits(saved):
+        if saved.is_dir():
             source.load(saved)
             self._replay_at = saved
             return
         source.clear()
         self._replay_at, self.context.replay.owed = None, 0.0
-        if saved.is_dir():
-            self.notes.append(f"{saved} is of another number of replay shards: the buffer fills anew")
-        else:
-            self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
+        self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
 
     @classmethod
     def from_checkpoint(

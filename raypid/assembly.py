@@ -23,13 +23,15 @@ from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.learner import Learner
+from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay import Replay, ReplaySpec
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.learners import LearnerGroup
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.replay_sources import OwnReplay, ReplaySource, ShardedReplay
+from raypid.runtime.publish import ByReference, ByServers
+from raypid.runtime.replay_sources import AsynchronousLearners, LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.tuned import TUNED
@@ -139,7 +141,9 @@ def assemble(run: str, config: Any) -> System:
         workers.call_all(
             "ready"
         )  # an environment that cannot be made shows here, and starting is no part of an iteration
-        context = Context(backend, workers, learner, replay=_replay_plan(algorithm, config, backend, learner))
+        plan = _replay_plan(algorithm, config, backend, learner)
+        publisher = _publisher(config, network, backend, learner, workers)
+        context = Context(backend, workers, learner, replay=plan, weights=publisher)
         evaluations = Evaluations(config, context, spec, parallel=_evaluates_beside(config, backend))
         return System(config, network, backend, context, evaluations, callbacks, notes)
     except BaseException:
@@ -153,7 +157,10 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
     build: Any = partial(Learner, run, c, network, c.seed, networks, threads)
     if ALGORITHMS.get(run).flow == "replay":
-        build = partial(ReplayLearner, run, c, network, c.seed, networks, threads, replay=_replay_spec(c))
+        part = c
+        if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each learns by itself, from its part of a batch
+            part = c.replace({"batch_size": c.batch_size // c.num_learners})
+        build = partial(ReplayLearner, run, part, network, c.seed, networks, threads, replay=_replay_spec(c))
         if c.num_replay_shards:
             build = partial(ShardLearner, run, c, network, c.seed, networks, threads)
     try:
@@ -173,7 +180,7 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
 
 
 def _replay_spec(c: Any) -> ReplaySpec:
-    shards = max(1, c.num_replay_shards)
+    shards = c.num_replay_shards or max(1, c.num_learners)
     return ReplaySpec(
         capacity=c.buffer_size // shards,
         n_step=c.n_step,
@@ -188,7 +195,11 @@ def _replay_spec(c: Any) -> ReplaySpec:
 
 
 def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplaySource:
-    """The learner's own buffer, or one in each of num_replay_shards actors."""
+    """The learner's own buffer, that of each of several learners, or one in each of num_replay_shards actors."""
+    if c.num_learners > 1 and c.learner_sync == "asynchronous":
+        return AsynchronousLearners(backend, learner, backend.spawn(partial(SharedParameters, 1 / c.num_learners)))
+    if not c.num_replay_shards and c.num_learners > 1:
+        return LearnersReplay(backend, learner)
     if not c.num_replay_shards:
         return OwnReplay(backend, learner)
     spec = _replay_spec(c)
@@ -221,16 +232,32 @@ def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPl
     )
 
 
+def _publisher(c: Any, network: NetworkSpec, backend: Any, learner: Any, workers: WorkerGroup) -> ByReference:
+    """Weights with each call, or a parameter server on each node that has workers."""
+    if not c.parameter_server:
+        return ByReference(backend, learner)
+    nodes = list(dict.fromkeys(backend.node_of(handle, _PLACE_SECONDS) for handle in workers.handles))
+    factory = partial(ParameterServer, network)
+    return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, max_restarts=c.max_restarts)
+
+
 def _learners(c: Any, build: Any, backend: Any) -> LearnerGroup:
     """`num_learners` actors that update together, each with its part of the GPUs."""
     gpus = c.num_gpus / c.num_learners
     nccl = gpus >= 1  # it refuses two members on one GPU
 
-    def factory(rank: int) -> Any:
-        collective = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
-        return partial(build, collective=collective)
+    together = getattr(c, "learner_sync", "all_reduce") == "all_reduce"
 
-    return LearnerGroup(backend, factory, c.num_learners, num_cpus=1, num_gpus=gpus, start_s=_PLACE_SECONDS)
+    def factory(rank: int) -> Any:
+        own = {"rank": rank} if build.func is ReplayLearner else {}
+        if not together:
+            return partial(build, **own)
+        return partial(
+            build, collective=TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl), **own
+        )
+
+    more = {"num_cpus": 1, "num_gpus": gpus, "start_s": _PLACE_SECONDS}
+    return LearnerGroup(backend, factory, c.num_learners, meet=together, **more)
 
 
 def _evaluates_beside(c: Config, backend: Any) -> bool:
@@ -287,11 +314,17 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
 def _fitted(c: Any, changes: dict[str, Any], notes: list[str]) -> Any:
     """The settings with what the preflight changed; of the learners, those that the workers and GPUs that are left can feed."""
     c = c.replace(changes)
-    fits = next(n for n in range(min(c.num_learners, max(1, c.num_workers)), -1, -1) if divides(c.num_gpus, n))
+    most = min(c.num_learners, max(1, c.num_workers))
+    fits = next(n for n in range(most, -1, -1) if divides(c.num_gpus, n) and _splits(c, n))
     if fits < c.num_learners:
         notes.append(f"{c.num_learners} learners are too many for that: going on with num_learners={fits}")
         c = c.replace({"num_learners": fits})
     return c
+
+
+def _splits(c: Any, num_learners: int) -> bool:
+    """Can each learner have as many rows of a batch as the others, where samples are drawn and not collected?"""
+    return not hasattr(c, "buffer_size") or c.batch_size % (max(1, num_learners) * max(1, c.num_replay_shards)) == 0
 
 
 def _free(backend: Any, needs: Needs) -> dict[str, float]:

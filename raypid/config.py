@@ -50,6 +50,9 @@ class Settings:
             if not isinstance(raw_key, str):
                 raise ConfigError(f"A setting's name is text, not {raw_key!r}.")
             key, _, rest = raw_key.replace("-", "_").partition(".")
+            key = alias_of(key, hints)
+            if key in ALIASES.values() and values.get(key) not in (None, value):
+                raise ConfigError(f"{raw_key!r} and {key!r} are the same setting: give one of them.")
             if key not in hints:
                 raise ConfigError(f"Unknown setting {raw_key!r}.{_elsewhere(key, hints)}")
             current = getattr(changed, key)
@@ -81,6 +84,16 @@ class Settings:
                 value = value.to_dict()
             plain[f.name] = list(value) if isinstance(value, tuple) else copy.copy(value)
         return plain
+
+
+ALIASES = {"weights_file": "init_from"}
+"""Second names of settings."""
+
+
+def alias_of(key: str, known: Iterable[str]) -> str:
+    """The setting that a second name stands for; any other key as it is."""
+    ours = ALIASES.get(key, key)
+    return ours if ours in known else key
 
 
 ELSEWHERE = {
@@ -285,6 +298,9 @@ class Config(Settings):
     """Environments that one worker steps side by side."""
     num_learners: int = 0
     """0: the learner lives in this process; 1: an actor of its own (for ray:// and GPU nodes); N: data-parallel actors that learn what one would."""
+    parameter_server: bool = False
+    """On Ray, weights go through an actor of their own, one on each node that has workers: these pull the newest with every fragment, the evaluator
+    whenever it is free. false: they go along with each call by reference, which Ray caches on each node."""
     num_cpus: float | None = None
     """CPUs to start Ray with; none: all."""
     num_gpus: float = 0
@@ -344,7 +360,7 @@ class Config(Settings):
     evaluation_parallel: bool | None = None
     """On Ray, evaluate in a process of its own while training goes on; none: where a CPU is to spare. Else training waits."""
     init_from: str | Path | None = None
-    """Checkpoint, run folder or policy folder whose weights training starts from."""
+    """Checkpoint, run folder or policy folder whose weights training starts from. It may also be called weights_file."""
     exact_resume: bool = False
     """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit."""
     worker_timeout_s: float = 300.0
@@ -386,6 +402,8 @@ class Config(Settings):
             raise ConfigError(
                 "evaluation_parallel is a process of its own on Ray, beside workers: set num_workers, or backend ray."
             )
+        if self.parameter_server and (self.backend == "local" or (self.backend == "auto" and not self.num_workers)):
+            raise ConfigError("parameter_server is an actor on Ray: set num_workers, or backend ray.")
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
 

@@ -14,7 +14,7 @@ from raypid.config import Config
 from raypid.loops import Context
 from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator
 from raypid.roles.rollout import RolloutSpec
-from raypid.runtime.handle import WorkerLost
+from raypid.runtime.handle import ArgumentLost, WorkerLost
 from raypid.runtime.supervisor import START_S, WorkerGroup
 
 NICENESS = 10
@@ -71,7 +71,7 @@ class Evaluations:
 
     def now(self, iteration: int) -> Played:
         """Evaluate the current weights in this process."""
-        weights, timesteps = self._weights(), self.context.timesteps
+        weights, timesteps = self.context.learner.submit("weights"), self.context.timesteps
         evaluation = self.evaluator.confirmed(self.context.backend.get(weights), *self._order(iteration))
         self._owed, self._ended = False, time.perf_counter()
         self.last = Played(evaluation, weights, timesteps)
@@ -127,14 +127,14 @@ class Evaluations:
     def _ask(self, iteration: int) -> None:
         assert self.beside is not None
         self._owed = False
-        self.beside.ask(self._weights(), self.context.timesteps, self._order(iteration))
+        self.beside.ask(self.context.weights.for_evaluator(), self.context.timesteps, self._order(iteration))
 
     def _taken(self, wait_s: float = 0.0) -> Played | None:
         assert self.beside is not None
-        lost = self.beside.lost
+        busy = self.beside.busy
         played = self.beside.take(wait_s)
         self.last = played or self.last
-        self._owed |= self.beside.lost > lost
+        self._owed |= busy and played is None and not self.beside.busy
         return played
 
     def _is_due(self, iteration: int, expected_s: float | None) -> bool:
@@ -148,9 +148,6 @@ class Evaluations:
             return True
         expected_s = self.last.evaluation.seconds if self.last is not None else expected_s
         return time.perf_counter() - self._ended > 10 * expected_s
-
-    def _weights(self) -> Any:
-        return self.context.learner.submit("weights")
 
     def _order(self, iteration: int) -> tuple[int, int, float | None]:
         """What `Evaluator.confirmed` plays: episodes, seed, goal."""
@@ -203,6 +200,8 @@ class Beside:
             try:
                 return Played(backend.get(future), weights, timesteps)
             except WorkerLost as lost:
+                if isinstance(lost, ArgumentLost) and self.context.weights.mend(None):
+                    return None
                 error = lost
         elif time.monotonic() < self._deadline:
             return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raypid.runtime.handle import Backend, Handle
+from raypid.runtime.publish import ByReference
 from raypid.runtime.replay_sources import ReplaySource
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.types import Report, Update
@@ -24,6 +25,12 @@ class Context:
     """Valid environment steps so far."""
     replay: ReplayPlan | None = None
     """How a replay loop runs; None for the others."""
+    weights: Any = None
+    """How the newest weights come to workers and evaluator: `ByReference` where nothing else is said."""
+
+    def __post_init__(self) -> None:
+        if self.weights is None:
+            self.weights = ByReference(self.backend, self.learner)
 
 
 Exploration = Callable[[int, int], Mapping[str, Any]]
@@ -73,15 +80,16 @@ class Iteration:
 def sync(ctx: Context) -> Iterator[Iteration]:
     """Publish weights, collect a fragment from every worker, learn; then again. Lost shares are collected anew."""
     clock = time.perf_counter
-    weights = ctx.learner.submit("weights")
+    ctx.weights.start(ctx.learner.submit("weights"))
     while True:
         start = clock()
-        results = ctx.workers.call_all("collect", ctx.backend.put(weights), num_returns=2)
+        results = ctx.workers.call_all("collect", ctx.weights, num_returns=2)
         collected = clock()
         reports: list[Report] = [report for report, _ in results]
         ctx.timesteps += sum(r.num_steps for r in reports)
         update, weights = ctx.learner.submit("update", ctx.timesteps, *(data for _, data in results), num_returns=2)
         done: Update = ctx.backend.get(update)
+        ctx.weights.publish(weights)
         yield Iteration(reports, done, {"collect": collected - start, "learner": clock() - collected})
 
 
@@ -89,7 +97,8 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     """Insert what is ready; learn while updates are owed; else wait. Workers set out with the newest weights."""
     assert ctx.replay is not None
     plan, clock = ctx.replay, time.perf_counter
-    weights = published = ctx.backend.put(ctx.learner.submit("weights"))
+    weights = published = ctx.learner.submit("weights")
+    ctx.weights.start(weights)
     while True:
         reports: list[Report] = []
         num_updates, waited, learnt = 0, 0.0, 0.0
@@ -99,8 +108,8 @@ def replay(ctx: Context) -> Iterator[Iteration]:
             if plan.owed < plan.source.chunk + plan.slack:
                 for i in ctx.workers.idle:
                     if weights is not published:
-                        weights = published = ctx.backend.put(weights)
-                    ctx.workers.start(i, "collect", published, plan.exploration(ctx.timesteps, i), num_returns=2)
+                        ctx.weights.publish(published := weights)
+                    ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
             for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= plan.source.chunk else None):
                 reports.append(report)
                 _insert(ctx, plan, i, report, fragment)
@@ -112,6 +121,8 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 num_updates += num
             waited, learnt = waited + inserted - before, learnt + clock() - inserted
         metrics: dict[str, float] = ctx.backend.get(ctx.learner.submit("metrics"))
+        if weights is not published:  # an evaluation may come now
+            ctx.weights.publish(published := weights)
         update = Update(metrics | plan.ratio() | plan.source.metrics(), num_updates)
         yield Iteration(reports, update, {"collect": waited, "learner": learnt})
 

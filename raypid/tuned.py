@@ -11,7 +11,13 @@ _Q_CARTPOLE: dict[str, Any] = {
     "num_envs_per_worker": 16, "a_l_ratio": 8, "lr": 2e-3, "model": {"hidden": [64, 64]}, "batch_size": 256, "n_step": 5,
     "target_tau": 0.02, "layer_norm": True, "start_steps": 500, "reward_scale": 0.1,
 }  # fmt: skip
-_PENDULUM: dict[str, Any] = {"a_l_ratio": 4, "lr": 1e-3, "model": {"hidden": [64, 64]}, "batch_size": 128, "target_tau": 0.01}
+_PENDULUM: dict[str, Any] = {
+    "a_l_ratio": 4,
+    "lr": 1e-3,
+    "model": {"hidden": [64, 64]},
+    "batch_size": 128,
+    "target_tau": 0.01,
+}
 
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("PPO", "CartPole-v1"): {"fragment_length": 128, "normalize_observations": True},

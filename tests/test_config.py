@@ -197,3 +197,11 @@ def test_names_that_users_script_against() -> None:
     ppo = {f.name for f in dataclasses.fields(PPOConfig)}
     own = "gae_lambda value_coef entropy_coef max_grad_norm num_epochs clip clip_schedule value_clip target_kl lr_schedule"
     assert set(own.split()) <= ppo and {"PPO", "A2C"} <= set(ALL)
+
+
+def test_a_setting_with_two_names() -> None:
+    assert Config.from_dict({"weights-file": "run"}).init_from == "run"
+    assert Config(init_from="a").replace({"weights_file": "b"}).init_from == "b"
+    assert Config.from_dict({"init_from": None, "weights_file": "b"}).init_from == "b"
+    with pytest.raises(ConfigError, match="'weights_file' and 'init_from' are the same setting"):
+        Config.from_dict({"weights_file": "a", "init_from": "b"})

@@ -38,6 +38,10 @@ class Algorithm(ABC):
         """The network that this algorithm acts with, from the default one for the spaces."""
         return spec
 
+    def meet(self, collective: Collective) -> None:
+        """From here on `update` is made together with other learners."""
+        self.collective = collective
+
     @abstractmethod
     def update(self, batch: Any, timesteps: int) -> Update:
         """Learn from a batch: a Trajectory, or a Sample where it replays. `timesteps` (environment steps so far) drives the schedules."""

@@ -13,7 +13,8 @@ from raypid.algorithms.base import Algorithm, ObservationMoments
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.pipeline import Pipeline
 from raypid.nn.spec import NetworkSpec
-from raypid.types import Array, Sample, Trajectory, Update, Weights, tree_leaves
+from raypid.ops.normalizer import Moments
+from raypid.types import Array, Collective, Sample, Trajectory, Update, Weights, tree_leaves
 
 
 def _wide() -> ModelConfig:
@@ -29,7 +30,7 @@ class OffPolicyConfig(Config):
     fragment_length: int = 1
     """Rows that one call collects from each environment. On Ray, let a call take 50 to 300 ms."""
     buffer_size: int = 200_000
-    """Steps that the replay buffer holds (over all shards)."""
+    """Steps that the replay buffer holds (over all shards, or learners)."""
     start_steps: int = 1_000
     """Environment steps with random actions before learning starts."""
     samples_per_insert: float = 32.0
@@ -48,6 +49,9 @@ class OffPolicyConfig(Config):
     """Environment steps until beta is 1."""
     num_replay_shards: int = 0
     """Replay buffers in Ray actors of their own, which share buffer_size; 0: one in the learner's process."""
+    learner_sync: Literal["all_reduce", "asynchronous"] = "all_reduce"
+    """How num_learners work together. all_reduce: every update is that of one learner. asynchronous: none waits for another; each does a portion of
+    updates from the newest parameters and adds its change, which counts 1/N (Adam's averages stay its own)."""
     target_tau: float = 0.005
     """How far the target network moves towards the learnt one; 1 copies it."""
     target_interval: int = 1
@@ -99,11 +103,17 @@ class OffPolicyConfig(Config):
                     f"num_replay_shards {self.num_replay_shards} needs Ray and at least as many workers (each feeds one shard); "
                     f"num_workers is {self.num_workers}, backend {self.backend}."
                 )
-            if self.batch_size % self.num_replay_shards:
-                raise ConfigError(
-                    f"batch_size {self.batch_size} must be a multiple of num_replay_shards {self.num_replay_shards}: "
-                    "each batch has as many rows of every shard."
-                )
+        parts = max(1, self.num_learners) * max(1, self.num_replay_shards)
+        if self.batch_size % parts:
+            raise ConfigError(
+                f"batch_size {self.batch_size} must be a multiple of {parts} (num_learners {self.num_learners}, num_replay_shards "
+                f"{self.num_replay_shards}): each learner draws as many rows of a batch as the others, and of every shard."
+            )
+        if self.learner_sync == "asynchronous" and (self.num_replay_shards or self.normalize_observations):
+            raise ConfigError(
+                "learner_sync asynchronous: each learner has a buffer of its own and shares parameters alone; "
+                "set num_replay_shards to 0 and normalize_observations to false."
+            )
         if self.kernel == "numpy":
             raise ConfigError("kernel numpy serves PPO and A2C; algorithms with replay learn with torch.")
 
@@ -139,6 +149,7 @@ class OffPolicy(Algorithm):
 
     flow = "replay"
     collect = "trajectory"
+    several_learners = True
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
@@ -174,6 +185,26 @@ class OffPolicy(Algorithm):
     def build(self, seed: int) -> None:
         """Make networks and optimizers."""
 
+    def meet(self, collective: Collective) -> None:
+        """Each learner has batch_size / N rows of every batch; the optimizers average their gradients over all of them."""
+        super().meet(collective)
+        for optimizer in self.optimizers.values():
+            optimizer.collective = collective
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch that this learner has."""
+        size: int = self.config.batch_size
+        return size if self.collective is None else size // self.collective.size
+
+    def normal(self, rows: int, columns: int) -> Any:
+        """Standard normal noise [rows, columns]. Several learners draw that of the whole batch, and each takes its rows."""
+        import torch
+
+        size, rank = (1, 0) if self.collective is None else (self.collective.size, self.collective.rank)
+        noise = torch.randn((size * rows, columns), generator=self.generator, device=self.device)
+        return noise[rank * rows : (rank + 1) * rows]
+
     @abstractmethod
     def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
         """One update; returns metrics (tensors without gradient) and |TD error| [N]."""
@@ -191,11 +222,12 @@ class OffPolicy(Algorithm):
         return self.beta_at(self.config, timesteps)
 
     def update(self, batch: Sample, timesteps: int) -> Update:
-        """As many updates as `batch` holds batches, each of batch_size rows in their order."""
+        """As many updates as `batch` holds batches, each of batch_size rows in their order; of several learners each has
+        its part of every batch, and one learner would have these parts after each other, in rank order."""
         import torch
 
         rows = self.tensors(batch)
-        size = self.config.batch_size
+        size = self.rows
         errors = []
         for start in range(0, len(batch.id), size):
             metrics, error = self.step(rows.take(slice(start, start + size)))
@@ -207,7 +239,7 @@ class OffPolicy(Algorithm):
         return Update({}, len(errors), priorities)
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call, fetched at once: no update waits for a number."""
+        """Means since the last call (and over learners), fetched at once: no update waits for a number."""
         from raypid.algorithms.steps import mean_metrics
 
         found, self._metrics = self._metrics, []
@@ -215,7 +247,11 @@ class OffPolicy(Algorithm):
         result: dict[str, float] = {}
         for group in _same_keys(found):
             result |= mean_metrics(group)
-        return {n: result[n] for n in names}
+        ours = {n: result[n] for n in names}
+        if self.collective is None:
+            return ours
+        everywhere = self.collective.gather(ours)
+        return {n: sum(m[n] for m in everywhere) / len(everywhere) for n in ours}
 
     def tensors(self, sample: Sample) -> Batch:
         """A sample on the learner's device; from pinned memory, where that is a GPU."""
@@ -246,8 +282,13 @@ class OffPolicy(Algorithm):
 
     def seen(self, fragment: Trajectory) -> None:
         """Take the observations of a new fragment into the normaliser."""
-        if self.moments is not None and fragment.moments is not None:
-            self.moments.merge(fragment.moments)
+        if fragment.moments is not None:
+            self.merge(fragment.moments)
+
+    def merge(self, moments: Moments) -> None:
+        """Take moments of observations into the normaliser."""
+        if self.moments is not None:
+            self.moments.merge(moments)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous, one_discrete
 from raypid.config import ConfigError
 from raypid.nn.spec import NetworkSpec
+from raypid.types import Collective
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,6 +43,10 @@ class SACConfig(OffPolicyConfig):
             raise ConfigError("alpha must not be below 0, and alpha_init must be above 0.")
         if self.critic_norm == "batch" and self.target_network:
             raise ConfigError("critic_norm batch bootstraps from the same network: set target_network to false.")
+        if self.critic_norm == "batch" and self.learner_sync == "asynchronous":
+            raise ConfigError("critic_norm batch needs learner_sync all_reduce: statistics are no parameters.")
+        if self.critic_norm == "batch" and self.th_compile and self.num_learners > 1:
+            raise ConfigError("critic_norm batch of several learners cannot be compiled: set th_compile to false.")
 
 
 class SAC(OffPolicy):
@@ -94,6 +99,10 @@ class SAC(OffPolicy):
         if c.th_compile:
             self.critic_loss = torch.compile(self.critic_loss)  # type: ignore[method-assign]
             self.policy_loss = torch.compile(self.policy_loss)  # type: ignore[method-assign]
+
+    def meet(self, collective: Collective) -> None:
+        OffPolicy.meet(self, collective)
+        self.critics.collective = collective  # statistics of batches are those of all learners' rows
 
     def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
         import torch
@@ -164,7 +173,7 @@ class SAC(OffPolicy):
             raw.append(params[:, start + leaf.size : start + 2 * leaf.size])
             start += 2 * leaf.size
         mean, deviation = torch.cat(means, -1), -5 + 3.5 * (torch.tanh(torch.cat(raw, -1)) + 1)
-        noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
+        noise = self.normal(*mean.shape)
         u = mean + deviation.exp() * noise
         slope = 2 * (math.log(2) - u - softplus(-2 * u))
         log_prob = (-0.5 * noise * noise - deviation - 0.5 * math.log(2 * math.pi) - slope).sum(-1)

@@ -109,7 +109,7 @@ class TD3(OffPolicy):
         with torch.no_grad():
             action = torch.tanh(self.target_policy(b.next_inputs)[0])
             if c.target_noise:
-                noise = torch.randn(action.shape, generator=self.generator, device=self.device) * c.target_noise
+                noise = self.normal(*action.shape) * c.target_noise
                 action = (action + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1)
             target = b.reward + b.discount * self.target_critics(b.next_inputs, action).amin(0)
         q = self.critics(b.inputs, b.action)

@@ -9,7 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from raypid.config import Config, ConfigError, ModelConfig, Settings, field_docs, load_file, parse_value, type_hints
+from raypid.config import (
+    ALIASES,
+    Config,
+    ConfigError,
+    ModelConfig,
+    Settings,
+    field_docs,
+    load_file,
+    parse_value,
+    type_hints,
+)
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 
@@ -124,8 +134,10 @@ def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
         default = list(value) if isinstance(value, tuple) else value
         text = f"{docs.get(field.name, '')} (default: {'none' if default is None else default})".replace("%", "%%")
         extra = {"nargs": "?", "const": "true"} if bool in (hints[field.name], *get_args(hints[field.name])) else {}
+        others = [f"--{prefix}{name}".replace("_", "-") for name, ours in ALIASES.items() if ours == field.name]
         group.add_argument(
             flag,
+            *others,
             dest=f"{_SETTING}{prefix}{field.name}",
             metavar=_metavar(hints[field.name]),
             default=argparse.SUPPRESS,

@@ -16,6 +16,7 @@ from torch.nn import functional
 from raypid.nn.networks import FlatParameters, ImpalaResNet, NatureCNN, TorchInputs
 from raypid.nn.small import orthogonal
 from raypid.nn.spec import NetworkSpec
+from raypid.types import Collective
 
 _ENCODERS = {"cnn": NatureCNN.encoder, "resnet": ImpalaResNet.encoder}
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": functional.silu}
@@ -51,6 +52,8 @@ class Critics(nn.Module):
             gain = 0.1 if i == len(spec.hidden) else math.sqrt(2)
             self.weights.append(nn.Parameter(torch.from_numpy(orthogonal(rng, (k, rows, columns), gain))))
             self.biases.append(nn.Parameter(torch.zeros(k, 1, columns)))
+        self.collective: Collective | None = None
+        """The other learners of the run, where there are several: they hold the rows of a batch together."""
         self.statistics = [torch.zeros(2, k, 1, size) for size in spec.hidden] if norm == "batch" else []
         for both in self.statistics:
             both[1] = 1.0
@@ -80,10 +83,36 @@ class Critics(nn.Module):
             return h
         mean, variance = self.statistics[i]
         if train:
-            now = torch.stack([h.mean(1, keepdim=True), h.var(1, keepdim=True, unbiased=False)])
+            now = torch.stack(self._moments(h))
             self.statistics[i].lerp_(now.detach(), _MOMENTUM)
             mean, variance = now
         return (h - mean) * torch.rsqrt(variance + 1e-5)
+
+    def _moments(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance [K, 1, H] over the rows; with a collective, over those of all learners."""
+        mean = h.mean(1, keepdim=True)
+        if self.collective is None:
+            return mean, h.var(1, keepdim=True, unbiased=False)
+        mean = _Mean.apply(mean, self.collective)
+        return mean, _Mean.apply(((h - mean) ** 2).mean(1, keepdim=True), self.collective)
+
+
+class _Mean(torch.autograd.Function):
+    """The mean of a tensor over learners. What depends on it there has a part in its gradient here."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, collective: Collective) -> Tensor:
+        ctx.collective = collective
+        return _mean(x, collective)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _mean(gradient, ctx.collective), None
+
+
+def _mean(x: Tensor, collective: Collective) -> Tensor:
+    total: Tensor = collective.sum(x.detach().clone(memory_format=torch.contiguous_format))
+    return total / collective.size
 
 
 class Temperature(nn.Module):
@@ -99,10 +128,14 @@ class Temperature(nn.Module):
 
 
 class FlatAdam:
-    """Adam with fused steps on the flat tensor of a network; its gradient is the network's `gradient`."""
+    """Adam with fused steps on the flat tensor of a network; its gradient is the network's `gradient`.
+
+    With a `collective` a loss is the mean over a learner's rows, of which all have equally many: gradients are averaged.
+    """
 
     def __init__(self, network: FlatParameters, lr: float, eps: float = 1e-8, max_norm: float | None = None) -> None:
         self.network, self.max_norm = network, max_norm
+        self.collective: Collective | None = None
         self.flat = nn.Parameter(network.flat)
         self.flat.grad = network.gradient
         self.adam = torch.optim.Adam([self.flat], lr=lr, eps=eps, fused=True)
@@ -111,6 +144,8 @@ class FlatAdam:
         """One step down the gradient of `loss` by this network's parameters alone."""
         self.network.gradient.zero_()
         loss.backward(inputs=self.network.parameters)
+        if self.collective is not None:
+            self.collective.sum(self.network.gradient.div_(self.collective.size))
         if self.max_norm is not None:
             norm = torch.linalg.vector_norm(self.network.gradient)
             self.network.gradient.mul_((self.max_norm / (norm + 1e-6)).clamp(max=1.0))

@@ -41,7 +41,7 @@ class Learner:
     def join(self, address: str) -> None:
         """Meet the other learners; from here on updates are made together."""
         self.collective.join(address)
-        self.algorithm.collective = self.collective
+        self.algorithm.meet(self.collective)
 
     def update(self, timesteps: int, *fragments: Trajectory) -> tuple[Update, Weights]:
         """Learn from fragments of equal length; returns what was done and the new weights."""

@@ -8,7 +8,7 @@ workers share one ring, and folding n steps, the next observation and a frame st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ import numpy as np
 
 from raypid.nn.pipeline import nest
 from raypid.ops.sum_tree import SumTree
-from raypid.types import Array, Sample, Sequences, Trajectory, Transition, Tree, tree_leaves, tree_map
+from raypid.types import Array, Collective, Sample, Sequences, Trajectory, Transition, Tree, tree_leaves, tree_map
 
 MASK = "action_mask"
 _OBS, _ACTION = "obs/", "action/"
+_LINKS = ("follow", "last", "before")
 _NONE = -1
 
 
@@ -109,7 +110,7 @@ class Replay:
         c["reward"] = np.zeros(n, np.float32)
         for name in ("terminated", "truncated", "first", "valid", "ready"):
             c[name] = np.zeros(n, bool)
-        for name in ("follow", "last", "before"):
+        for name in _LINKS:
             c[name] = np.full(n, _NONE, np.int64)
 
     def _spans(self, start: int, num: int) -> Iterator[tuple[slice, slice]]:
@@ -372,11 +373,16 @@ class Replay:
 
         save_replay(self, Path(folder), None if previous is None else Path(previous))
 
-    def load(self, folder: str) -> int:
-        """Fill this buffer from a save, in place of what it has; returns the number of rows that can be drawn."""
+    def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
+        """Hold what a save holds, or several saves after each other, and nothing else; returns the number of rows that can
+        be drawn. `draws`: rows are drawn on as the (first) saved buffer would have."""
         from raypid.roles.replay_store import load_replay
 
-        load_replay(self, Path(folder))
+        before = self.rng.bit_generator.state
+        for i, folder in enumerate([folders] if isinstance(folders, str) else folders):
+            load_replay(self, Path(folder), after=i > 0)
+        if not draws:
+            self.rng.bit_generator.state = before
         return self.num_ready
 
     def clear(self) -> int:
@@ -398,6 +404,11 @@ class Replay:
         slots = self._slots(ids)
         return {name: column[slots] for name, column in self.columns.items()}
 
+    def extend(self, num: int) -> None:
+        """Count `num` ids more, the newest of which `put` and `resume` will fill."""
+        self._evict(min(num, self.spec.capacity))
+        self.count += num
+
     def begin(self, oldest: int, count: int) -> None:
         """Forget everything; from now on the ids from `oldest` to `count` are here, or the newest of them."""
         assert oldest <= count
@@ -411,7 +422,8 @@ class Replay:
         slots = self._slots(ids)
         for name, values in rows.items():
             if name not in self.columns:
-                self.columns[name] = np.zeros((self.spec.capacity, *values.shape[1:]), values.dtype)
+                empty = _NONE if name in _LINKS else 0
+                self.columns[name] = np.full((self.spec.capacity, *values.shape[1:]), empty, values.dtype)
             self.columns[name][slots] = values
 
     def _longer(self, tail: Array) -> Array:
@@ -425,7 +437,7 @@ class Replay:
         return np.stack(lines)
 
     def resume(self, ids: Array, changing: dict[str, Array], tails: dict[int, Array]) -> None:
-        """Take over links, flags and priorities of all rows `ids`; windows are judged by this buffer's n_step."""
+        """Take over links, flags and priorities of the newest rows `ids`; windows are judged by this buffer's n_step."""
         priority = changing.pop("priority", None)
         if not len(ids):
             return
@@ -444,19 +456,23 @@ class Replay:
             complete[slots] = shown & (stops | complete[after])
         ready = complete[slots] & c["valid"][slots]
         c["ready"][slots] = ready
-        self.num_ready = int(np.count_nonzero(ready))
+        self.num_ready += int(np.count_nonzero(ready))
         if self.tree is not None:
             if priority is None:
                 priority = np.full(len(ids), self.max_priority**self.spec.priority_exponent)
             self.tree.set(slots, np.where(ready, priority, 0.0))
 
 
-def importance(probability: Array, num_rows: int, beta: float) -> Array:
-    """Weights (N * P)^-beta / max, float32 (Schaul et al. 2016, section 3.4)."""
+def importance(probability: Array, num_rows: int, beta: float, collective: Collective | None = None) -> Array:
+    """Weights (N * P)^-beta / max, float32 (Schaul et al. 2016, section 3.4). With a collective the largest is that of
+    all learners' rows."""
     if not beta:
         return np.ones(len(probability), np.float32)
     weight = (num_rows * probability) ** -beta
-    return (weight / weight.max()).astype(np.float32)
+    largest = weight.max()
+    if collective is not None:
+        largest = max(collective.gather(float(largest)))
+    return (weight / largest).astype(np.float32)
 
 
 def _lost_observations(t: Trajectory) -> tuple[Array, Array, Tree]:

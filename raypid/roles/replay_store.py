@@ -75,8 +75,9 @@ def _linked(replay: Replay, folder: Path, previous: Path | None) -> list[dict[st
     return segments
 
 
-def load_replay(replay: Replay, folder: Path) -> None:
-    """Fill a buffer with what `save_replay` wrote, in place of what it has; of more rows than it holds the newest.
+def load_replay(replay: Replay, folder: Path, *, after: bool = False) -> None:
+    """Fill a buffer with what `save_replay` wrote, in place of what it has, or `after` that with ids of their own; of more
+    rows than it holds the newest.
 
     Raises:
         ReplayDamaged: a file is missing, cut short or altered.
@@ -91,16 +92,30 @@ def load_replay(replay: Replay, folder: Path) -> None:
             if sha256_of(folder / name) != checksum:
                 raise ReplayDamaged(f"The replay buffer in {folder} is damaged: {name} was altered or cut short.")
         changing = load_file(folder / "links.safetensors")
-        replay.begin(index["oldest"], index["count"])
+        oldest, count, shift = index["oldest"], index["count"], 0
+        if after:
+            shift = replay.count - oldest
+            replay.extend(count - oldest)
+        else:
+            replay.begin(oldest, count)
+        oldest = max(oldest, replay.oldest - shift)
         for segment in index["segments"]:
-            ids = np.arange(max(segment["start"], min(replay.oldest, segment["stop"])), segment["stop"])
+            ids = np.arange(max(segment["start"], min(oldest, segment["stop"])), segment["stop"])
             rows = load_file(folder / segment["file"])
-            replay.put(ids, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
-        ids = np.arange(replay.oldest, replay.count)
+            replay.put(ids + shift, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
+        ids = np.arange(oldest, count)
         kept: dict[str, Array] = {k: v[len(v) - len(ids) :] for k, v in changing.items()}
-        replay.resume(ids, kept, {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()})
-        replay.num_skipped, replay.max_priority = index["num_skipped"], index["max_priority"]
-        replay.rng.bit_generator.state = index["rng"]
+        tails = {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()}
+        if not after:
+            replay.num_skipped, replay.max_priority = index["num_skipped"], index["max_priority"]
+            replay.rng.bit_generator.state = index["rng"]
+        else:
+            for name in ("follow", "last", "before"):
+                kept[name] = np.where(kept[name] >= oldest, kept[name] + shift, -1)
+            tails = {w: tail[(tail >= oldest).all(1)] + shift for w, tail in tails.items() if tail.size}
+            replay.num_skipped += index["num_skipped"]
+            replay.max_priority = max(replay.max_priority, index["max_priority"])
+        replay.resume(ids + shift, kept, {w: tail for w, tail in tails.items() if len(tail)})
     except ReplayDamaged:
         raise
     except (OSError, ValueError, KeyError) as error:

@@ -10,6 +10,10 @@ class WorkerLost(RuntimeError):
     """The process behind a handle is gone."""
 
 
+class ArgumentLost(WorkerLost):
+    """A future that was an argument of a call has no value: the process that should have made it is gone."""
+
+
 class Future(Protocol):
     """A value to come. It may be an argument of `submit`: then it resolves where the call runs."""
 
@@ -24,13 +28,30 @@ class Handle(Protocol):
         """Call `method` there; returns a Future at once, or a list of them where the method returns a tuple."""
 
 
+class Argument:
+    """An argument of a worker's call that is made when the call is, for the worker that it goes to."""
+
+    def of(self, handle: Handle | None) -> Any:
+        """The value, or a future of it."""
+        raise NotImplementedError
+
+    def mend(self, handle: Handle | None) -> bool:
+        """Called where the value that this worker got last was lost: can it be had again?"""
+        return False
+
+
 class Backend(Protocol):
     """Where roles run."""
 
     name: str
 
-    def spawn(self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0) -> Handle:
-        """Build a role. Errors of the factory appear at the first `get`."""
+    def spawn(
+        self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
+    ) -> Handle:
+        """Build a role, on the given node if that is there. Errors of the factory appear at the first `get`."""
+
+    def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
+        """The node where a role is; "" where that does not become known within `wait_s`."""
 
     def put(self, value: Any) -> Future:
         """Make a value known to all workers, once. A future is passed on as it is."""
@@ -39,7 +60,7 @@ class Backend(Protocol):
         """The value.
 
         Raises:
-            WorkerLost: its process died. TimeoutError: not there in time. Anything that the role raised.
+            WorkerLost: its process died (ArgumentLost: that of an argument). TimeoutError: not there in time. Anything that the role raised.
         """
 
     def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import Backend, Handle, WorkerLost
+from raypid.runtime.handle import ArgumentLost, Backend, Handle, WorkerLost
 from raypid.runtime.local import LocalFuture
 
 _FROM_ONE = ("weights", "state_dict")
@@ -30,6 +30,7 @@ class LearnerGroup:
     """The `Handle` of several learners. Fragments go to the learner that owns them; weights and state are rank 0's.
 
     The learners' roles have `open() -> address` and `join(address)`; they are given the same state once they have met.
+    Those that do not wait for each other (`meet` False) are only given the same state.
 
     Raises:
         TimeoutError: not all were there within start_s. What a learner's factory raised.
@@ -44,6 +45,7 @@ class LearnerGroup:
         num_cpus: float,
         num_gpus: float,
         start_s: float,
+        meet: bool = True,
     ) -> None:
         self.backend = backend
         self.failure: Exception | None = None
@@ -54,9 +56,11 @@ class LearnerGroup:
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other
             backend.get(handle.ready, timeout=max(0.0, deadline - time.monotonic()))
-        address = self.handles[0].submit("open")
-        self.ready = self._all("join", [(address,)] * num_learners)
-        self.backend.get(self.ready)
+        self.ready: Any = self.handles[0].ready
+        if meet:
+            address = self.handles[0].submit("open")
+            self.ready = self._all("join", [(address,)] * num_learners)
+            self.backend.get(self.ready)
         state = self.handles[0].submit("state_dict")
         for handle in self.handles[1:]:
             self.backend.get(handle.submit("load_state_dict", state))
@@ -77,31 +81,51 @@ class LearnerGroup:
             each = [(timesteps, *part) for part in split(fragments, len(self))]
         return self._all(method, each, num_returns)
 
-    def _all(self, method: str, each: Sequence[Sequence[Any]], num_returns: int = 1) -> Any:
+    def submit_to(self, rank: int, method: str, *args: Any) -> Any:
+        """Call `method` of one learner."""
+        if self.failure is not None:
+            return LocalFuture(error=self.failure)
+        return Together(self, {rank: self.handles[rank].submit(method, *args)}, f"{method}()")
+
+    def result_of(self, rank: int, future: Any, call: str) -> Any:
+        """The value of a call of one learner's handle; where it was lost, the error names it."""
+        return Together(self, {rank: future}, call).result()
+
+    def submit_each(self, method: str, each: Sequence[Sequence[Any]], num_returns: int) -> tuple[Any, list[list[Any]]]:
+        """Call `method` on every learner with arguments of its own: rank 0's first value once all are done, and the
+        futures of the other values of every rank."""
+        if self.failure is not None:
+            failed = LocalFuture(error=self.failure)
+            return failed, [[failed] * (num_returns - 1)] * len(self)
         answers = [h.submit(method, *args, num_returns=num_returns) for h, args in zip(self.handles, each, strict=True)]
-        if num_returns == 1:
-            return Together(self, answers, f"{method}()")
-        return [Together(self, [a[0] for a in answers], f"{method}()"), *answers[0][1:]]
+        return Together(self, {r: a[0] for r, a in enumerate(answers)}, f"{method}()"), [a[1:] for a in answers]
+
+    def _all(self, method: str, each: Sequence[Sequence[Any]], num_returns: int = 1) -> Any:
+        if num_returns > 1:
+            first, others = self.submit_each(method, each, num_returns)
+            return [first, *others[0]]
+        answers = [h.submit(method, *args) for h, args in zip(self.handles, each, strict=True)]
+        return Together(self, dict(enumerate(answers)), f"{method}()")
 
 
 class Together(LocalFuture):
-    """One call on all learners: rank 0's value once all are done."""
+    """One call on all learners, or on one: the value of the lowest rank once all are done."""
 
     __slots__ = ("call", "futures", "group")
 
-    def __init__(self, group: LearnerGroup, futures: list[Any], call: str) -> None:
+    def __init__(self, group: LearnerGroup, futures: dict[int, Any], call: str) -> None:
         super().__init__()
         self.group, self.futures, self.call = group, futures, call
 
     def result(self) -> Any:
-        """Rank 0's value.
+        """The value of the lowest rank.
 
         Raises:
             LearnersFailed: a learner died or hangs; names it. What a learner raised by itself, before what this brought about.
         """
         errors: dict[int, Exception] = {}
-        values: list[Any] = [None] * len(self.futures)
-        pending, deadline = list(range(len(self.futures))), None
+        values: dict[int, Any] = {}
+        pending, deadline = list(self.futures), None
         while pending:
             wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready, _ = self.group.backend.wait([self.futures[r] for r in pending], num=1, timeout=wait_s)
@@ -117,19 +141,19 @@ class Together(LocalFuture):
         if errors:
             self.group.failure = self._cause(errors, pending)
             raise self.group.failure
-        return values[0]
+        return values[min(values)]
 
     def _cause(self, errors: dict[int, Exception], pending: list[int]) -> Exception:
         """Of all that went wrong, what came first: a learner's own error, a dead one, one that hangs."""
         for error in errors.values():
-            if not isinstance(error, WorkerLost):
+            if not isinstance(error, WorkerLost) or isinstance(error, ArgumentLost):
                 return error
         dead = [r for r, e in errors.items() if not isinstance(e, CollectiveLost)]
         lost, what = (dead, "died") if dead else (pending, "did not answer")
         if not lost:
             reason = str(next(iter(errors.values())))
         else:
-            reason = f"{' and '.join(f'Learner {r}' for r in lost)} of {len(self.futures)} {what} in {self.call}"
+            reason = f"{' and '.join(f'Learner {r}' for r in lost)} of {len(self.group)} {what} in {self.call}"
         failed = LearnersFailed(f"{reason}. A run goes on from its last checkpoint (--resume).")
         failed.__cause__ = errors[min(errors)]
         return failed

@@ -54,8 +54,13 @@ class LocalBackend:
 
     name = "local"
 
-    def spawn(self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0) -> LocalHandle:
+    def spawn(
+        self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
+    ) -> LocalHandle:
         return LocalHandle(factory)
+
+    def node_of(self, handle: Any, wait_s: float = 0.1) -> str:
+        return "local"
 
     def put(self, value: Any) -> LocalFuture:
         return value if isinstance(value, LocalFuture) else LocalFuture(value)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from raypid.errors import UserError
-from raypid.runtime.handle import WorkerLost
+from raypid.runtime.handle import ArgumentLost, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle
 
 # Read by Ray when it is imported and when its processes start; a user's own settings win.
@@ -32,8 +32,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import ray
     import ray.exceptions
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
 
 
 class _Role:
@@ -54,6 +57,9 @@ class _Role:
         if self.error is not None:
             raise self.error
 
+    def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
     def call(self, method: str, *args: Any) -> Any:
         self.ready()
         return getattr(self.role, method)(*args)
@@ -65,6 +71,9 @@ class RayHandle:
     def __init__(self, actor: Any) -> None:
         self.actor = actor
         self.ready = actor.ready.remote()
+        self.node: str | None = None
+        """Where it is, once that was asked and answered."""
+        self.node_future: Any = None
 
     def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
         return self.actor.call.options(num_returns=num_returns).remote(method, *args)
@@ -112,13 +121,27 @@ class RayBackend:
         """What nobody has taken."""
         return ray.available_resources()
 
-    def spawn(self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0) -> RayHandle:
-        actor_class = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_restarts=0)(
-            _Role
-        )
+    def spawn(
+        self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
+    ) -> RayHandle:
+        alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
+        # not soft: of an actor that reserves nothing, Ray takes that as leave to place it anywhere
+        where: Any = NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
+        actor_class = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where, max_restarts=0)(_Role)
         handle = RayHandle(actor_class.remote(factory))
         self._handles.append(handle)
         return handle
+
+    def node_of(self, handle: Any, wait_s: float = 0.1) -> str:
+        """The node's id; an actor that is busy, or still being built, is not waited for longer than `wait_s`."""
+        if not isinstance(handle, RayHandle):
+            return str(ray.get_runtime_context().get_node_id())
+        if handle.node is None and handle.node_future is None:
+            handle.node_future = handle.actor.node.remote()
+        if handle.node is None and ray.wait([handle.node_future], timeout=wait_s)[0]:
+            with contextlib.suppress(ray.exceptions.RayError):
+                handle.node = ray.get(handle.node_future)
+        return handle.node or ""
 
     def here(self, factory: Callable[[], Any]) -> LocalHandle:
         """A role in the driver; the futures that it is given are fetched when it is called."""
@@ -143,15 +166,13 @@ class RayBackend:
         except ray.exceptions.GetTimeoutError as error:
             raise TimeoutError(str(error)) from None
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, _LOST):
+                raise ArgumentLost(str(error.cause)) from error
             raise _cause(error) from error
         except ray.exceptions.ActorDiedError as error:
             _raise_creation_error(error)
             raise WorkerLost(str(error)) from error
-        except (
-            ray.exceptions.RayActorError,
-            ray.exceptions.ObjectLostError,
-            ray.exceptions.WorkerCrashedError,
-        ) as error:
+        except _LOST as error:
             raise WorkerLost(str(error)) from error
 
     def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:

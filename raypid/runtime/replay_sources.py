@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from raypid.runtime.handle import Backend, Handle, WorkerLost
+from raypid.runtime.learners import LearnerGroup
 
 _ANSWER_S = 10.0
 """Seconds that a shard may take to show that it lives, when something went wrong."""
@@ -35,9 +36,6 @@ class ReplaySource(Protocol):
     def metrics(self) -> dict[str, float]: ...
 
     def save(self, folder: Path, previous: Path | None) -> None: ...
-
-    def fits(self, folder: Path) -> bool:
-        """Whether the buffer saved in `folder` was in as many parts."""
 
     def load(self, folder: Path) -> None: ...
 
@@ -71,15 +69,125 @@ class OwnReplay:
     def save(self, folder: Path, previous: Path | None) -> None:
         self.backend.get(self.learner.submit("save_replay", str(folder), None if previous is None else str(previous)))
 
-    def fits(self, folder: Path) -> bool:
-        return not any(folder.glob("shard_*"))
-
     def load(self, folder: Path) -> None:
-        self._ready = self.learner.submit("load_replay", str(folder))
+        parts, draws = share_of_saves(folder, 1)
+        self._ready = self.learner.submit("load_replay", parts[0], draws)
         self.backend.get(self._ready)
 
     def clear(self) -> None:
         self._ready = self.learner.submit("clear_replay")
+
+
+class LearnersReplay(OwnReplay):
+    """A buffer in the process of each of several learners. A worker's fragments go to one of them."""
+
+    def __init__(self, backend: Backend, learners: LearnerGroup) -> None:
+        OwnReplay.__init__(self, backend, learners)
+        self.learners = learners
+        self._ready: list[Any] = [backend.put(0)] * len(learners)
+
+    def insert(self, worker: int, fragment: Any) -> None:
+        rank = worker % len(self.learners)
+        self.backend.get(self._ready[rank])
+        self._ready[rank] = self.learners.submit_to(rank, "insert", worker, fragment)
+
+    def holds(self, num_rows: int) -> bool:
+        return all(self.backend.get(f) * len(self.learners) >= num_rows for f in self._ready)
+
+    def save(self, folder: Path, previous: Path | None) -> None:
+        calls = zip(*(_places(p, "learner", len(self.learners)) for p in (folder, previous)), strict=True)
+        for future in [self.learners.submit_to(r, "save_replay", *call) for r, call in enumerate(calls)]:
+            self.backend.get(future)
+
+    def load(self, folder: Path) -> None:
+        parts, draws = share_of_saves(folder, len(self.learners))
+        self._ready = [self.learners.submit_to(r, "load_replay", p, draws) for r, p in enumerate(parts)]
+        for future in self._ready:
+            self.backend.get(future)
+
+    def clear(self) -> None:
+        self._ready = [self.learners.submit_to(r, "clear_replay") for r in range(len(self.learners))]
+
+
+class AsynchronousLearners(LearnersReplay):
+    """Learners that do not wait for each other: each takes the shared parameters when it is free, and gives back its change.
+
+    An update of one of N learners has 1/N of a batch's rows and counts 1/N. When an iteration ends, all take the same parameters.
+    """
+
+    def __init__(self, backend: Backend, learners: LearnerGroup, shared: Handle) -> None:
+        LearnersReplay.__init__(self, backend, learners)
+        self.shared = shared
+        self._running: dict[int, Any] = {}
+        self._weights: Any = None
+        self._held = False
+        """The shared parameters are those of this iteration."""
+        self._done = 0
+        """Updates of single learners that are not told yet."""
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+        if not self._held:
+            self.backend.get(self._hold())
+        for rank in range(len(self.learners)):
+            if rank not in self._running:
+                newest = self.shared.submit("newest")
+                call = self.learners.handles[rank].submit("learn_from", newest, timesteps, num_updates, num_returns=3)
+                self._running[rank] = call
+        self.backend.wait([call[0] for call in self._running.values()], num=1)
+        for rank, call in list(self._running.items()):
+            if self.backend.wait([call[0]], num=1, timeout=0)[0]:
+                self._end(rank)
+        num, self._done = divmod(self._done, len(self.learners))
+        return num, self._weights
+
+    def metrics(self) -> dict[str, float]:
+        for rank in list(self._running):
+            self._end(rank)
+        if self._held:
+            self.backend.get(self.learners.submit("set_parameters", self.shared.submit("newest")))
+            self._held = False
+        return {"replay_rows": float(sum(self.backend.get(f) for f in self._ready))}
+
+    def load(self, folder: Path) -> None:
+        self._forget()
+        LearnersReplay.load(self, folder)
+
+    def clear(self) -> None:
+        self._forget()
+        LearnersReplay.clear(self)
+
+    def _forget(self) -> None:
+        """What is under way belongs to before."""
+        self._running.clear()
+        self._held, self._done = False, 0
+
+    def _hold(self) -> Any:
+        self._held = True
+        return self.shared.submit("hold", *self.learners.handles[0].submit("parameters", num_returns=2))
+
+    def _end(self, rank: int) -> None:
+        """Wait for a learner's portion, and add its change: not before it is there, since an actor serves in order."""
+        num, change, weights = self._running.pop(rank)
+        self._done += self.learners.result_of(rank, num, "learn_from()")
+        self._weights = self.shared.submit("add", change, weights)
+
+
+def _places(folder: Path | None, name: str, num: int) -> Sequence[str | None]:
+    """Folders of the parts of a buffer that lies in several places."""
+    return [None if folder is None else str(folder / f"{name}_{i}") for i in range(num)]
+
+
+def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:
+    """Which parts of a saved buffer each of `num` buffers loads, and whether these are the same as were saved.
+
+    More parts than buffers are dealt out; of fewer, several buffers take the same (each its newest rows).
+    """
+    whole = (folder / "index.json").is_file()
+    found = [p for p in folder.glob("*_*") if p.is_dir() and p.name.split("_")[-1].isdigit()]
+    parts = [str(p) for p in ([folder] if whole else sorted(found, key=lambda p: int(p.name.split("_")[-1])))]
+    if not parts:
+        return [[str(folder)]] * num, True  # where loading says what is missing
+    return [parts[i::num] if i < len(parts) else [parts[i % len(parts)]] for i in range(num)], len(parts) == num
 
 
 class ShardedReplay:
@@ -93,10 +201,12 @@ class ShardedReplay:
         beta: Callable[[int], float], *, prioritized: bool, moments: bool,
     ) -> None:  # fmt: skip
         self.backend, self.learner, self.shards, self.chunk = backend, learner, shards, chunk
-        self.rows = chunk * batch_size // len(shards)
+        self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
+        self.rows = chunk * batch_size // (len(shards) * self.num_learners)
         self.beta, self.prioritized, self.moments = beta, prioritized, moments
         self._ready: list[Any] = [backend.put(0)] * len(shards)
-        self._ahead: deque[list[Any]] = deque()
+        self._ahead: deque[list[list[Any]]] = deque()
+        """Samples on their way: for each learner, of each shard."""
 
     def insert(self, worker: int, fragment: Any) -> None:
         shard = worker % len(self.shards)
@@ -112,14 +222,23 @@ class ShardedReplay:
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
         while len(self._ahead) < 3:
             beta = self.beta(timesteps)
-            self._ahead.append([shard.submit("sample", self.rows, beta) for shard in self.shards])
-        samples, size = self._ahead.popleft(), len(self.shards)
-        done, weights, *priorities = self.learner.submit("learn", timesteps, self.chunk, *samples, num_returns=2 + size)
+            draws = [
+                [shard.submit("sample", self.rows, beta) for shard in self.shards] for _ in range(self.num_learners)
+            ]
+            self._ahead.append(draws)
+        samples, size = self._ahead.popleft(), 2 + len(self.shards)
+        if isinstance(self.learner, LearnerGroup):
+            calls = [(timesteps, self.chunk, *drawn) for drawn in samples]
+            done, answers = self.learner.submit_each("learn", calls, size)
+        else:
+            done, *answer = self.learner.submit("learn", timesteps, self.chunk, *samples[0], num_returns=size)
+            answers = [answer]
         if self.prioritized:
-            for shard, sample, new in zip(self.shards, samples, priorities, strict=True):
-                shard.submit("set_priorities_of", sample, self.backend.put(new))
+            for drawn, (_, *priorities) in zip(samples, answers, strict=True):
+                for shard, sample, new in zip(self.shards, drawn, priorities, strict=True):
+                    shard.submit("set_priorities_of", sample, self.backend.put(new))
         try:
-            return self.backend.get(done), weights
+            return self.backend.get(done), answers[0][0]
         except Exception as error:
             for i, shard in enumerate(self.shards):
                 try:
@@ -145,17 +264,15 @@ class ShardedReplay:
         return {name: sum(m[name] for m in found) for name in found[0]}
 
     def save(self, folder: Path, previous: Path | None) -> None:
-        before = [None if previous is None else str(previous / f"shard_{i}") for i in range(len(self.shards))]
-        saves = [s.submit("save", str(folder / f"shard_{i}"), before[i]) for i, s in enumerate(self.shards)]
+        calls = zip(*(_places(p, "shard", len(self.shards)) for p in (folder, previous)), strict=True)
+        saves = [s.submit("save", *call) for s, call in zip(self.shards, calls, strict=True)]
         for i, future in enumerate(saves):
             self._get(i, future, "save()")
 
-    def fits(self, folder: Path) -> bool:
-        return len(list(folder.glob("shard_*"))) == len(self.shards)
-
     def load(self, folder: Path) -> None:
         self._ahead.clear()
-        self._ready = [s.submit("load", str(folder / f"shard_{i}")) for i, s in enumerate(self.shards)]
+        parts, draws = share_of_saves(folder, len(self.shards))
+        self._ready = [s.submit("load", p, draws) for s, p in zip(self.shards, parts, strict=True)]
         for i, future in enumerate(self._ready):
             self._get(i, future, "load()")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raypid.runtime.handle import Backend, Handle, WorkerLost
+from raypid.runtime.handle import Argument, ArgumentLost, Backend, Handle, WorkerLost
 
 Factory = Callable[[int, int], Callable[[], Any]]
 """(worker index, restarts so far) -> what builds the role."""
@@ -26,6 +26,7 @@ class _Call:
     """A call under way."""
 
     method: str
+    args: tuple[Any, ...]
     futures: list[Any]
     deadline: float
     """By time.monotonic()."""
@@ -62,9 +63,18 @@ class WorkerGroup:
     def __len__(self) -> int:
         return len(self.handles)
 
+    def _submit(self, index: int, method: str, args: tuple[Any, ...], num_returns: int) -> Any:
+        handle = self.handles[index]
+        given = (a.of(handle) if isinstance(a, Argument) else a for a in args)
+        return handle.submit(method, *given, num_returns=num_returns)
+
+    def _mended(self, index: int, args: tuple[Any, ...]) -> bool:
+        """The call of a worker had no argument; it is not the worker that was lost."""
+        return any(a.mend(self.handles[index]) for a in args if isinstance(a, Argument))
+
     def call_all(self, method: str, *args: Any, num_returns: int = 1) -> list[Any]:
         """Call every worker; the results in worker order. With num_returns > 1: [first value, *futures of the others]."""
-        pending = {i: self.handles[i].submit(method, *args, num_returns=num_returns) for i in range(len(self))}
+        pending = {i: self._submit(i, method, args, num_returns) for i in range(len(self))}
         deadline = time.monotonic() + self.timeout_s
         results: list[Any] = [None] * len(self)
         while pending:
@@ -76,8 +86,11 @@ class WorkerGroup:
                         self._built[i], deadline = True, time.monotonic() + self.timeout_s
                     value = self.backend.get(head, timeout=max(0.0, deadline - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
-                    self.replace(i, f"{method}()", error)
-                    pending[i] = self.handles[i].submit(method, *args, num_returns=num_returns)
+                    if not isinstance(error, ArgumentLost):
+                        self.replace(i, f"{method}()", error)
+                    elif not self._mended(i, args):
+                        raise
+                    pending[i] = self._submit(i, method, args, num_returns)
                     deadline = time.monotonic() + self.timeout_s
                     continue
                 results[i] = value if num_returns == 1 else [value, *future[1:]]
@@ -93,9 +106,9 @@ class WorkerGroup:
 
     def start(self, index: int, method: str, *args: Any, num_returns: int) -> None:
         """Begin a call of worker `index`; `finished` hands its result out."""
-        futures = self.handles[index].submit(method, *args, num_returns=num_returns)
+        futures = self._submit(index, method, args, num_returns)
         patience = self.timeout_s + (0.0 if self._built[index] else START_S)
-        self._running[index] = _Call(method, futures, time.monotonic() + patience)
+        self._running[index] = _Call(method, args, futures, time.monotonic() + patience)
 
     def finished(self, timeout_s: float | None, others: Sequence[Any] = ()) -> list[tuple[int, list[Any]]]:
         """(worker, [first value, *futures of the others]) of the calls that have ended, in worker order.
@@ -124,7 +137,10 @@ class WorkerGroup:
                 done.append((i, [self.backend.get(call.futures[0]), *call.futures[1:]]))
                 self._built[i] = True
             except (WorkerLost, TimeoutError) as error:
-                self.replace(i, f"{call.method}()", error)
+                if not isinstance(error, ArgumentLost):
+                    self.replace(i, f"{call.method}()", error)
+                elif not self._mended(i, call.args):
+                    raise
         return done
 
     def drop(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from raypid.roles.learner import Learner
+from raypid.roles.replay_learner import ReplayLearner
 from raypid.runtime.collective import TorchCollective
 
 
@@ -35,7 +36,31 @@ class Member:
     def learn(self, arguments: Any, batches: list[Any], state: Any = None) -> Any:
         """Updates with each of `batches` (this member's fragments); returns what came of each, and the state at the end."""
         learner = Learner(*arguments)
-        learner.algorithm.collective = self.collective
+        learner.algorithm.meet(self.collective)
         if state is not None:
             learner.load_state_dict(state)
         return [learner.update(100 * (k + 1), *batch) for k, batch in enumerate(batches)], learner.state_dict()
+
+    def replay(self, arguments: Any, spec: Any, rounds: list[Any]) -> Any:
+        """One of several learners with a buffer each. A round is the (worker, fragment) that are inserted before it and its
+        number of updates. Returns the samples that were drawn, the priorities that were set, metrics, and the state."""
+        learner = ReplayLearner(*arguments, replay=spec, rank=self.collective.rank, collective=self.collective)
+        learner.algorithm.meet(self.collective)
+        drawn: list[Any] = []
+        set_: list[Any] = []
+        sample, set_priorities = learner.replay.sample, learner.replay.set_priorities
+
+        def recorded(*args: Any) -> Any:
+            drawn.append(sample(*args))
+            return drawn[-1]
+
+        def recording(ids: Any, priorities: Any) -> None:
+            set_.append(priorities)
+            set_priorities(ids, priorities)
+
+        learner.replay.sample, learner.replay.set_priorities = recorded, recording  # type: ignore[method-assign]
+        for k, (inserts, num_updates) in enumerate(rounds):
+            for worker, fragment in inserts:
+                learner.insert(worker, fragment)
+            learner.learn(100 * k, num_updates)
+        return drawn, set_, learner.metrics(), learner.state_dict()

@@ -71,3 +71,17 @@ def test_a_running_cluster_is_joined_and_left_running(cluster: str, start: Calla
     assert done.returncode == 0 and "num_workers=3" in done.stdout
     assert json.loads((fitted.cwd / "c" / "params.json").read_text())["num_workers"] == 3
     fitted.assert_nothing_left()
+
+
+@pytest.mark.ci_slow
+def test_two_nodes_have_a_parameter_server_each(start: Callable[..., Any]) -> None:
+    done = start(python=str(Path(__file__).with_name("two_nodes.py"))).finish()
+    assert done.returncode == 0, done
+    report = json.loads(done.stdout.rsplit("REPORT", 1)[1])
+    for run in ("PPO", "SAC"):
+        found = report[run]
+        assert len(found["at"]) == 2 and all(key == node for key, node in found["at"].items())
+        assert set(found["workers"]) == set(found["at"])  # each worker has a server on its node
+        assert all(pulls >= 3 for pulls in found["pulls"].values())
+        assert found["result"]["lost/parameter_servers"] == found["result"]["lost/workers"] == 0
+        assert found["result"]["parameter_server/version"] >= 3 and found["result"]["learner_updates_total"] > 0

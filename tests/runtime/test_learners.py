@@ -87,5 +87,19 @@ def test_the_cause_is_found_among_the_errors(
         learners.submit("weights").result()
 
 
+def test_one_learner_is_called_and_named() -> None:
+    learners = group([10, 11])
+    learners.backend.calls.clear()  # type: ignore[attr-defined]
+    assert learners.submit_to(1, "update", "x").result() == 11
+    assert learners.backend.calls == [(1, "update", ("x",))]  # type: ignore[attr-defined]
+    first, others = learners.submit_each("update", [("a",), ("b",)], 2)
+    assert first.result() == 10 and others == [["weights of 0"], ["weights of 1"]]
+    lost = group([10, WorkerLost("ray says")])
+    with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):
+        lost.submit_to(1, "update").result()
+    with pytest.raises(LearnersFailed, match="Learner 1 of 2"):
+        lost.submit_to(0, "update").result()
+
+
 def test_split() -> None:
     assert split("abcde", 2) == ["ab", "cde"] and split("ab", 2) == ["a", "b"] and split("abc", 1) == ["abc"]

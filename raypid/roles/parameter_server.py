@@ -1,0 +1,104 @@
+"""Parameter server: holds the newest weights; the learner pushes, workers and evaluator pull."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from raypid.checkpoint import find_policy
+from raypid.config import ConfigError
+from raypid.nn.policy import read_policy_weights, save_policy
+from raypid.nn.spec import NetworkSpec
+from raypid.types import Array, Weights
+
+
+class ParameterServer:
+    """One version of the weights of `network`: the newest that was pushed."""
+
+    def __init__(self, network: NetworkSpec) -> None:
+        self.network = network
+        self._weights: Weights | None = None
+        self.pushes = self.pulls = self.refused = 0
+        """Calls so far; pushes count what was taken, `refused` what was older than the version here."""
+
+    def push(self, weights: Weights) -> int:
+        """Hold `weights`, unless those here are of a newer version; returns the version that is here now."""
+        if self._weights is not None and weights.version < self._weights.version:
+            self.refused += 1
+            return self._weights.version
+        self.pushes += 1
+        return self.reset(weights)
+
+    def reset(self, weights: Weights) -> int:
+        """Hold `weights`, whatever their version: a run that begins, or goes on from a checkpoint."""
+        self._weights = weights
+        return weights.version
+
+    def pull(self, newer_than: int | None = None) -> Weights | None:
+        """The weights; None where there are none yet, or none of a version above `newer_than`."""
+        self.pulls += 1
+        w = self._weights
+        return w if w is None or newer_than is None or w.version > newer_than else None
+
+    def save(self, folder: str) -> None:
+        """Write a policy folder (`raypid.load_policy` reads it).
+
+        Raises:
+            ValueError: there are no weights yet.
+        """
+        if self._weights is None:
+            raise ValueError("The parameter server holds no weights yet: push some before save.")
+        save_policy(Path(folder), self.network, self._weights)
+
+    def restore(self, folder: str) -> int:
+        """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
+
+        Raises:
+            ConfigError: they belong to another network. CheckpointError: nothing there, or damaged.
+        """
+        _, weights, _ = read_policy_weights(find_policy(Path(folder)))
+        if self._weights is not None and weights.table != self._weights.table:
+            raise ConfigError(f"The weights in {folder} belong to another network than those of this parameter server.")
+        return self.reset(weights)
+
+    def metrics(self) -> dict[str, float]:
+        """The version that is here (-1: none), and counts since the start."""
+        version = -1 if self._weights is None else self._weights.version
+        return {"version": version, "pushes": self.pushes, "pulls": self.pulls, "refused": self.refused}
+
+    def ready(self) -> None:
+        """A call that returns once the server stands."""
+
+    def close(self) -> None:
+        pass
+
+
+class SharedParameters:
+    """What learners that do not wait for each other have in common: all flat parameters, target networks included.
+
+    Each begins its portion of updates with the newest and sends back its change, which counts `share` (1 / N of N learners).
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share, self.version = share, 0
+        self._flat: dict[str, Array] = {}
+
+    def hold(self, version: int, parameters: dict[str, Array]) -> None:
+        """Begin with these."""
+        self.version = version
+        self._flat = {name: np.array(flat) for name, flat in parameters.items()}
+
+    def newest(self) -> tuple[int, dict[str, Array]]:
+        """(version, parameters by network)."""
+        return self.version, {name: flat.copy() for name, flat in self._flat.items()}
+
+    def add(self, change: dict[str, Array], weights: Weights) -> Weights:
+        """Take a learner's change in; returns the weights to act with, the rest of which is that of `weights`."""
+        for name, delta in change.items():
+            self._flat[name] += np.float32(self.share) * delta
+        self.version += 1
+        return Weights(self.version, self._flat["acting"].copy(), weights.table, weights.extra)
+
+    def ready(self) -> None:
+        """A call that returns once everything before it is done."""
