@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -240,14 +239,15 @@ class OffPolicy(Algorithm):
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call (and over learners), fetched at once: no update waits for a number."""
-        from raypid.algorithms.steps import mean_metrics
+        import torch
 
-        found, self._metrics = self._metrics, []
-        names: dict[str, None] = {n: None for m in found for n in m}
-        result: dict[str, float] = {}
-        for group in _same_keys(found):
-            result |= mean_metrics(group)
-        ours = {n: result[n] for n in names}
+        values: dict[str, list[Any]] = {}
+        for metrics in self._metrics:
+            for name, value in metrics.items():
+                values.setdefault(name, []).append(value)
+        self._metrics = []
+        means = torch.stack([torch.stack(v).mean() for v in values.values()]).tolist() if values else []
+        ours = dict(zip(values, means, strict=True))
         if self.collective is None:
             return ours
         everywhere = self.collective.gather(ours)
@@ -347,15 +347,6 @@ def check_table(theirs: Any, ours: Any) -> None:
     names = [n for n in {**here, **there} if there.get(n) != here.get(n)]
     parts = [f"{n} {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:3]]
     raise ConfigError(f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}.")
-
-
-def _same_keys(metrics: list[Mapping[str, Any]]) -> list[list[Any]]:
-    """Grouped, so that an update without a policy step does not weaken the mean of those with one."""
-    groups: dict[tuple[str, ...], list[Any]] = {}
-    for m in metrics:
-        for name in m:
-            groups.setdefault((name,), []).append({name: m[name]})
-    return list(groups.values())
 
 
 def continuous(config: Any, spec: NetworkSpec, kind: str) -> NetworkSpec:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raypid.types import Array
+from raypid.types import Array, Trajectory, Tree, tree_map
 
 
 def next_values(
@@ -55,3 +55,14 @@ def gae(
     for t in range(len(delta) - 2, -1, -1):
         advantage[t] += decay[t] * advantage[t + 1]
     return advantage
+
+
+def lost_observations(t: Trajectory) -> tuple[Array, Array, Tree]:
+    """(t [K], b [K], obs [K, *]) of true last observations that a transition needs: a terminated one bootstraps nothing."""
+    none = np.empty(0, np.int64)
+    if t.final is None:
+        return none, none, {}
+    needed = t.truncated[t.final.t, t.final.b] & ~t.terminated[t.final.t, t.final.b]
+    if not needed.any():
+        return none, none, {}
+    return t.final.t[needed], t.final.b[needed], tree_map(lambda x: x[needed], t.final.obs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raypid.types import Array
+from raypid.types import Array, Collective
 
 FAN = 32
 """Children of a node: a draw is one row of FAN cumulative sums a level, and a million leaves are four levels."""
@@ -55,3 +55,15 @@ def _last(level: Array) -> int:
     """The last node that has something to draw."""
     found = np.flatnonzero(level)
     return int(found[-1]) if len(found) else 0
+
+
+def importance(probability: Array, num_rows: int, beta: float, collective: Collective | None = None) -> Array:
+    """Weights (N * P)^-beta / max, float32 (Schaul et al. 2016, section 3.4). With a collective the largest is that of
+    all learners' rows."""
+    if not beta:
+        return np.ones(len(probability), np.float32)
+    weight = (num_rows * probability) ** -beta
+    largest = weight.max()
+    if collective is not None:
+        largest = max(collective.gather(float(largest)))
+    return (weight / largest).astype(np.float32)

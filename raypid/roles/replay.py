@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from raypid.nn.pipeline import nest
-from raypid.ops.sum_tree import SumTree
-from raypid.types import Array, Collective, Sample, Sequences, Trajectory, Transition, Tree, tree_leaves, tree_map
+from raypid.ops.returns import lost_observations
+from raypid.ops.sum_tree import SumTree, importance
+from raypid.types import Array, Sample, Sequences, Trajectory, Transition, Tree, tree_leaves
 
 MASK = "action_mask"
 _OBS, _ACTION = "obs/", "action/"
-_LINKS = ("follow", "last", "before")
-_NONE = -1
+LINKS = ("follow", "last", "before")
+NONE = -1
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,13 +87,13 @@ class Replay:
             ValueError: the fragment has more rows than the buffer.
         """
         rows, streams = t.reward.shape
-        finals = _lost_observations(t)
+        finals = lost_observations(t)
         num = rows * streams + len(finals[0])
         if num > self.spec.capacity:
             raise ValueError(f"A fragment of {num:,} rows does not fit a replay buffer of {self.spec.capacity:,}.")
         if not self.columns:
             self._allocate(t)
-        self._evict(num)
+        self.evict(num)
         start = self.count
         ids = np.arange(start, start + rows * streams).reshape(rows, streams)
         self._write(start, t, finals)
@@ -110,8 +111,8 @@ class Replay:
         c["reward"] = np.zeros(n, np.float32)
         for name in ("terminated", "truncated", "first", "valid", "ready"):
             c[name] = np.zeros(n, bool)
-        for name in _LINKS:
-            c[name] = np.full(n, _NONE, np.int64)
+        for name in LINKS:
+            c[name] = np.full(n, NONE, np.int64)
 
     def _spans(self, start: int, num: int) -> Iterator[tuple[slice, slice]]:
         """(slots, rows of the source) for ids [start, start + num): two parts where the ring's end lies between."""
@@ -121,7 +122,7 @@ class Replay:
         if until < num:
             yield slice(0, num - until), slice(until, num)
 
-    def _evict(self, num: int) -> None:
+    def evict(self, num: int) -> None:
         """Make the slots of the next `num` ids free."""
         if self.count + num <= self.spec.capacity:
             return
@@ -142,7 +143,7 @@ class Replay:
             for slots, source in self._spans(start, size):
                 self.columns[name][slots] = flat[source]
             if extra:
-                self.columns[name][self._slots(start + size + np.arange(extra))] = tail
+                self.columns[name][self.slots(start + size + np.arange(extra))] = tail
 
         for path, leaf in tree_leaves(t.obs):
             put(_OBS + path, leaf[:-1], last.get(path, False))
@@ -159,37 +160,37 @@ class Replay:
         flat = ids.ravel()
         for span, source in self._spans(flat[0], len(flat)):
             here = flat[source]
-            c["follow"][span], c["before"][span], c["last"][span] = here + streams, here - streams, _NONE
-        c["follow"][self._slots(ids[-1])] = _NONE
-        c["before"][self._slots(ids[0])] = _NONE
+            c["follow"][span], c["before"][span], c["last"][span] = here + streams, here - streams, NONE
+        c["follow"][self.slots(ids[-1])] = NONE
+        c["before"][self.slots(ids[0])] = NONE
         if len(finals[0]):
             ended = ids[finals[0], finals[1]]
             apart = flat[-1] + 1 + np.arange(len(ended))
-            c["last"][self._slots(ended)] = apart
-            slots = self._slots(apart)
-            c["before"][slots], c["follow"][slots], c["last"][slots] = ended, _NONE, _NONE
+            c["last"][self.slots(ended)] = apart
+            slots = self.slots(apart)
+            c["before"][slots], c["follow"][slots], c["last"][slots] = ended, NONE, NONE
         tail = self.tails.get(worker)
         if tail is None:
             return
         before, alive = tail[-1], tail[-1] >= self.oldest
         if len(before) != streams:  # another number of environments: none of them went on
-            slots = self._slots(before)
+            slots = self.slots(before)
             shown = c["terminated"][slots] | (c["last"][slots] >= 0)
             self._invalidate(before[alive & ~shown])
             self._update_ready(worker, ids[:0, :0])
             del self.tails[worker]
             return
-        slots = self._slots(before)
+        slots = self.slots(before)
         ended = c["terminated"][slots] | c["truncated"][slots]
         goes_on = np.where(first, ended | ~c["valid"][slots], True)
         shown = ~first | c["terminated"][slots] | ~c["valid"][slots] | (c["last"][slots] >= 0)  # the next observation
         linked = goes_on & alive
         c["follow"][slots[linked]] = ids[0][linked]
-        c["before"][self._slots(ids[0][linked])] = before[linked]
+        c["before"][self.slots(ids[0][linked])] = before[linked]
         self._invalidate(before[alive & ~(goes_on & shown)])
 
     def _invalidate(self, ids: Array) -> None:
-        slots = self._slots(ids)
+        slots = self.slots(ids)
         self.num_ready -= int(np.count_nonzero(self.columns["ready"][slots]))
         self.columns["valid"][slots] = self.columns["ready"][slots] = False
         if self.tree is not None and len(slots):
@@ -206,7 +207,7 @@ class Replay:
         if tail is not None:
             alive = tail[tail[:, -1] >= self.oldest]
             ids = np.concatenate([alive, ids]) if ids.size else alive
-        slots = self._slots(ids)
+        slots = self.slots(ids)
         terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
         shown = terminated | (follow >= 0) | (c["last"][slots] >= 0)
         stops = terminated | c["truncated"][slots]
@@ -223,7 +224,8 @@ class Replay:
             self.tree.set(fresh, np.full(len(fresh), self.max_priority**self.spec.priority_exponent))
         self.tails[worker] = ids[-n:].copy()
 
-    def _slots(self, ids: Array) -> Array:
+    def slots(self, ids: Array) -> Array:
+        """Where rows `ids` lie."""
         return ids % self.spec.capacity
 
     # -- drawing -------------------------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ class Replay:
     def _uniform(self, num: int) -> Array:
         ready, oldest = self.columns["ready"], self.oldest
         ids = self.rng.integers(oldest, self.count, num)
-        while (refused := ~ready[self._slots(ids)]).any():
+        while (refused := ~ready[self.slots(ids)]).any():
             ids[refused] = self.rng.integers(oldest, self.count, np.count_nonzero(refused))
         return ids
 
@@ -257,12 +259,12 @@ class Replay:
         """Fold up to n_step rows from each of the rows `ids` [n]: reward sum_k gamma^k r_k, discount
         gamma^(k+1) * (1 - terminated) on the observation after the last of them."""
         c, s = self.columns, self.spec
-        here = slots = self._slots(ids)
+        here = slots = self.slots(ids)
         reward, discount = self._reward(slots), np.full(len(ids), s.gamma, np.float32)
         terminated = c["terminated"][slots]
         going = ~(terminated | c["truncated"][slots])
         for _ in range(s.n_step - 1):
-            after = self._slots(c["follow"][here])
+            after = self.slots(c["follow"][here])
             going = going & c["valid"][after]
             if not going.any():
                 break
@@ -274,7 +276,7 @@ class Replay:
             going = going & ~(ended | c["truncated"][here])
         discount *= ~terminated
         last, follow = c["last"][here], c["follow"][here]
-        after = self._slots(np.where(last >= 0, last, follow))
+        after = self.slots(np.where(last >= 0, last, follow))
         return Transition(
             self._stacks(slots),
             self._tree(_ACTION, slots),
@@ -301,7 +303,7 @@ class Replay:
         for _ in range(self.spec.frame_stack - 1):
             before, here = c["before"][frames[0]], frames[0]
             begins = c["first"][here] | (before < self.oldest)
-            frames.insert(0, np.where(begins, here, self._slots(before)))
+            frames.insert(0, np.where(begins, here, self.slots(before)))
         stacked = np.stack(frames, 1)
         named = {name[len(_OBS) :]: column for name, column in c.items() if name.startswith(_OBS)}
         return nest({path: column[slots if path == MASK else stacked] for path, column in named.items()})
@@ -320,8 +322,8 @@ class Replay:
         ids = np.empty((rows + 1, num), np.int64)
         ids[0] = starts
         for t in range(rows):
-            ids[t + 1] = self.columns["follow"][self._slots(ids[t])]
-        slots, c = self._slots(ids), self.columns
+            ids[t + 1] = self.columns["follow"][self.slots(ids[t])]
+        slots, c = self.slots(ids), self.columns
         return Sequences(
             obs=self._tree(_OBS, slots),
             first=c["first"][slots],
@@ -341,7 +343,7 @@ class Replay:
             ids = self.rng.integers(self.oldest, self.count, 2 * num)
             at = ids
             for _ in range(rows):
-                at = np.where(at >= 0, self.columns["follow"][self._slots(np.maximum(at, 0))], _NONE)
+                at = np.where(at >= 0, self.columns["follow"][self.slots(np.maximum(at, 0))], NONE)
             found = np.concatenate([found, ids[at >= 0]])
             if len(found) >= num:
                 return found[:num]
@@ -351,12 +353,12 @@ class Replay:
         """New priorities [n] > 0 of rows [n]; rows that were overwritten since are skipped and counted."""
         if self.tree is None:
             return
-        here = (ids >= self.oldest) & self.columns["ready"][self._slots(ids)]
+        here = (ids >= self.oldest) & self.columns["ready"][self.slots(ids)]
         self.num_skipped += int(np.count_nonzero(~here))
         ids, priorities = ids[here], priorities[here]
         if len(ids):
             self.max_priority = max(self.max_priority, float(priorities.max()))
-            self.tree.set(self._slots(ids), priorities.astype(np.float64) ** self.spec.priority_exponent)
+            self.tree.set(self.slots(ids), priorities.astype(np.float64) ** self.spec.priority_exponent)
 
     def set_priorities_of(self, sample: Sample, priorities: Array) -> None:
         """New priorities of the rows of a sample that this buffer handed out."""
@@ -390,25 +392,6 @@ class Replay:
         self.begin(0, 0)
         return 0
 
-    def ready(self) -> int:
-        """Rows that can be drawn."""
-        return self.num_ready
-
-    def close(self) -> None:
-        pass
-
-    # -- saved and loaded by replay_store ------------------------------------------------------------------------------
-
-    def rows(self, ids: Array) -> dict[str, Array]:
-        """All columns of rows `ids`."""
-        slots = self._slots(ids)
-        return {name: column[slots] for name, column in self.columns.items()}
-
-    def extend(self, num: int) -> None:
-        """Count `num` ids more, the newest of which `put` and `resume` will fill."""
-        self._evict(min(num, self.spec.capacity))
-        self.count += num
-
     def begin(self, oldest: int, count: int) -> None:
         """Forget everything; from now on the ids from `oldest` to `count` are here, or the newest of them."""
         assert oldest <= count
@@ -417,70 +400,9 @@ class Replay:
         if self.tree is not None:
             self.tree = SumTree(self.spec.capacity)
 
-    def put(self, ids: Array, rows: dict[str, Array]) -> None:
-        """Write columns of rows `ids`."""
-        slots = self._slots(ids)
-        for name, values in rows.items():
-            if name not in self.columns:
-                empty = _NONE if name in _LINKS else 0
-                self.columns[name] = np.full((self.spec.capacity, *values.shape[1:]), empty, values.dtype)
-            self.columns[name][slots] = values
+    def ready(self) -> int:
+        """Rows that can be drawn."""
+        return self.num_ready
 
-    def _longer(self, tail: Array) -> Array:
-        """A worker's newest rows [n_step, B], from as many as another n_step has kept; fewer where its streams begin."""
-        lines = list(tail[tail[:, -1] >= self.oldest])
-        while len(lines) < self.spec.n_step:
-            before = self.columns["before"][self._slots(lines[0])]
-            if (before < self.oldest).any() or (lines[0] < self.oldest).any():
-                break
-            lines.insert(0, before)
-        return np.stack(lines)
-
-    def resume(self, ids: Array, changing: dict[str, Array], tails: dict[int, Array]) -> None:
-        """Take over links, flags and priorities of the newest rows `ids`; windows are judged by this buffer's n_step."""
-        priority = changing.pop("priority", None)
-        if not len(ids):
-            return
-        self.put(ids, changing)
-        slots, c = self._slots(ids), self.columns
-        for worker, tail in tails.items():
-            if tail[-1, -1] >= self.oldest:
-                self.tails[worker] = self._longer(tail)
-        follow = c["follow"][slots]
-        after = self._slots(np.maximum(follow, 0))
-        stops = c["terminated"][slots] | c["truncated"][slots] | (follow < 0) | ~c["valid"][after]
-        shown = c["terminated"][slots] | (follow >= 0) | (c["last"][slots] >= 0)
-        complete = np.zeros(self.spec.capacity, bool)
-        complete[slots] = shown
-        for _ in range(self.spec.n_step - 1):
-            complete[slots] = shown & (stops | complete[after])
-        ready = complete[slots] & c["valid"][slots]
-        c["ready"][slots] = ready
-        self.num_ready += int(np.count_nonzero(ready))
-        if self.tree is not None:
-            if priority is None:
-                priority = np.full(len(ids), self.max_priority**self.spec.priority_exponent)
-            self.tree.set(slots, np.where(ready, priority, 0.0))
-
-
-def importance(probability: Array, num_rows: int, beta: float, collective: Collective | None = None) -> Array:
-    """Weights (N * P)^-beta / max, float32 (Schaul et al. 2016, section 3.4). With a collective the largest is that of
-    all learners' rows."""
-    if not beta:
-        return np.ones(len(probability), np.float32)
-    weight = (num_rows * probability) ** -beta
-    largest = weight.max()
-    if collective is not None:
-        largest = max(collective.gather(float(largest)))
-    return (weight / largest).astype(np.float32)
-
-
-def _lost_observations(t: Trajectory) -> tuple[Array, Array, Tree]:
-    """(t [K], b [K], obs [K, *]) of true last observations that a transition needs: a terminated one bootstraps nothing."""
-    none = np.empty(0, np.int64)
-    if t.final is None:
-        return none, none, {}
-    needed = t.truncated[t.final.t, t.final.b] & ~t.terminated[t.final.t, t.final.b]
-    if not needed.any():
-        return none, none, {}
-    return t.final.t[needed], t.final.b[needed], tree_map(lambda x: x[needed], t.final.obs)
+    def close(self) -> None:
+        pass

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from raypid.ops.normalizer import Moments
+from raypid.ops.sum_tree import importance
 from raypid.roles.learner import Learner
-from raypid.roles.replay import Replay, ReplaySpec, importance
+from raypid.roles.replay import Replay, ReplaySpec
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from raypid.checkpoint import sha256_of
 from raypid.errors import UserError
-from raypid.roles.replay import Replay
+from raypid.roles.replay import LINKS, NONE, Replay
 from raypid.types import Array
 
-_CHANGING = ("valid", "ready", "follow", "last", "before")
+_CHANGING = ("valid", "ready", *LINKS)
 
 
 class ReplayDamaged(UserError):
@@ -37,11 +37,11 @@ def save_replay(replay: Replay, folder: Path, previous: Path | None = None) -> N
     start = max(segments[-1]["stop"] if segments else 0, replay.oldest)
     if start < replay.count:
         name = f"segment_{start:012d}_{replay.count:012d}.safetensors"
-        rows = replay.rows(np.arange(start, replay.count))
+        rows = _rows(replay, np.arange(start, replay.count))
         save_file({k: np.ascontiguousarray(v) for k, v in rows.items() if k not in _CHANGING}, folder / name)
         segments.append({"file": name, "start": start, "stop": replay.count, "sha256": sha256_of(folder / name)})
     alive = np.arange(replay.oldest, replay.count)
-    changing = {k: np.ascontiguousarray(v) for k, v in replay.rows(alive).items() if k in _CHANGING}
+    changing = {k: np.ascontiguousarray(v) for k, v in _rows(replay, alive).items() if k in _CHANGING}
     if replay.tree is not None:
         changing["priority"] = replay.tree.get(alive % replay.spec.capacity)
     save_file(changing, folder / "links.safetensors")
@@ -95,14 +95,15 @@ def load_replay(replay: Replay, folder: Path, *, after: bool = False) -> None:
         oldest, count, shift = index["oldest"], index["count"], 0
         if after:
             shift = replay.count - oldest
-            replay.extend(count - oldest)
+            replay.evict(min(count - oldest, replay.spec.capacity))
+            replay.count += count - oldest
         else:
             replay.begin(oldest, count)
         oldest = max(oldest, replay.oldest - shift)
         for segment in index["segments"]:
             ids = np.arange(max(segment["start"], min(oldest, segment["stop"])), segment["stop"])
             rows = load_file(folder / segment["file"])
-            replay.put(ids + shift, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
+            _put(replay, ids + shift, {k: v[len(v) - len(ids) :] for k, v in rows.items()})
         ids = np.arange(oldest, count)
         kept: dict[str, Array] = {k: v[len(v) - len(ids) :] for k, v in changing.items()}
         tails = {int(w): np.array(tail, np.int64) for w, tail in index["tails"].items()}
@@ -110,13 +111,67 @@ def load_replay(replay: Replay, folder: Path, *, after: bool = False) -> None:
             replay.num_skipped, replay.max_priority = index["num_skipped"], index["max_priority"]
             replay.rng.bit_generator.state = index["rng"]
         else:
-            for name in ("follow", "last", "before"):
+            for name in LINKS:
                 kept[name] = np.where(kept[name] >= oldest, kept[name] + shift, -1)
             tails = {w: tail[(tail >= oldest).all(1)] + shift for w, tail in tails.items() if tail.size}
             replay.num_skipped += index["num_skipped"]
             replay.max_priority = max(replay.max_priority, index["max_priority"])
-        replay.resume(ids + shift, kept, {w: tail for w, tail in tails.items() if len(tail)})
+        _resume(replay, ids + shift, kept, {w: tail for w, tail in tails.items() if len(tail)})
     except ReplayDamaged:
         raise
     except (OSError, ValueError, KeyError) as error:
         raise ReplayDamaged(f"The replay buffer in {folder} cannot be read: {error}") from error
+
+
+def _rows(replay: Replay, ids: Array) -> dict[str, Array]:
+    """All columns of rows `ids`."""
+    slots = replay.slots(ids)
+    return {name: column[slots] for name, column in replay.columns.items()}
+
+
+def _put(replay: Replay, ids: Array, rows: dict[str, Array]) -> None:
+    """Write columns of rows `ids`."""
+    slots = replay.slots(ids)
+    for name, values in rows.items():
+        if name not in replay.columns:
+            empty = NONE if name in LINKS else 0
+            replay.columns[name] = np.full((replay.spec.capacity, *values.shape[1:]), empty, values.dtype)
+        replay.columns[name][slots] = values
+
+
+def _longer(replay: Replay, tail: Array) -> Array:
+    """A worker's newest rows [n_step, B], from as many as another n_step has kept; fewer where its streams begin."""
+    lines = list(tail[tail[:, -1] >= replay.oldest])
+    while len(lines) < replay.spec.n_step:
+        before = replay.columns["before"][replay.slots(lines[0])]
+        if (before < replay.oldest).any() or (lines[0] < replay.oldest).any():
+            break
+        lines.insert(0, before)
+    return np.stack(lines)
+
+
+def _resume(replay: Replay, ids: Array, changing: dict[str, Array], tails: dict[int, Array]) -> None:
+    """Take over links, flags and priorities of the newest rows `ids`; windows are judged by this buffer's n_step."""
+    priority = changing.pop("priority", None)
+    if not len(ids):
+        return
+    _put(replay, ids, changing)
+    slots, c = replay.slots(ids), replay.columns
+    for worker, tail in tails.items():
+        if tail[-1, -1] >= replay.oldest:
+            replay.tails[worker] = _longer(replay, tail)
+    follow = c["follow"][slots]
+    after = replay.slots(np.maximum(follow, 0))
+    stops = c["terminated"][slots] | c["truncated"][slots] | (follow < 0) | ~c["valid"][after]
+    shown = c["terminated"][slots] | (follow >= 0) | (c["last"][slots] >= 0)
+    complete = np.zeros(replay.spec.capacity, bool)
+    complete[slots] = shown
+    for _ in range(replay.spec.n_step - 1):
+        complete[slots] = shown & (stops | complete[after])
+    ready = complete[slots] & c["valid"][slots]
+    c["ready"][slots] = ready
+    replay.num_ready += int(np.count_nonzero(ready))
+    if replay.tree is not None:
+        if priority is None:
+            priority = np.full(len(ids), replay.max_priority**replay.spec.priority_exponent)
+        replay.tree.set(slots, np.where(ready, priority, 0.0))

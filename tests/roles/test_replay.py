@@ -12,7 +12,8 @@ from gymnasium import spaces
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.pipeline import Pipeline
-from raypid.roles.replay import Replay, ReplaySpec, importance
+from raypid.ops.sum_tree import importance
+from raypid.roles.replay import Replay, ReplaySpec
 from raypid.types import Final, Trajectory, tree_map
 
 F = np.float32
@@ -250,7 +251,7 @@ def test_ids_only_grow_and_a_row_is_where_its_id_says() -> None:
         assert start > before
         before = start
         ids = start + np.arange(fragment.reward.size)
-        np.testing.assert_array_equal(world.replay.rows(ids)["reward"], fragment.reward.ravel())
+        np.testing.assert_array_equal(world.replay.columns["reward"][world.replay.slots(ids)], fragment.reward.ravel())
         sample_ids = [i for i in world.naive.drawable() if i >= start]
         if sample_ids:
             t = world.replay.transitions(np.array(sample_ids))

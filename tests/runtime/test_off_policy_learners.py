@@ -18,10 +18,11 @@ from raypid.agent import Agent
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import moments_of
+from raypid.ops.sum_tree import importance
 from raypid.registry import ALGORITHMS
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import SharedParameters
-from raypid.roles.replay import ReplaySpec, importance
+from raypid.roles.replay import ReplaySpec
 from raypid.roles.replay_learner import interleave
 from raypid.runtime.learners import LearnersFailed
 from raypid.types import Trajectory, Weights
