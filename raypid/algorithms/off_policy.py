@@ -257,11 +257,10 @@ class OffPolicy(Algorithm):
         """A sample on the learner's device; from pinned memory, where that is a GPU."""
         import torch
 
-        from raypid.nn.networks import TorchInputs
+        from raypid.nn.networks import TorchInputs, on_device
 
         def move(x: Array) -> Any:
-            tensor = torch.from_numpy(np.ascontiguousarray(x))
-            return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+            return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
 
         if self.moments is not None:
             self.pipeline.load(self.moments.moments)

@@ -54,9 +54,13 @@ class Critics(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(k, 1, columns)))
         self.collective: Collective | None = None
         """The other learners of the run, where there are several: they hold the rows of a batch together."""
-        self.statistics = [torch.zeros(2, k, 1, size) for size in spec.hidden] if norm == "batch" else []
-        for both in self.statistics:
-            both[1] = 1.0
+        for i, size in enumerate(spec.hidden if norm == "batch" else ()):
+            self.register_buffer(f"statistics_{i}", torch.stack([torch.zeros(k, 1, size), torch.ones(k, 1, size)]))
+
+    @property
+    def statistics(self) -> list[Tensor]:
+        """Running mean and variance [2, K, 1, H] of each normalised layer."""
+        return list(self.buffers())
 
     def forward(self, inputs: TorchInputs, action: Tensor | None = None, *, train: bool = False) -> Tensor:
         """Q [K, N] of actions [N, A], or [K, N, A] for each discrete action. `train` normalises by the batch itself."""
@@ -81,10 +85,11 @@ class Critics(nn.Module):
             return functional.layer_norm(h, h.shape[-1:])
         if self.norm == "none":
             return h
-        mean, variance = self.statistics[i]
+        running: Tensor = getattr(self, f"statistics_{i}")
+        mean, variance = running
         if train:
             now = torch.stack(self._moments(h))
-            self.statistics[i].lerp_(now.detach(), _MOMENTUM)
+            running.lerp_(now.detach(), _MOMENTUM)
             mean, variance = now
         return (h - mean) * torch.rsqrt(variance + 1e-5)
 

@@ -23,13 +23,18 @@ _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.si
 ImageShape = tuple[int, int, int]
 
 
+def on_device(x: Tensor, device: torch.device) -> Tensor:
+    """`x` there; on its way to a GPU it passes through pinned memory, so that nobody waits for the copy."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+
+
 class TorchInputs:
     """Inputs as tensors on one device: vector [N, D] float32, images {path: [N, C, H, W]} as stored, mask [N, A] or None."""
 
     def __init__(self, inputs: Inputs, device: torch.device) -> None:
         def move(x: Array) -> Tensor:
             x = x if x.flags.writeable and x.flags.c_contiguous else x.copy()
-            return torch.from_numpy(x).to(device, non_blocking=True)
+            return on_device(torch.from_numpy(x), device)
 
         self.vector = move(inputs.vector)
         self.images = {k: move(v) for k, v in inputs.images.items()}
