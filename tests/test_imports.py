@@ -48,7 +48,7 @@ ALLOWED = {
     "__init__": {"agent", "callbacks", "envs", "nn", "registry"},
 }
 RAY_MODULES = {"runtime/ray.py", "tune.py", "serve.py"}
-TORCH_MODULES = {"nn/networks.py", "nn/critics.py"}
+TORCH_MODULES = {"nn/networks.py", "nn/critics.py", "nn/flat_adam.py"}
 
 
 def modules() -> list[Path]:
@@ -115,7 +115,10 @@ def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
             assert name_of(path) in RAY_MODULES, f"line {node.lineno} imports ray"
         if root == "torch" and node in at_once:
             assert name_of(path) in TORCH_MODULES, f"line {node.lineno} imports torch when the module is imported"
-        if name.startswith(("raypid.nn.networks", "raypid.nn.critics")) and name_of(path) not in TORCH_MODULES:
+        if (
+            name.startswith(("raypid.nn.networks", "raypid.nn.critics", "raypid.nn.flat_adam"))
+            and name_of(path) not in TORCH_MODULES
+        ):
             assert node not in at_once, f"line {node.lineno} imports torch by way of {name}"
 
 

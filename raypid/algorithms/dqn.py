@@ -95,8 +95,8 @@ class DQN(OffPolicy):
     def build(self, seed: int) -> None:
         import torch
 
-        from raypid.nn.critics import FlatAdam
         from raypid.nn.distributions import ActionDistribution
+        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import TorchNetwork
 
         c = self.config

@@ -64,8 +64,9 @@ class SAC(OffPolicy):
     def build(self, seed: int) -> None:
         import torch
 
-        from raypid.nn.critics import Critics, FlatAdam, Temperature
+        from raypid.nn.critics import Critics, Temperature
         from raypid.nn.distributions import ActionDistribution
+        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import FlatParameters, TorchNetwork
 
         c, spec = self.config, self.spec

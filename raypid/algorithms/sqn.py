@@ -47,7 +47,8 @@ class SQN(DQN):
 
     def build(self, seed: int) -> None:
         DQN.build(self, seed)
-        from raypid.nn.critics import FlatAdam, Temperature
+        from raypid.nn.critics import Temperature
+        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import FlatParameters
 
         c = self.config

@@ -135,27 +135,24 @@ class TorchSteps:
     """Gradient steps with autograd and fused Adam on one flat parameter."""
 
     def __init__(self, algorithm: ActorCritic, seed: int) -> None:
-        import torch
-
+        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import TorchNetwork
 
         self.algorithm, self.config = algorithm, algorithm.config
         self.network = TorchNetwork(algorithm.spec, seed, device_for(self.config))
         self.table = self.network.table
         self.distribution = ActionDistribution(algorithm.spec.actions)
-        self.flat = torch.nn.Parameter(self.network.flat)
-        self.flat.grad = self.network.gradient
-        self.optimizer = torch.optim.Adam([self.flat], lr=self.config.lr, eps=self.config.adam_eps, fused=True)
+        self.optimizer = FlatAdam(self.network, self.config.lr, self.config.adam_eps, self.config.max_grad_norm)
 
     def to_device(self, batch: Batch) -> Batch:
         """The batch as tensors, moved once for all epochs."""
         import torch
 
         from raypid.algorithms.actor_critic import Batch
-        from raypid.nn.networks import TorchInputs
+        from raypid.nn.networks import TorchInputs, on_device
 
         def move(x: Array) -> Any:
-            return torch.from_numpy(np.ascontiguousarray(x)).to(self.network.device, non_blocking=True)
+            return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.network.device)
 
         names = ("log_prob", "value", "advantage", "target")
         inputs: Inputs = batch.inputs
@@ -166,8 +163,6 @@ class TorchSteps:
 
     def step(self, batch: Batch, lr: float) -> dict[str, Any]:
         """One step on a minibatch; returns metrics, as tensors that nobody has waited for."""
-        import torch
-
         if self.config.normalize_advantages:
             batch.advantage = _normalized(batch)
         self.network.gradient.zero_()
@@ -177,12 +172,8 @@ class TorchSteps:
             assert self.algorithm.collective is not None
             metrics = _summed(batch, metrics, self.network.gradient, self.algorithm.collective)
             fraction = batch.share.fraction
-        with torch.no_grad():
-            norm = torch.linalg.vector_norm(self.network.gradient)
-            if self.config.max_grad_norm is not None:
-                self.network.gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.optimizer.param_groups[0]["lr"] = lr
-        self.optimizer.step()
+        norm = self.optimizer.clip()
+        self.optimizer.step(lr)
         return {**metrics, "grad_norm": norm * fraction} if metrics else {}
 
     def _backward(self, batch: Batch) -> dict[str, Any]:
@@ -202,25 +193,10 @@ class TorchSteps:
         self.network.load(flat)
 
     def state_dict(self) -> dict[str, Any]:
-        state = self.optimizer.state.get(self.flat)
-        if not state:
-            return {"m": np.zeros_like(self.numpy()), "v": np.zeros_like(self.numpy()), "steps": 0}
-        m, v = (state[k].detach().cpu().numpy().copy() for k in ("exp_avg", "exp_avg_sq"))
-        return {"m": m, "v": v, "steps": int(state["step"].item())}
+        return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same state as the NumPy kernel's, so that a checkpoint continues on either."""
-        import torch
-
-        def tensor(x: Any) -> Any:
-            return torch.tensor(np.array(x), device=self.network.device)
-
-        step = torch.tensor(float(state["steps"]), device=self.network.device)
-        self.optimizer.state[self.flat] = {
-            "step": step,
-            "exp_avg": tensor(state["m"]),
-            "exp_avg_sq": tensor(state["v"]),
-        }
+        self.optimizer.load_state_dict(state)
 
 
 def device_for(config: Any) -> str:

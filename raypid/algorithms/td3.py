@@ -57,7 +57,8 @@ class TD3(OffPolicy):
     def build(self, seed: int) -> None:
         import torch
 
-        from raypid.nn.critics import Critics, FlatAdam
+        from raypid.nn.critics import Critics
+        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import FlatParameters, TorchNetwork
 
         c, spec = self.config, self.spec
