@@ -11,6 +11,10 @@ _Q_CARTPOLE: dict[str, Any] = {
     "num_envs_per_worker": 16, "a_l_ratio": 8, "lr": 2e-3, "model": {"hidden": [64, 64]}, "batch_size": 256, "n_step": 5,
     "target_tau": 0.02, "layer_norm": True, "start_steps": 500, "reward_scale": 0.1,
 }  # fmt: skip
+_Q_LANDER: dict[str, Any] = {
+    "num_envs_per_worker": 32, "a_l_ratio": 8, "lr": 1e-3, "batch_size": 256, "n_step": 5, "gamma": 0.995, "target_tau": 0.005,
+    "layer_norm": True, "start_steps": 2_000, "reward_scale": 0.1,
+}  # fmt: skip
 _PENDULUM: dict[str, Any] = {
     "a_l_ratio": 4,
     "lr": 1e-3,
@@ -40,6 +44,15 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("SAC", "LunarLanderContinuous-v3"): {
         "num_envs_per_worker": 32, "a_l_ratio": 12, "lr": 2e-3, "model": {"hidden": [64, 64]}, "n_step": 8, "target_tau": 0.01,
         "start_steps": 2_000, "alpha_init": 0.3, "target_entropy": 0.0,
+    },
+    ("DQN", "LunarLander-v3"): _Q_LANDER | {"epsilon_steps": 30_000, "epsilon_end": 0.01},
+    ("DQN", "ALE/Pong-v5"): {
+        "frame_stack": 4, "a_l_ratio": 4, "batch_size": 32, "lr": 2.5e-4, "double": False, "start_steps": 4_000, "buffer_size": 100_000,
+        "epsilon_steps": 40_000, "epsilon_end": 0.02, "target_tau": 1.0, "target_interval": 1_000, "reward_clip": 1.0,
+        "model": {"channels": [16, 32], "hidden": [256]},
+    },
+    ("SAC", "HalfCheetah-v5"): {
+        "a_l_ratio": 2, "lr": 1e-3, "bf16": True, "start_steps": 5_000, "buffer_size": 1_000_000, "steps_per_iteration": 4_000,
     },
     ("SAC", "Pendulum-v1"): _PENDULUM,
     ("TD3", "Pendulum-v1"): _PENDULUM,
