@@ -51,10 +51,18 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon_steps": 40_000, "epsilon_end": 0.02, "target_tau": 1.0, "target_interval": 1_000, "reward_clip": 1.0,
         "model": {"channels": [16, 32], "hidden": [256]},
     },
+    ("Rainbow", "LunarLander-v3"): _Q_LANDER | {
+        "gamma": 0.99, "batch_size": 128, "target_tau": 0.01, "model": {"hidden": [64, 64]}, "noisy": 0.3, "v_min": -20.0, "v_max": 30.0,
+    },
+    ("ApeX", "LunarLander-v3"): _Q_LANDER | {"num_envs_per_worker": 8},
     ("SAC", "HalfCheetah-v5"): {
         "a_l_ratio": 2, "lr": 1e-3, "bf16": True, "start_steps": 5_000, "buffer_size": 1_000_000, "steps_per_iteration": 4_000,
     },
     ("SAC", "Pendulum-v1"): _PENDULUM,
+    ("TD3", "LunarLanderContinuous-v3"): {
+        "num_envs_per_worker": 32, "a_l_ratio": 12, "lr": 2e-3, "model": {"hidden": [64, 64]}, "n_step": 8, "target_tau": 0.01,
+        "start_steps": 4_000, "exploration_noise": 0.5,
+    },
     ("TD3", "Pendulum-v1"): _PENDULUM,
     ("DDPG", "Pendulum-v1"): _PENDULUM,
 }  # fmt: skip
