@@ -13,7 +13,7 @@ import numpy as np
 
 from raypid import checkpoint, loops
 from raypid.assembly import assemble, entry_name, new_run_folder, resolve_config, tuned_settings
-from raypid.config import ConfigError
+from raypid.config import ConfigError, overlay
 from raypid.nn.policy import save_policy
 from raypid.registry import ALGORITHMS
 from raypid.types import Weights
@@ -56,7 +56,7 @@ class Agent:
         self.run = name
         given = {**(config or {}), **settings}
         if tuned:
-            given = {**tuned_settings(name, given.get("env")), **given}
+            given = overlay(tuned_settings(name, given.get("env")), given)
         checked = resolve_config(name, given)
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
@@ -65,6 +65,8 @@ class Agent:
         self.lengths: deque[int] = deque(maxlen=EPISODE_WINDOW)
         self._crashes = 0
         self._closed = False
+        self.replay_restored = False
+        """Whether the last restore brought a replay buffer back."""
         self._replay_at: Path | None = None
         """The newest saved replay buffer of this run."""
         system = assemble(name, checked)
@@ -277,7 +279,7 @@ class Agent:
         saved, source = folder / checkpoint.REPLAY, self.context.replay.source
         if saved.is_dir():
             source.load(saved)
-            self._replay_at = saved
+            self._replay_at, self.replay_restored = saved, True
             return
         source.clear()
         self._replay_at, self.context.replay.owed = None, 0.0
@@ -296,7 +298,7 @@ class Agent:
         folder = checkpoint.find(Path(path))
         _, manifest = checkpoint.load_checkpoint(folder)
         saved = {**manifest["config"], "init_from": None}  # that was where it began
-        agent = cls(manifest["algorithm"], {**saved, **(config or {}), **settings}, out=out)
+        agent = cls(manifest["algorithm"], overlay(saved, {**(config or {}), **settings}), out=out)
         try:
             agent.restore(folder)
         except BaseException:

@@ -63,6 +63,7 @@ class BestPolicy:
 
     def play(self, agent: Agent, num_episodes: int, *, hurry: Callable[[], bool], tell: Callable[[str], None]) -> None:
         """The final episodes, unless these weights have played as many since they were chosen; what comes out is `final`.
+        The newest weights play the same episodes, and are the best if they do better.
 
         They are fewer, but MIN_FINAL_EPISODES, where as many would take over MAX_FINAL_S. Ends without a result once there is a hurry.
         """
@@ -72,10 +73,20 @@ class BestPolicy:
             return
         if math.inf > num * self._episode_s > MAX_FINAL_S / 10:
             tell(f"Playing {num} episodes with the best policy; Ctrl-C skips them.")
-        played = agent.evaluations.play(self.weights, num, agent.config.seed + _FINAL_SEED, hurry)
-        if played is not None:
-            self.final = _final(played.summary())
-            self.write(agent)
+        seed = agent.config.seed + _FINAL_SEED
+        played = agent.evaluations.play(self.weights, num, seed, hurry)
+        if played is None:
+            return
+        newest = agent.get_weights()
+        if (
+            newest.version != self.weights.version
+        ):  # chosen by few episodes: is it better than the newest on the same ones?
+            rival = agent.evaluations.play(newest, num, seed, hurry)
+            if rival is not None and rival.rewards.mean() > played.rewards.mean():
+                played, self.weights, self.timesteps = rival, newest, agent.context.timesteps
+                self.score = float(rival.rewards.mean())
+        self.final = _final(played.summary())
+        self.write(agent)
 
     def line(self) -> str:
         """One line for the summary of a run."""

@@ -10,38 +10,37 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raypid.settings import (
-    ALIASES as ALIASES,
+    ALIASES,
+    ELSEWHERE,
+    ConfigError,
+    Settings,
+    alias_of,
+    coerce,
+    describe_type,
+    field_docs,
+    load_file,
+    overlay,
+    parse_value,
+    type_hints,
 )
-from raypid.settings import (
-    ELSEWHERE as ELSEWHERE,
-)
-from raypid.settings import (
-    ConfigError as ConfigError,
-)
-from raypid.settings import (
-    Settings as Settings,
-)
-from raypid.settings import (
-    alias_of as alias_of,
-)
-from raypid.settings import (
-    coerce as coerce,
-)
-from raypid.settings import (
-    describe_type as describe_type,
-)
-from raypid.settings import (
-    field_docs as field_docs,
-)
-from raypid.settings import (
-    load_file as load_file,
-)
-from raypid.settings import (
-    parse_value as parse_value,
-)
-from raypid.settings import (
-    type_hints as type_hints,
-)
+
+__all__ = [  # of settings.py, for everybody
+    "Config",
+    "ModelConfig",
+    "divides",
+    "ALIASES",
+    "ELSEWHERE",
+    "ConfigError",
+    "Settings",
+    "alias_of",
+    "coerce",
+    "describe_type",
+    "field_docs",
+    "load_file",
+    "overlay",
+    "parse_value",
+    "type_hints",
+]
 
 
 @dataclass(kw_only=True, slots=True)

@@ -27,6 +27,8 @@ from raypid.registry import did_you_mean
 MIN_EPISODES = 20
 """Training episodes that a stop on episode_reward_* needs."""
 SAVE_SECONDS = 60.0
+FIRST_SAVE_SECONDS = 10.0
+"""After the start: a run that is killed young is worth going on with too."""
 BRIEFLY_S = 2.0
 """How long a run that ends waits for an evaluation that cannot change how it ended."""
 _EVALUATION = "evaluation/episode_reward_mean"
@@ -175,7 +177,7 @@ class Run:
         result: dict[str, Any] = {}
         reason, failed = self._reason(self._so_far()) if resumed else "", True
         progress.start(self._info())
-        for note in agent.notes:
+        for note in (*agent.notes, *([self._resumed_from()] if resumed else ())):
             progress.message(note)
         plan = agent.context.replay
         if plan is not None and agent.context.timesteps < plan.start_steps:
@@ -206,6 +208,11 @@ class Run:
                 progress.stop([("folder", str(self.folder))])
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self.best.final)
+
+    def _resumed_from(self) -> str:
+        agent = self.agent
+        rows = " with its replay buffer" if agent.replay_restored else ""
+        return f"Going on from step {agent.context.timesteps:,} (iteration {agent.iteration}){rows}."
 
     def _write_error(self, error: Exception) -> None:
         """What ended the run goes to its folder, with the worker's own traceback where there is one."""
@@ -274,7 +281,8 @@ class Run:
     def _save_is_due(self) -> bool:
         if self.options.checkpoint_interval:
             return self.agent.iteration % self.options.checkpoint_interval == 0
-        return time.monotonic() - self._saved_at > SAVE_SECONDS
+        wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS
+        return time.monotonic() - self._saved_at > wait_s
 
     def _save(self, result: Mapping[str, Any]) -> Path:
         agent, parent = self.agent, self.folder / "checkpoints"
@@ -323,6 +331,8 @@ class Run:
             lines.append(("training return", "no episode has ended yet"))
         if self.best.score is not None:
             lines.append(("best policy", self.best.line()))
+        elif self.agent.config.evaluation_interval != 0:
+            lines.append(("best policy", "none: the run was too short for an evaluation"))
         seconds, steps = self.agent.time_total_s, self.agent.context.timesteps
         lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
         lines.append(("folder", str(self.folder)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.publish import ByReference
@@ -33,6 +36,9 @@ class Context:
             self.weights = ByReference(self.backend, self.learner)
 
 
+WINDOW = 20
+"""Iterations over which the ratio is reported: what was owed as learning started, and stays on its way, does not count."""
+
 Exploration = Callable[[int, int], Mapping[str, Any]]
 """(timesteps, worker index) -> what the worker explores by."""
 
@@ -55,16 +61,16 @@ class ReplayPlan:
     """Updates that the steps so far call for and that are not done yet."""
     filled: bool = False
     """The buffer holds a batch."""
-    counted_steps: int = 0
-    """Steps since learning started in this process, and the updates that were done for them: the ratio that was held."""
-    counted_updates: int = 0
+    counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """[steps that called for updates, updates done] of the last iterations."""
 
-    def ratio(self) -> dict[str, float]:
-        """samples_per_insert and a_l_ratio as they were, once there is something to tell."""
-        if not self.counted_updates or not self.counted_steps:
-            return {}
-        per_step = self.counted_updates / self.counted_steps
-        return {"samples_per_insert": self.batch_size * per_step, "a_l_ratio": 1 / per_step}
+    def metrics(self, timesteps: int) -> dict[str, float]:
+        """samples_per_insert and a_l_ratio as they were held over the last iterations, and what worker 0 explores by."""
+        explored = {k: float(np.mean(v)) for k, v in self.exploration(timesteps, 0).items() if k != "random"}
+        steps, updates = (sum(column) for column in zip(*self.counted, strict=True))
+        if not steps or not updates:
+            return explored
+        return {"samples_per_insert": self.batch_size * updates / steps, "a_l_ratio": steps / updates, **explored}
 
 
 @dataclass(slots=True)
@@ -100,6 +106,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     weights = published = ctx.learner.submit("weights")
     ctx.weights.start(weights)
     while True:
+        plan.counted.append([0, 0])
         reports: list[Report] = []
         num_updates, waited, learnt = 0, 0.0, 0.0
         until = ctx.timesteps + plan.steps_per_iteration
@@ -117,13 +124,13 @@ def replay(ctx: Context) -> Iterator[Iteration]:
             if plan.owed >= plan.source.chunk:
                 num, weights = plan.source.learn(min(int(plan.owed), plan.updates_per_call), ctx.timesteps)
                 plan.owed -= num
-                plan.counted_updates += num
+                plan.counted[-1][1] += num
                 num_updates += num
             waited, learnt = waited + inserted - before, learnt + clock() - inserted
         metrics: dict[str, float] = ctx.backend.get(ctx.learner.submit("metrics"))
         if weights is not published:  # an evaluation may come now
             ctx.weights.publish(published := weights)
-        update = Update(metrics | plan.ratio() | plan.source.metrics(), num_updates)
+        update = Update(metrics | plan.metrics(ctx.timesteps) | plan.source.metrics(), num_updates)
         yield Iteration(reports, update, {"collect": waited, "learner": learnt})
 
 
@@ -135,4 +142,4 @@ def _insert(ctx: Context, plan: ReplayPlan, worker: int, report: Report, fragmen
         plan.filled = plan.source.holds(plan.batch_size)
     if plan.filled and ctx.timesteps >= plan.start_steps:
         plan.owed += report.num_steps * plan.updates_per_step
-        plan.counted_steps += report.num_steps
+        plan.counted[-1][0] += report.num_steps

@@ -92,6 +92,16 @@ def alias_of(key: str, known: Iterable[str]) -> str:
     return ours if ours in known else key
 
 
+def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings `above` over those `below`: where two set the same thing, what is given above wins in either spelling."""
+    named = {key.replace("-", "_") for key in above}
+    hidden = {other for key, other in _SAME_THING.items() if key in named and other not in named}
+    return {**{k: v for k, v in below.items() if k not in hidden}, **above}
+
+
+_SAME_THING = {"samples_per_insert": "a_l_ratio"}
+"""A setting -> the one that would win over it."""
+
 ELSEWHERE = {
     "learning_rate": "lr", "n_envs": "num_envs_per_worker", "num_envs": "num_envs_per_worker", "discount": "gamma",
     "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",

@@ -60,9 +60,11 @@ class DQNConfig(OffPolicyConfig):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
         if self.num_atoms < 1 or not self.v_min < self.v_max:
-            raise ConfigError("num_atoms must be at least 1, and v_min below v_max.")
-        if self.noisy < 0 or self.huber < 0 or self.epsilon_steps < 0:
-            raise ConfigError("noisy, huber and epsilon_steps must not be below 0.")
+            given = f"{self.num_atoms}, {self.v_min:g} and {self.v_max:g}"
+            raise ConfigError(f"num_atoms must be at least 1, and v_min below v_max, not {given}.")
+        for name in ("noisy", "huber", "epsilon_steps"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be below 0, not {getattr(self, name)!r}.")
 
 
 class DQN(OffPolicy):

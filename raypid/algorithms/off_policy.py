@@ -83,7 +83,7 @@ class OffPolicyConfig(Config):
         for name in ("priority_exponent", "importance_exponent", "target_tau"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
-        for name in ("a_l_ratio", "max_grad_norm", "samples_per_insert"):
+        for name in ("a_l_ratio", "max_grad_norm", "samples_per_insert", "target_tau"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
         if self.normalize_rewards:
@@ -356,10 +356,21 @@ def continuous(config: Any, spec: NetworkSpec, kind: str) -> NetworkSpec:
     """
     if any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions):
         raise ConfigError(
-            "This algorithm takes continuous (Box) actions; for discrete ones there are DQN, SQN, SAC and PPO."
+            f"This algorithm takes continuous (Box) actions, not {_named(spec)}; for discrete ones there are DQN, SQN, SAC and PPO."
+        )
+    if config.model.distribution not in ("auto", kind):
+        raise ConfigError(
+            f"model.distribution is {kind} here; leave it at auto, or take PPO for {config.model.distribution!r}."
         )
     actions = tuple(replace(leaf, kind=kind) for leaf in spec.actions)
     return replace(spec, actions=actions, head="actor")
+
+
+def _named(spec: NetworkSpec) -> str:
+    """The actions as their spaces."""
+    names = {"categorical": "Discrete", "multi_categorical": "MultiDiscrete", "bernoulli": "MultiBinary"}
+    found = [names.get(leaf.kind, "Box") for leaf in spec.actions]
+    return found[0] if len(found) == 1 and not spec.actions[0].path else f"several of them ({', '.join(found)})"
 
 
 def one_discrete(spec: NetworkSpec) -> None:
@@ -367,9 +378,8 @@ def one_discrete(spec: NetworkSpec) -> None:
     ConfigError: anything but one Discrete action.
     """
     if [leaf.kind for leaf in spec.actions] != ["categorical"] or spec.actions[0].path:
-        kinds = ", ".join(leaf.kind for leaf in spec.actions)
         raise ConfigError(
-            f"This algorithm takes one Discrete action, not {kinds}; SAC and TD3 take Box actions, PPO all of them."
+            f"This algorithm takes one Discrete action, not {_named(spec)}; SAC and TD3 take Box actions, PPO all of them."
         )
 
 

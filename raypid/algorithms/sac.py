@@ -29,7 +29,7 @@ class SACConfig(OffPolicyConfig):
     num_critics: int = 2
     """Critics; the smallest value counts."""
     critic_norm: Norm = "layer"
-    """Normalisation in the critics: none, layer, or batch (CrossQ, with target_network false)."""
+    """Normalisation in the critics: none, layer, or (of SAC) batch, which is CrossQ, with target_network false."""
     policy_delay: int = 2
     """Critic updates for each policy update."""
     lr_critic: float | None = None

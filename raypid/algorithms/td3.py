@@ -17,7 +17,7 @@ class TD3Config(OffPolicyConfig):
     num_critics: int = 2
     """Critics; the smallest value counts."""
     critic_norm: Norm = "layer"
-    """Normalisation in the critics: none or layer."""
+    """Normalisation in the critics: none, layer, or (of SAC) batch, which is CrossQ, with target_network false."""
     policy_delay: int = 2
     """Critic updates for each policy update."""
     exploration_noise: float = 0.1

@@ -17,6 +17,7 @@ from raypid.config import (
     Settings,
     field_docs,
     load_file,
+    overlay,
     parse_value,
     type_hints,
 )
@@ -249,7 +250,7 @@ def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[s
     ALGORITHMS.get(name)
     if not given.get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    config = {**tuned_settings(name, given["env"]), **given} if options.tuned else dict(given)
+    config = overlay(tuned_settings(name, given["env"]), given) if options.tuned else dict(given)
     linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
     if linear and not config.get("schedule_steps") and "timesteps_total" in stop:
         config["schedule_steps"] = int(stop["timesteps_total"])

@@ -50,6 +50,10 @@ class Replay:
     """`add` fragments, `sample` transitions. Row ids count up for ever; row `id` lies in slot `id % capacity`."""
 
     def __init__(self, spec: ReplaySpec, shard: int = 0) -> None:
+        if spec.capacity < 1 or spec.n_step < 1 or spec.frame_stack < 1:
+            raise ValueError(
+                f"capacity, n_step and frame_stack must be at least 1, not {spec.capacity}, {spec.n_step}, {spec.frame_stack}."
+            )
         self.spec = spec
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(4, shard)))
         self.count = 0
@@ -227,6 +231,11 @@ class Replay:
     def slots(self, ids: Array) -> Array:
         """Where rows `ids` lie."""
         return ids % self.spec.capacity
+
+    def rows(self, ids: Array) -> dict[str, Array]:
+        """All columns of rows `ids`."""
+        slots = self.slots(ids)
+        return {name: column[slots] for name, column in self.columns.items()}
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 

@@ -37,11 +37,11 @@ def save_replay(replay: Replay, folder: Path, previous: Path | None = None) -> N
     start = max(segments[-1]["stop"] if segments else 0, replay.oldest)
     if start < replay.count:
         name = f"segment_{start:012d}_{replay.count:012d}.safetensors"
-        rows = _rows(replay, np.arange(start, replay.count))
+        rows = replay.rows(np.arange(start, replay.count))
         save_file({k: np.ascontiguousarray(v) for k, v in rows.items() if k not in _CHANGING}, folder / name)
         segments.append({"file": name, "start": start, "stop": replay.count, "sha256": sha256_of(folder / name)})
     alive = np.arange(replay.oldest, replay.count)
-    changing = {k: np.ascontiguousarray(v) for k, v in _rows(replay, alive).items() if k in _CHANGING}
+    changing = {k: np.ascontiguousarray(v) for k, v in replay.rows(alive).items() if k in _CHANGING}
     if replay.tree is not None:
         changing["priority"] = replay.tree.get(alive % replay.spec.capacity)
     save_file(changing, folder / "links.safetensors")
@@ -121,12 +121,6 @@ def load_replay(replay: Replay, folder: Path, *, after: bool = False) -> None:
         raise
     except (OSError, ValueError, KeyError) as error:
         raise ReplayDamaged(f"The replay buffer in {folder} cannot be read: {error}") from error
-
-
-def _rows(replay: Replay, ids: Array) -> dict[str, Array]:
-    """All columns of rows `ids`."""
-    slots = replay.slots(ids)
-    return {name: column[slots] for name, column in replay.columns.items()}
 
 
 def _put(replay: Replay, ids: Array, rows: dict[str, Array]) -> None:

@@ -21,6 +21,7 @@ from raypid.runtime.local import LocalFuture, LocalHandle
 for _name, _value in {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "1",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # what a dead role leaves behind is told once, by the supervisor
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_SCHEDULER_EVENTS": "0",

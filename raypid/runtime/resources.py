@@ -100,7 +100,11 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
         fits = int(left / needs.num_cpus_per_worker + 1e-9) if needs.num_cpus_per_worker else 0
         each = math.floor(100 * left / max(1, needs.num_workers)) / 100
         learners = f" and {_n(needs.learner_cpus)} learners" if needs.learner_cpus > 1 else ""
-        fewer = " beside so many learners" if learners and not fits else ""
+        fewer = (
+            " beside so many learners: --num-learners 1 with --num-cpus-per-worker 0.5, or --num-cpus to share the CPUs"
+            if learners and not fits
+            else ""
+        )
         fraction = f", or --num-cpus-per-worker {each:g} to keep {needs.num_workers} workers" if each > 0 else ""
         short.append((
             f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU{learners} need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
