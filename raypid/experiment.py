@@ -177,7 +177,7 @@ class Run:
         result: dict[str, Any] = {}
         reason, failed = self._reason(self._so_far()) if resumed else "", True
         progress.start(self._info())
-        for note in (*agent.notes, *([self._resumed_from()] if resumed else ())):
+        for note in agent.notes:
             progress.message(note)
         plan = agent.context.replay
         if plan is not None and agent.context.timesteps < plan.start_steps:
@@ -208,11 +208,6 @@ class Run:
                 progress.stop([("folder", str(self.folder))])
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self.best.final)
-
-    def _resumed_from(self) -> str:
-        agent = self.agent
-        rows = " with its replay buffer" if agent.replay_restored else ""
-        return f"Going on from step {agent.context.timesteps:,} (iteration {agent.iteration}){rows}."
 
     def _write_error(self, error: Exception) -> None:
         """What ended the run goes to its folder, with the worker's own traceback where there is one."""

@@ -269,4 +269,7 @@ def _resumed(
         raise ConfigError(f"{out} holds a run of {algorithm}, not of {options.run}.")
     saved = read_params(out).get("stop") or {}
     agent = Agent.from_checkpoint(out, given, out=out)
+    if not options.quiet:
+        rows = " with its replay buffer" if agent.replay_restored else ""
+        agent.notes.append(f"Going on from step {agent.context.timesteps:,} (iteration {agent.iteration}){rows}.")
     return agent, stop or {k: float(v) for k, v in saved.items()}

@@ -115,8 +115,8 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--critic-norm", "group"], ["critic_norm", "'layer'"]),
         ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--buffer-size", "10"], ["buffer_size 10", "start_steps"]),
         (
-            [*REPLAY, "SAC", "--env", "Pendulum-v1", "--num-learners", "2", "--num-workers", "2"],
-            ["num_learners", "SAC"],
+            [*REPLAY, "SAC", "--env", "Pendulum-v1", "--num-learners", "3", "--num-workers", "3", "--batch-size", "64"],
+            ["batch_size 64", "num_learners 3"],
         ),
         ([*REPLAY, "DQN", "--env", "CartPole-v1", "--num-replay-shards", "2"], ["num_replay_shards", "num_workers"]),
         ([*REPLAY, "ApeX", "--env", "CartPole-v1", "--num-workers", "0"], ["num_replay_shards 2", "num_workers is 0"]),
