@@ -45,6 +45,7 @@ ALLOWED = {
     "cli": AGENT | {"agent", "experiment", "deploy", "logger", "plots", "__version__"},
     "tune": AGENT | {"agent", "experiment", "logger"},
     "serve": AGENT | {"deploy"},
+    "__main__": {"cli"},
     "__init__": {"agent", "callbacks", "envs", "nn", "registry"},
 }
 RAY_MODULES = {"runtime/ray.py", "tune.py", "serve.py"}
