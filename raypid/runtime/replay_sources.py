@@ -233,12 +233,13 @@ class ShardedReplay:
         else:
             done, *answer = self.learner.submit("learn", timesteps, self.chunk, *samples[0], num_returns=size)
             answers = [answer]
-        if self.prioritized:
-            for drawn, (_, *priorities) in zip(samples, answers, strict=True):
-                for shard, sample, new in zip(self.shards, drawn, priorities, strict=True):
-                    shard.submit("set_priorities_of", sample, self.backend.put(new))
         try:
-            return self.backend.get(done), answers[0][0]
+            num: int = self.backend.get(done)
+            if self.prioritized:
+                for drawn, (_, *priorities) in zip(samples, answers, strict=True):
+                    for shard, sample, new in zip(self.shards, drawn, priorities, strict=True):
+                        shard.submit("set_priorities_of", sample, self.backend.put(new))
+            return num, answers[0][0]
         except Exception as error:
             for i, shard in enumerate(self.shards):
                 try:
