@@ -20,7 +20,7 @@ from raypid.types import Weights
 
 EPISODE_WINDOW = 100
 """Training episodes behind episode_reward_mean."""
-_LOOPS = {"sync": loops.sync, "replay": loops.replay}
+_LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.replay}
 
 
 class Agent:
@@ -145,6 +145,8 @@ class Agent:
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
+        if self.context.plan is not None:
+            result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
         result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.parameter_server:
             result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}

@@ -17,7 +17,7 @@ from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError, divides
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.evaluation import Evaluations
-from raypid.loops import Context, ReplayPlan
+from raypid.loops import AsynchronousPlan, Context, ReplayPlan
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
@@ -141,9 +141,14 @@ def assemble(run: str, config: Any) -> System:
         workers.call_all(
             "ready"
         )  # an environment that cannot be made shows here, and starting is no part of an iteration
-        plan = _replay_plan(algorithm, config, backend, learner)
-        publisher = _publisher(config, network, backend, learner, workers)
-        context = Context(backend, workers, learner, replay=plan, weights=publisher)
+        context = Context(
+            backend,
+            workers,
+            learner,
+            replay=_replay_plan(algorithm, config, backend, learner),
+            plan=_asynchronous_plan(algorithm, config, backend),
+            weights=_publisher(config, network, backend, learner, workers),
+        )
         evaluations = Evaluations(config, context, spec, parallel=_evaluates_beside(config, backend))
         return System(config, network, backend, context, evaluations, callbacks, notes)
     except BaseException:
@@ -229,6 +234,21 @@ def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPl
         exploration=partial(algorithm.exploration, c),
         source=_replay_source(algorithm, c, backend, learner),
         slack=0.0 if backend.name == "local" else a_round * c.updates_per_step,
+    )
+
+
+def _asynchronous_plan(algorithm: Any, c: Any, backend: Any) -> AsynchronousPlan | None:
+    """How the asynchronous loop runs; None for algorithms with another flow."""
+    if algorithm.flow != "async":
+        return None
+    a_round = max(1, c.num_workers) * c.num_envs_per_worker * c.fragment_length
+    return AsynchronousPlan(
+        update_size=algorithm.update_size(c),
+        min_parts=max(1, c.num_learners),
+        in_flight=1 if backend.name == "local" else c.fragments_in_flight,
+        steps_per_iteration=c.steps_per_iteration or a_round,
+        exploration=partial(algorithm.exploration, c),
+        max_staleness=c.max_staleness,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from raypid.runtime.handle import Backend, Handle
+from raypid.runtime.local import LocalFuture
 from raypid.runtime.publish import ByReference
 from raypid.runtime.replay_sources import ReplaySource
 from raypid.runtime.supervisor import WorkerGroup
@@ -28,6 +29,8 @@ class Context:
     """Valid environment steps so far."""
     replay: ReplayPlan | None = None
     """How a replay loop runs; None for the others."""
+    plan: AsynchronousPlan | None = None
+    """How an asynchronous loop runs; None for the others."""
     weights: Any = None
     """How the newest weights come to workers and evaluator: `ByReference` where nothing else is said."""
 
@@ -71,6 +74,24 @@ class ReplayPlan:
         if not steps or not updates:
             return explored
         return {"samples_per_insert": self.batch_size * updates / steps, "a_l_ratio": steps / updates, **explored}
+
+
+@dataclass(slots=True)
+class AsynchronousPlan:
+    """What an asynchronous loop holds to, and what it has dropped."""
+
+    update_size: int
+    """What one update takes, in the units of `Report.size`."""
+    min_parts: int
+    """Least number of parts (fragments, gradients, ...) of an update: each learner gets one."""
+    in_flight: int
+    """Most calls of a worker that are under way or whose data wait for the learner."""
+    steps_per_iteration: int
+    exploration: Exploration
+    max_staleness: int | None = None
+    """Most updates that the data's weights may lie back; None: any number."""
+    lost: dict[str, int] = field(default_factory=lambda: {"stale": 0})
+    """Parts that were dropped."""
 
 
 @dataclass(slots=True)
@@ -132,6 +153,117 @@ def replay(ctx: Context) -> Iterator[Iteration]:
             ctx.weights.publish(published := weights)
         update = Update(metrics | plan.metrics(ctx.timesteps) | plan.source.metrics(), num_updates)
         yield Iteration(reports, update, {"collect": waited, "learner": learnt})
+
+
+def asynchronous(ctx: Context) -> Iterator[Iteration]:
+    """Take what is ready, drop and count what is too stale, learn, send workers out with the newest weights. None waits for
+    another; one whose data wait for the learner waits too, so what is held stays bounded."""
+    assert ctx.plan is not None
+    plan, clock = ctx.plan, time.perf_counter
+    first = ctx.backend.get(ctx.learner.submit("weights"))
+    ctx.weights.start(ctx.backend.put(first))
+    learning = Learning(ctx, first.version)
+    while True:
+        start, until, reports = clock(), ctx.timesteps + plan.steps_per_iteration, []
+        while ctx.timesteps < until or not learning.done:
+            for i in range(len(ctx.workers)):
+                while learning.has_room_for(i):
+                    order = plan.exploration(ctx.timesteps, i)
+                    ctx.workers.start(i, "collect", ctx.weights, order, num_returns=2)
+            for i, (report, data) in ctx.workers.finished(*learning.patience()):
+                reports.append(report)
+                ctx.timesteps += report.num_steps
+                learning.waiting.append((i, report, data))
+            learning.advance()
+        update, learnt = learning.summary()
+        yield Iteration(reports, update, {"collect": clock() - start - learnt, "learner": learnt})
+
+
+class Learning:
+    """What an asynchronous loop has for its learner: parts that wait, and the update under way."""
+
+    def __init__(self, ctx: Context, version: int) -> None:
+        assert ctx.plan is not None
+        self.ctx, self.plan, self.version = ctx, ctx.plan, version
+        self.waiting: list[tuple[int, Report, Any]] = []
+        """(worker, report, future of the data), in the order of arrival."""
+        self.under_way: list[Any] | None = None
+        """[future of the update, future of its weights] in another process."""
+        self.done: list[Update] = []
+        """Updates of this iteration."""
+        self._staleness: list[int] = []
+        self._seconds = 0.0
+
+    @property
+    def _enough(self) -> bool:
+        size = sum(report.size for _, report, _ in self.waiting)
+        return size >= self.plan.update_size and len(self.waiting) >= self.plan.min_parts
+
+    def has_room_for(self, worker: int) -> bool:
+        """May it be sent out? Its calls and its waiting data are few, or the learner lacks data."""
+        running = self.ctx.workers.running(worker)
+        held = running + sum(i == worker for i, _, _ in self.waiting)
+        return held < self.plan.in_flight or (running < self.plan.in_flight and not self._enough)
+
+    def patience(self) -> tuple[float | None, list[Any]]:
+        """(seconds to wait for workers, what else ends the waiting)."""
+        if self.under_way is not None:
+            return None, self._pending()
+        return (0.0 if self._enough else None), []
+
+    def _pending(self) -> list[Any]:
+        """What the update under way still waits for."""
+        assert self.under_way is not None
+        update, wait = self.under_way[0], self.ctx.backend.wait
+        parts = update.parts if isinstance(update, LocalFuture) else [update]
+        return [part for part in parts if not wait([part], num=1, timeout=0)[0]]
+
+    def advance(self) -> None:
+        """Take what the learner has done; give it what waits."""
+        if self.under_way is not None and not self._pending():
+            self._finish()
+        if self.under_way is None and self._enough:
+            self._drop_stale()
+            if self._enough:
+                self._begin()
+
+    def _drop_stale(self) -> None:
+        if (oldest := self.plan.max_staleness) is None:
+            return
+        fresh = [part for part in self.waiting if self.version - part[1].version <= oldest]
+        self.plan.lost["stale"] += len(self.waiting) - len(fresh)
+        self.waiting = fresh
+
+    def _begin(self) -> None:
+        """Learn from what has waited longest, as much as one update takes."""
+        size = num = 0
+        while size < self.plan.update_size or num < self.plan.min_parts:
+            size, num = size + self.waiting[num][1].size, num + 1
+        parts, self.waiting = self.waiting[:num], self.waiting[num:]
+        self._staleness += [self.version - report.version for _, report, _ in parts]
+        before = time.perf_counter()
+        data = (future for _, _, future in parts)
+        self.under_way = self.ctx.learner.submit("update", self.ctx.timesteps, *data, num_returns=2)
+        if not self._pending():
+            self._finish()
+        self._seconds += time.perf_counter() - before
+
+    def _finish(self) -> None:
+        assert self.under_way is not None
+        update, weights = self.under_way
+        self.under_way = None
+        self.done.append(self.ctx.backend.get(update))
+        self.version += 1
+        self.ctx.weights.publish(weights)
+
+    def summary(self) -> tuple[Update, float]:
+        """The updates of this iteration as one, with means of their metrics; and the driver's seconds in them."""
+        names = self.done[-1].metrics
+        metrics = {n: float(np.mean([u.metrics[n] for u in self.done if n in u.metrics])) for n in names}
+        metrics["staleness"] = float(np.mean(self._staleness))
+        update, seconds = Update(metrics, sum(u.num_updates for u in self.done)), self._seconds
+        self.done, self._staleness, self._seconds = [], [], 0.0
+        return update, seconds
 
 
 def _insert(ctx: Context, plan: ReplayPlan, worker: int, report: Report, fragment: Any) -> None:

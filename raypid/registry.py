@@ -92,6 +92,8 @@ NETWORKS = Registry("network", {
 ALGORITHMS = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",
+    "IMPALA": "raypid.algorithms.impala:IMPALA",
+    "APPO": "raypid.algorithms.impala:APPO",
     "DQN": "raypid.algorithms.dqn:DQN",
     "Rainbow": "raypid.algorithms.dqn:Rainbow",
     "ApeX": "raypid.algorithms.dqn:ApeX",

@@ -82,6 +82,8 @@ class Trajectory:
     """What the acting policy said: log_prob [T, B], value [T+1, B], and final_value [K] where there is a `final`."""
     state: Tree | None = None
     """Frame-stack (and recurrent) state at row 0, [B, *]."""
+    stream: Array | None = None
+    """[B] int64: which of all workers' streams these are. Fragments that come in any order are told apart by it."""
     version: int = 0
     """The oldest weights that acted."""
     moments: tuple[Array, Array, Array] | None = None
@@ -136,6 +138,7 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
         final=final,
         behaviour=behaviour,
         state=None if parts[0].state is None else tree_concat([p.state for p in parts]),
+        stream=None if parts[0].stream is None else np.concatenate([p.stream for p in parts]),
         version=min(p.version for p in parts),
     )
 
@@ -235,6 +238,21 @@ class Sequences:
 
 
 @dataclass(slots=True)
+class Gradients:
+    """The gradient of a loss over a worker's own rows, by the weights that it acted with."""
+
+    flat: Array
+    """[P] float32, in the order of the weights."""
+    version: int
+    """Of those weights."""
+    num_steps: int
+    """Rows that it is a mean over."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    moments: tuple[Array, Array, Array] | None = None
+    """(count, mean, M2) of the observations, where they are normalised."""
+
+
+@dataclass(slots=True)
 class Update:
     """What one learner update did."""
 
@@ -253,6 +271,8 @@ class Report:
     num_steps: int
     """Valid environment steps."""
     version: int
+    size: int = 1
+    """What the data count towards one update of an asynchronous loop: fragments, gradients, pairs of perturbations."""
     episode_rewards: list[float] = field(default_factory=list)
     episode_lengths: list[int] = field(default_factory=list)
     episode_metrics: dict[str, list[float]] = field(default_factory=dict)

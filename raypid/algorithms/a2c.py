@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Batch
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from raypid.algorithms.batches import Batch
 from raypid.types import Array, Trajectory, Update
 
 
@@ -29,7 +30,7 @@ class A2CConfig(ActorCriticConfig):
 class A2C(ActorCritic):
     """One pass over each batch: -log pi(a|s) * A + value_coef * (V - target)^2 / 2 - entropy_coef * H."""
 
-    Config = A2CConfig
+    Config: ClassVar[type[ActorCriticConfig]] = A2CConfig
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr = self.lr(timesteps)

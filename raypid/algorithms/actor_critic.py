@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, ObservationMoments, schedule
-from raypid.algorithms.share import Share, share_of
+from raypid.algorithms.batches import Batch, Streams, share_of_streams
+from raypid.algorithms.share import share_of
 from raypid.algorithms.steps import NumpySteps, TorchSteps, kernel_for, mean_metrics
 from raypid.config import Config, ConfigError
 from raypid.nn.pipeline import Pipeline
@@ -33,8 +34,14 @@ class ActorCriticConfig(Config):
     """Weight of the entropy bonus."""
     max_grad_norm: float | None = 0.5
     """Largest L2 norm of a gradient; none does not clip."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """How gradients become steps."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
+    rmsprop_eps: float = 0.01
+    """RMSProp's epsilon, beside the root of the mean square."""
+    rmsprop_decay: float = 0.99
+    """Of RMSProp's mean square."""
     normalize_advantages: bool = True
     """Advantages of each minibatch have mean 0 and deviation 1."""
     lr_schedule: Literal["constant", "linear"] = "constant"
@@ -46,7 +53,7 @@ class ActorCriticConfig(Config):
 
     def validate(self) -> None:
         Config.validate(self)
-        for name in ("gae_lambda", "schedule_end"):
+        for name in ("gae_lambda", "schedule_end", "rmsprop_decay"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
         for name in ("max_grad_norm", "schedule_steps", "value_clip", "target_kl"):
@@ -58,37 +65,10 @@ class ActorCriticConfig(Config):
             raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")
 
 
-@dataclass(slots=True)
-class Batch:
-    """Valid rows of a trajectory, flattened: N rows. Arrays, or tensors once they are on the learner's device."""
-
-    inputs: Any
-    action: Any
-    """[N, *] canonical."""
-    log_prob: Any
-    """[N] of the acting policy."""
-    value: Any
-    """[N] of the acting policy."""
-    advantage: Any
-    """[N]."""
-    target: Any
-    """[N] lambda return: what the value shall be."""
-    share: Share | None = None
-    """Where several learners hold a batch together: which of its rows are these."""
-
-    def __len__(self) -> int:
-        return len(self.log_prob)
-
-    def take(self, rows: Any) -> Batch:
-        action = tree_map(lambda a: a[rows], self.action)
-        columns = (getattr(self, name)[rows] for name in ("log_prob", "value", "advantage", "target"))
-        return Batch(self.inputs.take(rows), action, *columns)
-
-
 class ActorCritic(Algorithm):
     """Policy and value network, Adam, normalisers. Subclasses write `update`, `loss` (torch) and `slopes` (its derivative)."""
 
-    flow = "sync"
+    flow: ClassVar[Literal["sync", "async", "replay"]] = "sync"
     collect = "trajectory"
     several_learners = True
 
@@ -116,63 +96,103 @@ class ActorCritic(Algorithm):
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def prepare(self, trajectory: Trajectory) -> Batch:
-        """Inputs, advantages and targets of the valid rows. Values are the acting policy's."""
-        t, c, behaviour = trajectory, self.config, trajectory.behaviour
-        reward = t.reward if c.reward_scale == 1 else t.reward * np.float32(c.reward_scale)
-        if c.reward_clip is not None:
-            reward = np.clip(reward, -c.reward_clip, c.reward_clip)
-        if self.return_scaler is not None:
-            reward = self.return_scaler.scale(reward, t.first, t.valid, self.collective)
-        value = behaviour["value"]
-        final = (t.final.t, t.final.b, behaviour["final_value"]) if t.final is not None else ()
-        following = next_values(value, *final)
-        advantage = gae(reward, value[:-1], following, t.terminated, t.truncated, t.valid, c.gamma, c.gae_lambda)
+    @property
+    def by_streams(self) -> bool:
+        """Minibatches are whole streams: rows stay as they followed each other."""
+        return bool(self.spec.memory)
+
+    def prepare(self, trajectory: Trajectory) -> Batch | Streams:
+        """Inputs and columns of the valid rows, or of whole streams."""
+        t = trajectory
+        columns = self.columns(t, self._reward(t))
         if self.moments is not None:
             self.pipeline.load(self.moments.moments)
-        inputs, _ = self.pipeline.sequence(tree_map(lambda x: x[:-1], t.obs), t.state, t.first[:-1])
+        carried: Any = t.state
+        frames = carried.get("pipeline") if self.spec.memory else carried
+        obs, first = (t.obs, t.first) if self.by_streams else (tree_map(lambda x: x[:-1], t.obs), t.first[:-1])
+        inputs, _ = self.pipeline.sequence(obs, frames, first)
+        if self.by_streams:
+            state = carried["memory"] if self.spec.memory else None
+            share = None if self.collective is None else share_of_streams(t.valid, self.collective)
+            return Streams(inputs, t.first, t.valid, t.action, columns, state, share)
         rows = np.flatnonzero(t.valid.ravel())
 
         def flat(x: Tree) -> Any:
             return tree_map(lambda a: a.reshape(-1, *a.shape[2:])[rows], x)
 
-        target = advantage + value[:-1]
-        columns = (flat(x) for x in (t.action, behaviour["log_prob"], value[:-1], advantage, target))
-        batch = Batch(inputs.flatten().take(rows), *columns)
+        names = ("log_prob", "value", "advantage", "target")
+        batch = Batch(inputs.flatten().take(rows), flat(t.action), *(flat(columns[n]) for n in names))
         if self.collective is not None:
-            batch.share = share_of(advantage, t.valid, self.collective)
+            batch.share = share_of(columns["advantage"], t.valid, self.collective)
         return batch
 
-    def minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """One epoch: a random permutation of the rows, cut into equal parts of about batch_size; none of no rows.
+    def _reward(self, t: Trajectory) -> Array:
+        """[T, B] as the learner sees it."""
+        c = self.config
+        reward: Array = t.reward if c.reward_scale == 1 else t.reward * np.float32(c.reward_scale)
+        if c.reward_clip is not None:
+            reward = np.clip(reward, -c.reward_clip, c.reward_clip)
+        if self.return_scaler is not None:
+            reward = self.return_scaler.scale(reward, t.first, t.valid, self.collective, t.stream)
+        return reward
 
-        Of several learners each yields the rows that it holds of the same parts, which may be none.
+    def columns(self, t: Trajectory, reward: Array) -> dict[str, Array]:
+        """What is learnt by, [T, B] each: here generalised advantages, from the acting policy's values."""
+        c, behaviour = self.config, t.behaviour
+        value = behaviour["value"]
+        final = (t.final.t, t.final.b, behaviour["final_value"]) if t.final is not None else ()
+        following = next_values(value, *final)
+        advantage = gae(reward, value[:-1], following, t.terminated, t.truncated, t.valid, c.gamma, c.gae_lambda)
+        return {
+            "log_prob": behaviour["log_prob"],
+            "value": value[:-1],
+            "advantage": advantage,
+            "target": advantage + value[:-1],
+        }
+
+    def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
+        """Columns [T, B] of streams with those added that need what the network says now: log_prob [T, B], value [T+1, B]."""
+        return columns
+
+    def minibatches(self, batch: Batch | Streams) -> Iterator[Batch | Streams]:
+        """One epoch: a random permutation of the rows (or streams), cut into equal parts of about batch_size rows; none of no rows.
+
+        Of several learners each yields what it holds of the same parts, which may be nothing.
         """
         share = batch.share
-        num_rows = len(batch) if share is None else share.total
+        num_rows = len(batch) if share is None else int(share.rows.sum())
         if not num_rows:
             return
-        count = max(1, round(num_rows / self.config.batch_size))
-        for part in np.array_split(self.rng.permutation(num_rows), count):
-            if share is None:
-                yield batch.take(part)
+        num_here = batch.num_streams if isinstance(batch, Streams) else len(batch)
+        num_units = num_here if share is None else share.total
+        count = min(num_units, max(1, round(num_rows / self.config.batch_size)))
+        for part in np.array_split(self.rng.permutation(num_units), count):
+            if share is not None:
+                units, of_part = share.take(part)
+                yield replace(batch.take(units), share=of_part)
+            elif count == 1 and isinstance(batch, Streams):
+                yield batch  # all of them: nothing is copied
             else:
-                rows, of_part = share.take(part)
-                yield replace(batch.take(rows), share=of_part)
+                yield batch.take(part)
 
     def mean_metrics(self, metrics: list[dict[str, Any]]) -> dict[str, float]:
         """Means over gradient steps (and learners) of what `learner.step` returned."""
         return mean_metrics(metrics, self.collective)
 
-    def explained_variance(self, batch: Batch) -> float:
+    def explained_variance(self, batch: Batch | Streams) -> float:
         """1 - Var[target - value] / Var[target]: 1 is a perfect value function, 0 one that knows the mean."""
-        target, error = (
-            np.asarray(x.cpu() if hasattr(x, "cpu") else x) for x in (batch.target, batch.target - batch.value)
-        )
+        found: tuple[Any, Any] = (batch.target, batch.value) if isinstance(batch, Batch) else self._learnt(batch)
+        target, value = (np.asarray(x.cpu() if hasattr(x, "cpu") else x) for x in found)
+        error = target - value
         here = moments_of(np.stack([target, error], 1))
         everywhere = [here] if self.collective is None else self.collective.gather(here)
         variance, left = reduce(merge_moments, everywhere)[2]
         return 1.0 - float(left / variance) if variance > 0 else float("nan")
+
+    @staticmethod
+    def _learnt(streams: Streams) -> tuple[Any, Any]:
+        rows = streams.learnt()
+        return streams.columns["target"].ravel()[rows], streams.columns["value"].ravel()[rows]
 
     def lr(self, timesteps: int) -> float:
         c = self.config

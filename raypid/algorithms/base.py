@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from raypid.config import Config
+from raypid.config import Config, ConfigError
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.types import Array, Collective, Update, Weights
+
+
+@dataclass(kw_only=True)
+class AsynchronousConfig:
+    """Settings of the asynchronous loop. A Config inherits from it beside the Config that it extends."""
+
+    max_staleness: int | None = None
+    """Most updates between the weights that acted and the newest; what is older is dropped and counted (lost/stale). none: nothing is."""
+    fragments_in_flight: int = 2
+    """Calls of one worker that are under way or wait for the learner: with 2 it goes on while its last data are learnt from, 1 has newer weights."""
+    steps_per_iteration: int | None = None
+    """Environment steps of one training iteration; none: a call of every worker."""
+
+    def validate(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ConfigError: a value out of range.
+        """
+        if self.fragments_in_flight not in (1, 2):
+            raise ConfigError(f"fragments_in_flight is 1 or 2, not {self.fragments_in_flight}.")
+        for name, low in (("max_staleness", 0), ("steps_per_iteration", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} must be at least {low} (or none), not {value}.")
 
 
 class Algorithm(ABC):
@@ -37,6 +63,16 @@ class Algorithm(ABC):
     def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
         """The network that this algorithm acts with, from the default one for the spaces."""
         return spec
+
+    @classmethod
+    def update_size(cls, config: Any) -> int:
+        """Of an asynchronous algorithm: what one update takes, in the units of `Report.size`."""
+        return 1
+
+    @classmethod
+    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+        """What a worker explores by at this time: numbers that travel with the call."""
+        return {}
 
     def meet(self, collective: Collective) -> None:
         """From here on `update` is made together with other learners."""

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, Batch
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from raypid.algorithms.base import schedule
+from raypid.algorithms.batches import Batch
 from raypid.config import ConfigError
 from raypid.types import Array, Trajectory, Update
 
@@ -40,25 +41,10 @@ class PPOConfig(ActorCriticConfig):
             raise ConfigError(f"num_epochs must be at least 1 and clip above 0, not {self.num_epochs} and {self.clip}.")
 
 
-class PPO(ActorCritic):
+class ClippedSurrogate(ActorCritic):
     """Maximise min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A), with ratio = pi(a|s) / pi_acted(a|s) (equation 7)."""
 
-    Config = PPOConfig
-
-    def update(self, batch: Trajectory, timesteps: int) -> Update:
-        c, lr = self.config, self.lr(timesteps)
-        self.clip = c.clip * schedule(c.clip_schedule, timesteps, c.schedule_steps, c.schedule_end)
-        rows = self.learner.to_device(self.prepare(batch))
-        metrics: list[dict[str, Any]] = []
-        for _ in range(c.num_epochs):
-            epoch = [self.learner.step(minibatch, lr) for minibatch in self.minibatches(rows)]
-            metrics += epoch
-            if c.target_kl is not None and epoch and self.mean_metrics(epoch)["kl"] > c.target_kl:
-                break
-        self.finish(batch)
-        return Update(
-            {**self.mean_metrics(metrics), "lr": lr, "explained_variance": self.explained_variance(rows)}, len(metrics)
-        )
+    clip: float
 
     def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
         import torch
@@ -106,3 +92,24 @@ class PPO(ActorCritic):
             "clip_fraction": float((clipped != ratio).mean()),
         }
         return by_log_prob, -c.entropy_coef / n, by_value * np.float32(c.value_coef / n), metrics
+
+
+class PPO(ClippedSurrogate):
+    """The clipped surrogate, with generalised advantages, several times over each batch."""
+
+    Config = PPOConfig
+
+    def update(self, batch: Trajectory, timesteps: int) -> Update:
+        c, lr = self.config, self.lr(timesteps)
+        self.clip = c.clip * schedule(c.clip_schedule, timesteps, c.schedule_steps, c.schedule_end)
+        rows = self.learner.to_device(self.prepare(batch))
+        metrics: list[dict[str, Any]] = []
+        for _ in range(c.num_epochs):
+            epoch = [self.learner.step(minibatch, lr) for minibatch in self.minibatches(rows)]
+            metrics += epoch
+            if c.target_kl is not None and epoch and self.mean_metrics(epoch)["kl"] > c.target_kl:
+                break
+        self.finish(batch)
+        return Update(
+            {**self.mean_metrics(metrics), "lr": lr, "explained_variance": self.explained_variance(rows)}, len(metrics)
+        )

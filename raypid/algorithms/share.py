@@ -1,4 +1,4 @@
-"""A batch that several learners hold together: which of its rows are here."""
+"""A batch that several learners hold together: which of its rows, or whole streams, are here."""
 
 from __future__ import annotations
 
@@ -11,26 +11,34 @@ from raypid.types import Array, Collective
 
 @dataclass(slots=True)
 class Share:
-    """The part of a batch (or minibatch) that this learner holds: n rows of the `total` of all learners.
+    """The part of a batch (or minibatch) that this learner holds: n of the units (rows, or streams of rows) of all learners.
 
-    The rows of all learners are numbered as one learner would have them, who was given all fragments in worker order.
+    The units of all learners are numbered as one learner would have them, who was given all fragments in worker order.
     """
 
     number: Array
-    """[n] int64, rising: the numbers of the rows that are here."""
-    total: int
-    advantage: Array
-    """[total] of all learners: what minibatches normalise by."""
+    """[n] int64, rising: the numbers of the units that are here."""
+    rows: Array
+    """[total] rows of each unit of all learners."""
+    advantage: Array | None = None
+    """[total] of all learners, where units are rows: what minibatches normalise by."""
+
+    @property
+    def total(self) -> int:
+        """Units of all learners."""
+        return len(self.rows)
 
     @property
     def fraction(self) -> float:
-        return len(self.number) / self.total
+        """Of the rows of all learners those that are here."""
+        return float(self.rows[self.number].sum() / max(1, self.rows.sum()))
 
     def take(self, numbers: Array) -> tuple[Array, Share]:
-        """Of the rows with these numbers: the places [n] of those that are here, in this order, and the share that they are."""
+        """Of the units with these numbers: the places [n] of those that are here, in this order, and the share that they are."""
         places = np.searchsorted(self.number, numbers)
         there = np.append(self.number, -1)[places] == numbers
-        return places[there], Share(np.flatnonzero(there), len(numbers), self.advantage[numbers])
+        advantage = None if self.advantage is None else self.advantage[numbers]
+        return places[there], Share(np.flatnonzero(there), self.rows[numbers], advantage)
 
 
 def share_of(advantage: Array, valid: Array, collective: Collective) -> Share:
@@ -44,4 +52,5 @@ def share_of(advantage: Array, valid: Array, collective: Collective) -> Share:
     number = np.cumsum(all_valid).reshape(all_valid.shape) - 1
     start = sum(v.shape[1] for v, _ in everywhere[: collective.rank])
     here = number[:, start : start + valid.shape[1]][valid]
-    return Share(here, int(all_valid.sum()), np.concatenate([a for _, a in everywhere], 1)[all_valid])
+    advantages = np.concatenate([a for _, a in everywhere], 1)[all_valid]
+    return Share(here, np.ones(len(advantages), np.int64), advantages)

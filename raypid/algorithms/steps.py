@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raypid.algorithms.batches import Batch, Streams
+from raypid.algorithms.share import Share
 from raypid.config import ConfigError
 from raypid.nn.distributions import ActionDistribution
-from raypid.nn.pipeline import Inputs
 from raypid.nn.small import SmallNetwork, initial_mlp
 from raypid.nn.spec import NetworkSpec
-from raypid.ops.optim import Adam, clip_norm
-from raypid.types import Array, Collective, flat_views, tree_map
+from raypid.ops.optim import Adam, RMSProp, clip_norm
+from raypid.types import Array, Collective, Tree, flat_views, tree_map
 
 if TYPE_CHECKING:
-    from raypid.algorithms.actor_critic import ActorCritic, Batch
+    from raypid.algorithms.actor_critic import ActorCritic
 
 
 def kernel_for(config: Any, spec: NetworkSpec) -> str:
@@ -27,13 +30,15 @@ def kernel_for(config: Any, spec: NetworkSpec) -> str:
     kinds = {leaf.kind for leaf in spec.actions}
     fits = (
         spec.network == "mlp"
+        and not spec.memory
         and len(spec.actions) == 1
         and not spec.actions[0].path
         and kinds <= {"categorical", "gaussian"}
     )
     if config.kernel == "numpy" and not fits:
         raise ConfigError(
-            "kernel numpy serves fully connected networks with one Discrete or Box action; use kernel torch or auto."
+            "kernel numpy serves fully connected networks without memory and with one Discrete or Box action; "
+            "use kernel torch or auto."
         )
     if config.kernel != "auto":
         return str(config.kernel)
@@ -41,82 +46,167 @@ def kernel_for(config: Any, spec: NetworkSpec) -> str:
     return "numpy" if fits and not on_gpu and max(spec.hidden, default=0) <= 128 else "torch"
 
 
-def _normalized(batch: Batch) -> Any:
-    """Advantages with mean 0 and deviation 1 over the minibatch, of which other learners may hold a part.
+def _normalized(advantage: Any, share: Share | None, collective: Collective | None) -> Any:
+    """Advantages [n] with mean 0 and deviation 1 over the minibatch, of which other learners may hold a part.
 
     Not by `std()`, which divides by N in NumPy and by N - 1 in torch.
     """
-    everyone = batch.advantage if batch.share is None else batch.share.advantage
+    if share is not None and share.advantage is None:  # of whole streams each learner knows its own
+        assert collective is not None
+        x = np.asarray(advantage.cpu() if hasattr(advantage, "cpu") else advantage, np.float64)
+        count, total, squares = collective.sum(np.array([len(x), x.sum(), x @ x]))
+        mean = total / count
+        deviation = max(0.0, squares / count - mean * mean) ** 0.5 + 1e-8
+        return advantage if count == 1 else (advantage - float(mean)) / float(deviation)
+    everyone: Any = advantage if share is None else share.advantage
     if len(everyone) == 1:
-        return batch.advantage
+        return advantage
     mean = everyone.mean()
     deviation = ((everyone - mean) ** 2).mean() ** 0.5 + 1e-8
-    if batch.share is not None:  # NumPy's numbers beside tensors
+    if share is not None:  # NumPy's numbers beside tensors
         mean, deviation = float(mean), float(deviation)
-    return (batch.advantage - mean) / deviation
+    return (advantage - mean) / deviation
 
 
-def _summed(batch: Batch, metrics: dict[str, Any], gradient: Any, collective: Collective) -> dict[str, Any]:
-    """Of a minibatch that several learners hold: the whole gradient, in place, and metrics that add up to the whole's.
-
-    The loss is a mean over rows, so each learner's counts by its part of the rows.
-    """
-    assert batch.share is not None
-    gradient *= batch.share.fraction
-    collective.sum(gradient)
-    return {k: v * batch.share.fraction for k, v in metrics.items()}
+def _flat(action: Tree) -> Any:
+    """[T, B, *] to [T * B, *]."""
+    return tree_map(lambda a: a.reshape(-1, *a.shape[2:]), action)
 
 
-class NumpySteps:
+class Steps(ABC):
+    """Gradient steps of an algorithm on one kind of network."""
+
+    network: Any
+    optimizer: Any
+    table: tuple[tuple[str, tuple[int, ...]], ...]
+    gradient: Any
+    """[P], an array or a tensor."""
+
+    def __init__(self, algorithm: ActorCritic) -> None:
+        self.algorithm, self.config = algorithm, algorithm.config
+        self.distribution = ActionDistribution(algorithm.spec.actions)
+
+    def step(self, batch: Batch | Streams, lr: float) -> dict[str, Any]:
+        """One step on a minibatch; returns metrics, of torch as tensors that nobody has waited for."""
+        metrics, fraction = self.differentiate(batch), 1.0
+        if batch.share is not None:
+            assert self.algorithm.collective is not None
+            fraction = batch.share.fraction
+            self.gradient *= fraction  # the loss is a mean over rows, so each learner's counts by its part of them
+            self.algorithm.collective.sum(self.gradient)
+            metrics = {k: v * fraction for k, v in metrics.items()}
+        norm = self.apply(lr)
+        return {**metrics, "grad_norm": norm * fraction} if metrics else {}
+
+    def differentiate(self, batch: Batch | Streams) -> dict[str, Any]:
+        """Put the gradient of the loss over these rows into `gradient`; returns metrics, none where there are no rows."""
+        self.gradient[:] = 0
+        if len(batch):
+            return self.backward(batch)
+        if isinstance(batch, Streams):
+            nothing = np.zeros(0)
+            self.normalize(
+                Batch(None, None, nothing, nothing, nothing, nothing), batch.share
+            )  # the other learners wait for it
+        return {}
+
+    @abstractmethod
+    def backward(self, batch: Batch | Streams) -> dict[str, Any]:
+        """Add the gradient of the loss over these rows to `gradient`; returns metrics."""
+
+    @abstractmethod
+    def apply(self, lr: float) -> Any:
+        """One step of the optimizer by `gradient`, clipped to max_grad_norm; returns the norm that it had."""
+
+    @abstractmethod
+    def to_device(self, batch: Any) -> Any:
+        """The batch where the network is, moved once for all epochs."""
+
+    @abstractmethod
+    def evaluate(self, streams: Streams, parameters: Array) -> tuple[Any, Any]:
+        """log_prob [T, B] of the actions and value [T+1, B] by other parameters [P]; no gradient."""
+
+    @abstractmethod
+    def numpy(self) -> Array:
+        """The parameters [P]."""
+
+    @abstractmethod
+    def load(self, flat: Array) -> None: ...
+
+    def rows_of(self, streams: Streams, log_prob: Any, value: Any) -> tuple[Batch, Any]:
+        """The rows of streams that are learnt from, once the network has said log_prob [T * B] and value [(T+1) * B] of them;
+        and which of the T * B they are."""
+        columns = self.algorithm.estimate(streams.columns, *streams.by_row(log_prob, value))
+        learnt = streams.learnt()
+        names = ("log_prob", "value", "advantage", "target")
+        flat = (columns[name].reshape(-1)[learnt] for name in names)
+        return Batch(None, tree_map(lambda a: a[learnt], _flat(streams.action)), *flat), learnt
+
+    def normalize(self, rows: Batch, share: Share | None) -> None:
+        if self.config.normalize_advantages:
+            rows.advantage = _normalized(rows.advantage, share, self.algorithm.collective)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.optimizer.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+
+
+class NumpySteps(Steps):
     """Gradient steps with the hand-written kernel."""
 
     def __init__(self, algorithm: ActorCritic, seed: int) -> None:
-        spec = algorithm.spec
-        self.algorithm, self.config = algorithm, algorithm.config
+        super().__init__(algorithm)
+        spec, c = algorithm.spec, algorithm.config
         flat = initial_mlp(spec, spec.pipeline.vector_size, np.random.default_rng(seed))
         self.network = SmallNetwork(spec, flat)
         self.table = self.network.table
-        self.distribution = ActionDistribution(spec.actions)
-        self.optimizer = Adam(flat, eps=self.config.adam_eps)
+        self.optimizer = numpy_optimizer(c, flat)
         self.gradient = np.zeros_like(flat)
         self.gradients = flat_views(self.gradient, self.table)
 
-    def to_device(self, batch: Batch) -> Batch:
+    def to_device(self, batch: Any) -> Any:
         return batch
 
-    def step(self, batch: Batch, lr: float) -> dict[str, Any]:
-        """One step on a minibatch; returns metrics."""
-        if self.config.normalize_advantages:
-            batch.advantage = _normalized(batch)
-        metrics: dict[str, Any] = {}
-        if len(batch):
-            metrics = self._backward(batch)
-        else:
-            self.gradient[:] = 0
-        fraction = 1.0
-        if batch.share is not None:
-            assert self.algorithm.collective is not None
-            metrics = _summed(batch, metrics, self.gradient, self.algorithm.collective)
-            fraction = batch.share.fraction
+    def apply(self, lr: float) -> float:
         norm = clip_norm(self.gradient, self.config.max_grad_norm)
         self.optimizer.step(self.gradient, lr)
-        return {**metrics, "grad_norm": norm * fraction} if metrics else {}
+        return norm
 
-    def _backward(self, batch: Batch) -> dict[str, Any]:
-        """The gradient of the loss over these rows; returns metrics."""
-        network, x = self.network, batch.inputs.vector
-        params, value, layers, arguments = network.forward(x)
-        params = self.distribution.masked(params, batch.inputs.mask)
-        log_prob, d_log_prob, entropy, d_entropy = network.logp_and_slopes(params, batch.action)
-        by_log_prob, by_entropy, by_value, metrics = self.algorithm.slopes(log_prob, entropy, value, batch)
-        d = d_log_prob * by_log_prob[:, None]
+    def backward(self, batch: Batch | Streams) -> dict[str, Any]:
+        network, rows, learnt = self.network, batch, slice(None)
+        inputs, action, num = batch.inputs, batch.action, len(batch)
+        if isinstance(batch, Streams):
+            inputs, action, num = inputs.flatten(), _flat(action), batch.valid.size
+        params, value, layers, arguments = network.forward(inputs.vector)
+        size, masked = params.shape[1], self.distribution.masked(params, inputs.mask)
+        log_prob, d_log_prob, entropy, d_entropy = network.logp_and_slopes(masked[:num], action)
+        if isinstance(batch, Streams):
+            rows, learnt = self.rows_of(batch, log_prob, value)
+        assert isinstance(rows, Batch)
+        self.normalize(rows, batch.share)
+        of_rows = (log_prob[learnt], entropy[learnt], value[:num][learnt])
+        by_log_prob, by_entropy, by_value, metrics = self.algorithm.slopes(*of_rows, rows)
+        d = d_log_prob[learnt] * by_log_prob[:, None]
         if by_entropy:
-            d += d_entropy * np.float32(by_entropy)
-        size = params.shape[1]
-        network.backward(self.gradients, x, layers, arguments, d[:, :size], by_value)
+            d += d_entropy[learnt] * np.float32(by_entropy)
         if network.log_std is not None:
             self.gradients["log_std"][:] = d[:, size:].sum(0)
+        d = d[:, :size]
+        if isinstance(batch, Streams):  # nothing is asked of the other rows
+            of_all, d, by_all, by_value = d, np.zeros_like(params), by_value, np.zeros_like(value)
+            d[:num][learnt], by_value[:num][learnt] = of_all, by_all
+        network.backward(self.gradients, inputs.vector, layers, arguments, d, by_value)
         return metrics
+
+    def evaluate(self, streams: Streams, parameters: Array) -> tuple[Any, Any]:
+        inputs = streams.inputs.flatten()
+        params, value, _, _ = (network := SmallNetwork(self.algorithm.spec, parameters)).forward(inputs.vector)
+        acted = self.distribution.masked(params, inputs.mask)[: streams.valid.size]
+        log_prob = self.distribution.log_prob(acted, network.log_std, _flat(streams.action))
+        return streams.by_row(log_prob.astype(np.float32, copy=False), value)
 
     def numpy(self) -> Array:
         return self.network.flat
@@ -124,79 +214,100 @@ class NumpySteps:
     def load(self, flat: Array) -> None:
         self.network.flat[:] = flat
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
+def numpy_optimizer(c: Any, flat: Array) -> Adam | RMSProp:
+    """The optimizer that the settings name, on parameters [P]."""
+    if c.optimizer == "adam":
+        return Adam(flat, eps=c.adam_eps)
+    return RMSProp(flat, decay=c.rmsprop_decay, eps=c.rmsprop_eps)
 
 
-class TorchSteps:
-    """Gradient steps with autograd and fused Adam on one flat parameter."""
+class TorchSteps(Steps):
+    """Gradient steps with autograd and a fused optimizer on one flat parameter."""
 
     def __init__(self, algorithm: ActorCritic, seed: int) -> None:
-        from raypid.nn.flat_adam import FlatAdam
+        from raypid.nn.flat_adam import FlatAdam, FlatRMSProp
         from raypid.nn.networks import TorchNetwork
 
-        self.algorithm, self.config = algorithm, algorithm.config
-        self.network = TorchNetwork(algorithm.spec, seed, device_for(self.config))
-        self.table = self.network.table
-        self.distribution = ActionDistribution(algorithm.spec.actions)
-        self.optimizer = FlatAdam(self.network, self.config.lr, self.config.adam_eps, self.config.max_grad_norm)
+        super().__init__(algorithm)
+        c = algorithm.config
+        self.network = TorchNetwork(algorithm.spec, seed, device_for(c))
+        self.table, self.gradient = self.network.table, self.network.gradient
+        self._other: Any = None
+        """A network for other parameters, once these were asked for."""
+        if c.optimizer == "adam":
+            self.optimizer = FlatAdam(self.network, c.lr, c.adam_eps, c.max_grad_norm)
+        else:
+            self.optimizer = FlatRMSProp(self.network, c.lr, c.rmsprop_eps, c.max_grad_norm, c.rmsprop_decay)
 
-    def to_device(self, batch: Batch) -> Batch:
-        """The batch as tensors, moved once for all epochs."""
+    def to_device(self, batch: Any) -> Any:
         import torch
 
-        from raypid.algorithms.actor_critic import Batch
         from raypid.nn.networks import TorchInputs, on_device
 
         def move(x: Array) -> Any:
             return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.network.device)
 
-        names = ("log_prob", "value", "advantage", "target")
-        inputs: Inputs = batch.inputs
-        columns = (move(getattr(batch, n)) for n in names)
-        moved = Batch(TorchInputs(inputs, self.network.device), tree_map(move, batch.action), *columns)
-        moved.share = batch.share
-        return moved
+        inputs, action = TorchInputs(batch.inputs, self.network.device), tree_map(move, batch.action)
+        if isinstance(batch, Streams):
+            columns = {name: move(column) for name, column in batch.columns.items()}
+            state = None if batch.state is None else move(batch.state)
+            return replace(batch, inputs=inputs, action=action, columns=columns, state=state)
+        columns = {n: move(getattr(batch, n)) for n in ("log_prob", "value", "advantage", "target")}
+        return replace(batch, inputs=inputs, action=action, **columns)
 
-    def step(self, batch: Batch, lr: float) -> dict[str, Any]:
-        """One step on a minibatch; returns metrics, as tensors that nobody has waited for."""
-        if self.config.normalize_advantages:
-            batch.advantage = _normalized(batch)
-        self.network.gradient.zero_()
-        metrics = self._backward(batch) if len(batch) else {}
-        fraction = 1.0
-        if batch.share is not None:
-            assert self.algorithm.collective is not None
-            metrics = _summed(batch, metrics, self.network.gradient, self.algorithm.collective)
-            fraction = batch.share.fraction
+    def apply(self, lr: float) -> Any:
         norm = self.optimizer.clip()
         self.optimizer.step(lr)
-        return {**metrics, "grad_norm": norm * fraction} if metrics else {}
+        return norm
 
-    def _backward(self, batch: Batch) -> dict[str, Any]:
-        """The gradient of the loss over these rows; returns metrics."""
-        params, value = self.network(batch.inputs)
-        params = self.distribution.masked(params, batch.inputs.mask)
-        log_std = self.network.log_std
-        log_prob = self.distribution.log_prob(params, log_std, batch.action)
-        loss, metrics = self.algorithm.loss(log_prob, self.distribution.entropy(params, log_std), value, batch)
+    def backward(self, batch: Batch | Streams) -> dict[str, Any]:
+        log_std, rows, learnt = self.network.log_std, batch, slice(None)
+        if isinstance(batch, Streams):
+            params, value = self._unrolled(self.network, batch)
+            num, action, mask = batch.valid.size, _flat(batch.action), batch.inputs.mask
+            mask = None if mask is None else mask[:-1].flatten(0, 1)
+            params, all_values, value = params[:num], value, value[:num]
+        else:
+            params, value = self.network(batch.inputs)
+            action, mask = batch.action, batch.inputs.mask
+        params = self.distribution.masked(params, mask)
+        log_prob, entropy = (
+            self.distribution.log_prob(params, log_std, action),
+            self.distribution.entropy(params, log_std),
+        )
+        if isinstance(batch, Streams):
+            rows, learnt = self.rows_of(batch, log_prob.detach(), all_values.detach())
+        assert isinstance(rows, Batch)
+        self.normalize(rows, batch.share)
+        loss, metrics = self.algorithm.loss(log_prob[learnt], entropy[learnt], value[learnt], rows)
         loss.backward()
         return {k: v.detach() for k, v in metrics.items()}
 
+    def evaluate(self, streams: Streams, parameters: Array) -> tuple[Any, Any]:
+        import torch
+
+        if self._other is None:
+            self._other = type(self.network)(self.algorithm.spec, 0, str(self.network.device))
+        self._other.load(parameters)
+        with torch.no_grad():
+            params, value = self._unrolled(self._other, streams)
+            mask = streams.inputs.mask
+            acted = self.distribution.masked(params, None if mask is None else mask.flatten(0, 1))[: streams.valid.size]
+            log_prob = self.distribution.log_prob(acted, self._other.log_std, _flat(streams.action))
+        return streams.by_row(log_prob, value)
+
+    def _unrolled(self, network: Any, streams: Streams) -> tuple[Any, Any]:
+        """params [(T+1) * B, P] and value [(T+1) * B] of streams, with the recurrent state carried along."""
+        out: tuple[Any, Any] = network(streams.inputs.flatten())
+        return out
+
     def numpy(self) -> Array:
-        return self.network.numpy()
+        flat: Array = self.network.numpy()
+        return flat
 
     def load(self, flat: Array) -> None:
         self.network.load(flat)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
 
 
 def device_for(config: Any) -> str:

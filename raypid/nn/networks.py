@@ -48,7 +48,15 @@ class TorchInputs:
         both.mask = None if self.mask is None or other.mask is None else torch.cat([self.mask, other.mask])
         return both
 
-    def take(self, rows: Tensor | slice) -> TorchInputs:
+    def flatten(self) -> TorchInputs:
+        """[T, B, *] to [T * B, *]."""
+        flat = object.__new__(TorchInputs)
+        flat.vector = self.vector.flatten(0, 1)
+        flat.images = {k: v.flatten(0, 1) for k, v in self.images.items()}
+        flat.mask = None if self.mask is None else self.mask.flatten(0, 1)
+        return flat
+
+    def take(self, rows: Any) -> TorchInputs:
         taken = object.__new__(TorchInputs)
         taken.vector = self.vector[rows]
         taken.images = {k: v[rows] for k, v in self.images.items()}

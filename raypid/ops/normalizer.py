@@ -47,36 +47,52 @@ class ReturnScaler:
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
         self.moments = zero_moments(1)
-        self.carry: Array | None = None
-        """[streams of all learners] discounted return so far."""
+        self.carry = np.zeros(0)
+        """[streams of all workers] discounted return so far."""
 
-    def scale(self, reward: Array, first: Array, valid: Array, collective: Collective | None = None) -> Array:
-        """Scaled rewards [T, B]; takes the fragment into the moments first. Streams keep their place between calls.
+    def scale(
+        self,
+        reward: Array,
+        first: Array,
+        valid: Array,
+        collective: Collective | None = None,
+        stream: Array | None = None,
+    ) -> Array:
+        """Scaled rewards [T, B]; takes the fragment into the moments first.
 
-        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B]. With a `collective` the streams of its
-        learners, in rank order, count as one fragment, and the state is the same in all of them.
+        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B]. stream [B]: which of all streams these are;
+        without it, all of them in their order. With a `collective` the streams of its learners, in rank order, count as one
+        fragment, and the state is the same in all of them.
         """
         num_rows, num_streams = reward.shape
-        counts = [num_streams] if collective is None else collective.gather(num_streams)
-        if self.carry is None or self.carry.shape != (sum(counts),):
-            self.carry = np.zeros(sum(counts))
-        start = sum(counts[: collective.rank]) if collective is not None else 0
+        streams = [num_streams if stream is None else stream]
+        if collective is not None:
+            streams = collective.gather(streams[0])
+        if stream is None:
+            ends = np.cumsum([0, *streams])
+            streams = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        self._make_room(1 + max(int(s.max()) for s in streams))
         returns = np.empty((num_rows, num_streams))
-        carry = self.carry[start : start + num_streams]
+        carry = self.carry[streams[0 if collective is None else collective.rank]]
         for t in range(num_rows):
             carry = np.where(first[t], 0.0, carry) * self.gamma + reward[t]
             returns[t] = carry
         seen = (carry, moments_of(returns[valid][:, None]))
         everywhere = [seen] if collective is None else collective.gather(seen)
-        self.carry = np.concatenate([c for c, _ in everywhere])
+        for of, (there, _) in zip(streams, everywhere, strict=True):
+            self.carry[of] = there
         self.moments = merge_moments(self.moments, reduce(merge_moments, [m for _, m in everywhere]))
         _, inverse = scale_of(self.moments)
         return (reward * inverse[0]).astype(np.float32)
 
+    def _make_room(self, num_streams: int) -> None:
+        if len(self.carry) < num_streams:
+            self.carry = np.concatenate([self.carry, np.zeros(num_streams - len(self.carry))])
+
     def state_dict(self) -> dict[str, Array]:
-        carry = np.zeros(0) if self.carry is None else self.carry
-        return {"count": np.asarray(self.moments[0]), "mean": self.moments[1], "m2": self.moments[2], "carry": carry}
+        count, mean, m2 = self.moments
+        return {"count": np.asarray(count), "mean": mean, "m2": m2, "carry": self.carry.copy()}
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
         self.moments = (np.float64(state["count"]), state["mean"].copy(), state["m2"].copy())
-        self.carry = state["carry"].copy() if len(state["carry"]) else None
+        self.carry = state["carry"].copy()

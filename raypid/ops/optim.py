@@ -49,3 +49,31 @@ class Adam:
         self.m[:] = state["m"]
         self.v[:] = state["v"]
         self.steps = int(state["steps"])  # type: ignore[call-overload]
+
+
+class RMSProp:
+    """RMSProp (Tieleman and Hinton 2012) on `parameters` [P] float32: v = decay * v + (1 - decay) * g^2, step lr * g / (sqrt(v) + eps)."""
+
+    def __init__(self, parameters: Array, *, decay: float = 0.99, eps: float = 1e-5) -> None:
+        self.parameters, self.decay, self.eps = parameters, decay, eps
+        self.v = np.zeros_like(parameters)
+        self._scratch = np.empty_like(parameters)
+
+    def step(self, gradient: Array, lr: float) -> None:
+        """Move the parameters against `gradient` [P]."""
+        t = self._scratch
+        np.multiply(gradient, gradient, out=t)
+        t *= 1 - self.decay
+        self.v *= self.decay
+        self.v += t
+        np.sqrt(self.v, out=t)
+        t += self.eps
+        np.divide(gradient, t, out=t)
+        t *= lr
+        self.parameters -= t
+
+    def state_dict(self) -> dict[str, object]:
+        return {"v": self.v.copy()}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.v[:] = state["v"]

@@ -127,6 +127,7 @@ class Rollout:
             final=_finals(steps),
             behaviour={k: np.stack([b[k] for b in behaviours]) for k in behaviours[0]},
             state=first_state,
+            stream=self.worker_index * self.env.num_envs + np.arange(self.env.num_envs),
             version=self.policy.version,
         )
         self.policy.complete(trajectory)

@@ -117,6 +117,10 @@ class Together(LocalFuture):
         super().__init__()
         self.group, self.futures, self.call = group, futures, call
 
+    @property
+    def parts(self) -> list[Any]:
+        return list(self.futures.values())
+
     def result(self) -> Any:
         """The value of the lowest rank.
 

@@ -14,6 +14,11 @@ class LocalFuture:
     def __init__(self, value: Any = None, error: Exception | None = None) -> None:
         self.value, self.error = value, error
 
+    @property
+    def parts(self) -> list[Any]:
+        """What it waits for: nothing."""
+        return []
+
     def result(self) -> Any:
         if self.error is not None:
             raise self.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class WorkerGroup:
         self.folder: Path | None = None
         """Where the first traceback of a lost worker goes."""
         self._built = [False] * num_workers
-        self._running: dict[int, _Call] = {}
+        self._running: list[deque[_Call]] = [deque() for _ in range(num_workers)]
         self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
 
     def _spawn(self, index: int) -> Handle:
@@ -99,53 +100,71 @@ class WorkerGroup:
 
     # -- one at a time -------------------------------------------------------------------------------------------------
 
+    def running(self, index: int) -> int:
+        """Calls of worker `index` that `start` began and `finished` has not handed out."""
+        return len(self._running[index])
+
     @property
     def idle(self) -> list[int]:
         """Workers without a call under way."""
-        return [i for i in range(len(self)) if i not in self._running]
+        return [i for i, calls in enumerate(self._running) if not calls]
 
     def start(self, index: int, method: str, *args: Any, num_returns: int) -> None:
-        """Begin a call of worker `index`; `finished` hands its result out."""
+        """Begin a call of worker `index`, behind those that it has under way; `finished` hands its result out."""
         futures = self._submit(index, method, args, num_returns)
         patience = self.timeout_s + (0.0 if self._built[index] else START_S)
-        self._running[index] = _Call(method, args, futures, time.monotonic() + patience)
+        self._running[index].append(_Call(method, args, futures, time.monotonic() + patience))
 
     def finished(self, timeout_s: float | None, others: Sequence[Any] = ()) -> list[tuple[int, list[Any]]]:
-        """(worker, [first value, *futures of the others]) of the calls that have ended, in worker order.
+        """(worker, [first value, *futures of the others]) of the calls that have ended, in worker order, each worker's in
+        the order in which they began.
 
         Waits up to `timeout_s` (None: as long as calls may take) for the first of them, or for one of the futures
-        `others`. A worker that was lost or is overdue is replaced, is idle then, and appears in `lost`.
+        `others`. A worker that was lost or is overdue is replaced, its calls are forgotten, and it appears in `lost`.
         """
-        heads = {i: call.futures[0] for i, call in self._running.items()}
-        if not heads and not others:
+        first = [calls[0] for calls in self._running if calls]
+        if not first and not others:
             return []
-        until = min((call.deadline for call in self._running.values()), default=time.monotonic() + self.timeout_s)
+        until = min((call.deadline for call in first), default=time.monotonic() + self.timeout_s)
         wait = max(0.0, until - time.monotonic())
-        self.backend.wait(
-            [*others, *heads.values()], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s)
-        )
+        heads = [call.futures[0] for call in first]
+        self.backend.wait([*others, *heads], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s))
         done: list[tuple[int, list[Any]]] = []
-        for i, call in sorted(self._running.items()):
-            ready, _ = self.backend.wait([call.futures[0]], num=1, timeout=0)
-            overdue = time.monotonic() > call.deadline
-            if not ready and not overdue:
-                continue
-            del self._running[i]
-            try:
-                if not ready:
-                    raise TimeoutError
-                done.append((i, [self.backend.get(call.futures[0]), *call.futures[1:]]))
-                self._built[i] = True
-            except (WorkerLost, TimeoutError) as error:
-                if not isinstance(error, ArgumentLost):
-                    self.replace(i, f"{call.method}()", error)
-                elif not self._mended(i, call.args):
-                    raise
+        asked = [i for i, calls in enumerate(self._running) if calls]
+        while asked:
+            oldest = {self._running[i][0].futures[0]: i for i in asked}
+            ready, _ = self.backend.wait(list(oldest), num=len(oldest), timeout=0)
+            ended = {oldest[future] for future in ready}
+            overdue = {i for i in asked if i not in ended and time.monotonic() > self._running[i][0].deadline}
+            for i in sorted(ended | overdue):
+                if values := self._end(i, overdue=i in overdue):
+                    done.append((i, values))
+            asked = [i for i in sorted(ended) if self._running[i]]
         return done
+
+    def _end(self, index: int, *, overdue: bool) -> list[Any]:
+        """The values of a worker's oldest call; empty if the worker, or what it was called with, was lost."""
+        calls = self._running[index]
+        call = calls.popleft()
+        try:
+            if overdue:
+                raise TimeoutError
+            values = [self.backend.get(call.futures[0]), *call.futures[1:]]
+        except (WorkerLost, TimeoutError) as error:
+            if not isinstance(error, ArgumentLost):
+                calls.clear()
+                self.replace(index, f"{call.method}()", error)
+            elif not self._mended(index, call.args):
+                raise
+            return []
+        self._built[index] = True
+        if calls:  # it begins only now
+            calls[0].deadline = time.monotonic() + self.timeout_s
+        return values
 
     def drop(self) -> None:
         """Wait for the calls under way and forget their results: a fresh start after a restore."""
-        while self._running:
+        while any(self._running):
             self.finished(None)
 
     def replace(self, index: int, call: str, error: Exception) -> None:

@@ -1,0 +1,164 @@
+"""IMPALA (Espeholt et al. 2018, arXiv:1802.01561) and APPO, its clipped form (Luo et al. 2020, arXiv:1912.00167)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from raypid.algorithms.a2c import A2C
+from raypid.algorithms.actor_critic import ActorCriticConfig
+from raypid.algorithms.base import AsynchronousConfig
+from raypid.algorithms.batches import Streams, vtrace_columns
+from raypid.algorithms.ppo import ClippedSurrogate
+from raypid.config import ConfigError
+from raypid.nn.distributions import array_module
+from raypid.nn.spec import NetworkSpec
+from raypid.ops.vtrace import vtrace
+from raypid.types import Array, Trajectory, Update, Weights
+
+
+@dataclass(kw_only=True, slots=True)
+class IMPALAConfig(AsynchronousConfig, ActorCriticConfig):
+    """Settings of IMPALA."""
+
+    fragment_length: int = 32
+    batch_size: int = 256
+    """Rows in one gradient step; a larger batch is cut into several steps, by streams."""
+    fragments_per_update: int = 1
+    """Fragments (of one worker each) that one update takes."""
+    lr: float = 1e-3
+    entropy_coef: float = 0.01
+    normalize_rewards: bool = True
+    normalize_advantages: bool = False
+    gae_lambda: float = 1.0
+    """Lambda of V-trace; 1 is the paper's."""
+    rho_clip: float = 1.0
+    """Largest weight of a TD error: decides which policy's value is learnt."""
+    c_clip: float = 1.0
+    """Largest weight of a trace: decides how fast it is learnt."""
+    num_epochs: int = 1
+    """Passes over each batch."""
+
+    def validate(self) -> None:
+        ActorCriticConfig.validate(self)
+        AsynchronousConfig.validate(self)
+        for name in ("rho_clip", "c_clip"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
+        if self.num_epochs < 1 or self.fragments_per_update < 1:
+            raise ConfigError(
+                f"num_epochs and fragments_per_update must be at least 1, not {self.num_epochs} and {self.fragments_per_update}."
+            )
+
+
+class IMPALA(A2C):
+    """A2C's loss, with advantages and targets by V-trace (section 4.2): the policy that acted may be older."""
+
+    Config = IMPALAConfig
+    flow = "async"
+
+    @property
+    def by_streams(self) -> bool:
+        return True
+
+    @classmethod
+    def update_size(cls, config: Any) -> int:
+        return int(config.fragments_per_update)
+
+    def columns(self, t: Trajectory, reward: Array) -> dict[str, Array]:
+        return vtrace_columns(t, reward, self.config.gamma)
+
+    def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
+        c, b = self.config, columns
+        ratio = array_module(log_prob).exp(log_prob - b["log_prob"]) * b["valid"]
+        following = value[1:] * (1 - b["final"]) + b["final_value"]
+        target, advantage = vtrace(
+            ratio, b["reward"], value[:-1], following, b["discount"], b["passes"], c.rho_clip, c.c_clip, c.gae_lambda
+        )
+        return {**columns, "target": target, "advantage": advantage}
+
+    def update(self, batch: Trajectory, timesteps: int) -> Update:
+        lr = self.lr(timesteps)
+        streams: Any = self.learner.to_device(self.prepare(batch))
+        self.begin(streams)
+        metrics = [
+            self.learner.step(minibatch, lr)
+            for _ in range(self.config.num_epochs)
+            for minibatch in self.minibatches(streams)
+        ]
+        self.finish(batch)
+        return Update({**self.mean_metrics(metrics), "lr": lr}, len(metrics))
+
+    def begin(self, streams: Streams) -> None:
+        """Before the gradient steps on a batch."""
+
+
+@dataclass(kw_only=True, slots=True)
+class APPOConfig(IMPALAConfig):
+    """Settings of APPO."""
+
+    normalize_advantages: bool = True
+    num_epochs: int = 2
+    """Passes over each batch."""
+    clip: float = 0.3
+    """The probability ratio counts only within [1 - clip, 1 + clip]."""
+    value_clip: float | None = None
+    """Clip the value's change to [-x, x] in its loss; none does not."""
+    target_network: bool = False
+    """Measure ratios, advantages and targets by a copy of the network that follows every target_interval updates (IMPACT)."""
+    target_interval: int = 4
+    """Updates between copies."""
+    target_ratio: float = 2.0
+    """Largest ratio of the acting policy to the target network's that counts (IMPACT's rho)."""
+
+    def validate(self) -> None:
+        IMPALAConfig.validate(self)
+        for name in ("clip", "target_interval", "target_ratio"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
+
+
+class APPO(ClippedSurrogate, IMPALA):
+    """IMPALA with PPO's clipped surrogate, several times over each batch.
+
+    With a target network (IMPACT, section 3.2) the ratio is min(mu / pi_target, rho) * pi / mu, where mu acted, and V-trace
+    is that of pi_target.
+    """
+
+    Config = APPOConfig
+
+    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+        super().__init__(config, spec, seed)
+        self.clip = config.clip
+        self.target: Array | None = self.learner.numpy().copy() if config.target_network else None
+        """[P] parameters of the target network."""
+
+    def begin(self, streams: Streams) -> None:
+        if self.target is None:
+            return
+        c, columns = self.config, streams.columns
+        if self.version % c.target_interval == 0:
+            self.target[:] = self.learner.numpy()
+        log_prob, value = self.learner.evaluate(streams, self.target)
+        by_target = IMPALA.estimate(self, columns, log_prob, value)
+        acted = columns["log_prob"] - math.log(c.target_ratio)
+        by_target["log_prob"] = array_module(log_prob).maximum(log_prob, acted)
+        streams.columns = by_target
+
+    def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
+        return columns if self.target is not None else super().estimate(columns, log_prob, value)
+
+    def set_weights(self, weights: Weights) -> None:
+        super().set_weights(weights)
+        if self.target is not None:
+            self.target[:] = weights.flat
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return state if self.target is None else {**state, "target": self.target.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.target is not None:
+            self.target[:] = state.get("target", state["flat"])
