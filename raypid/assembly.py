@@ -22,6 +22,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
+from raypid.roles.gradients import GradientRollout
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay import Replay, ReplaySpec
@@ -131,7 +132,7 @@ def assemble(run: str, config: Any) -> System:
             backend.get(learner.submit("set_weights", initial))
         workers = WorkerGroup(
             backend,
-            lambda index, restarts: partial(Rollout, spec, index, restarts),
+            partial(partial, _rollout(algorithm, config, spec)),
             max(1, config.num_workers),
             num_cpus=config.num_cpus_per_worker,
             timeout_s=config.worker_timeout_s,
@@ -182,6 +183,13 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
             f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
+
+
+def _rollout(algorithm: Any, c: Any, spec: RolloutSpec) -> Any:
+    """What builds a rollout worker, given its index and how often it was built anew."""
+    if algorithm.collect == "gradients":  # computed by the algorithm itself, in the worker
+        return partial(GradientRollout, spec, partial(algorithm, c, spec.network, c.seed))
+    return partial(Rollout, spec)
 
 
 def _replay_spec(c: Any) -> ReplaySpec:

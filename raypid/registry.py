@@ -92,6 +92,7 @@ NETWORKS = Registry("network", {
 ALGORITHMS = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",
+    "A3C": "raypid.algorithms.a3c:A3C",
     "IMPALA": "raypid.algorithms.impala:IMPALA",
     "APPO": "raypid.algorithms.impala:APPO",
     "DQN": "raypid.algorithms.dqn:DQN",

@@ -69,7 +69,7 @@ class ActorCritic(Algorithm):
     """Policy and value network, Adam, normalisers. Subclasses write `update`, `loss` (torch) and `slopes` (its derivative)."""
 
     flow: ClassVar[Literal["sync", "async", "replay"]] = "sync"
-    collect = "trajectory"
+    collect: ClassVar[Literal["trajectory", "gradients", "fitness"]] = "trajectory"
     several_learners = True
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:

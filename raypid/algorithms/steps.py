@@ -115,6 +115,10 @@ class Steps(ABC):
         """Add the gradient of the loss over these rows to `gradient`; returns metrics."""
 
     @abstractmethod
+    def descend(self, gradient: Array, lr: float) -> Any:
+        """One step of the optimizer by a gradient [P] from elsewhere, clipped to max_grad_norm; returns the norm that it had."""
+
+    @abstractmethod
     def apply(self, lr: float) -> Any:
         """One step of the optimizer by `gradient`, clipped to max_grad_norm; returns the norm that it had."""
 
@@ -169,6 +173,10 @@ class NumpySteps(Steps):
 
     def to_device(self, batch: Any) -> Any:
         return batch
+
+    def descend(self, gradient: Array, lr: float) -> float:
+        self.gradient[:] = gradient
+        return self.apply(lr)
 
     def apply(self, lr: float) -> float:
         norm = clip_norm(self.gradient, self.config.max_grad_norm)
@@ -255,6 +263,12 @@ class TorchSteps(Steps):
             return replace(batch, inputs=inputs, action=action, columns=columns, state=state)
         columns = {n: move(getattr(batch, n)) for n in ("log_prob", "value", "advantage", "target")}
         return replace(batch, inputs=inputs, action=action, **columns)
+
+    def descend(self, gradient: Array, lr: float) -> Any:
+        import torch
+
+        self.gradient.copy_(torch.from_numpy(gradient))
+        return self.apply(lr)
 
     def apply(self, lr: float) -> Any:
         norm = self.optimizer.clip()

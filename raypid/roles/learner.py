@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from raypid.nn.spec import NetworkSpec
@@ -43,8 +44,13 @@ class Learner:
         self.collective.join(address)
         self.algorithm.meet(self.collective)
 
-    def update(self, timesteps: int, *fragments: Trajectory) -> tuple[Update, Weights]:
-        """Learn from fragments of equal length; returns what was done and the new weights."""
+    def update(self, timesteps: int, *parts: Any) -> tuple[Update, Weights]:
+        """Learn from fragments of equal length (or from gradients, or fitness); returns what was done and the new weights."""
+        batch = self._joined(parts) if self.algorithm.collect == "trajectory" else list(parts)
+        return self.algorithm.update(batch, timesteps), self.algorithm.weights()
+
+    def _joined(self, fragments: Sequence[Trajectory]) -> Trajectory:
+        """The fragments side by side, with the moments of all (those of other learners, too)."""
         batch = concat_trajectories(fragments)
         moments = [f.moments for f in fragments if f.moments is not None]
         if self.algorithm.collective is not None:
@@ -53,7 +59,7 @@ class Learner:
             batch.moments = moments[0]
             for delta in moments[1:]:
                 batch.moments = merge_moments(batch.moments, delta)
-        return self.algorithm.update(batch, timesteps), self.algorithm.weights()
+        return batch
 
     def weights(self) -> Weights:
         return self.algorithm.weights()
