@@ -102,7 +102,7 @@ class TwinMLP(nn.Module):
             x = torch.baddbmm(w["memory/bias"], h, w["memory/input"])
             x = x.unflatten(1, memory.first.shape)  # [K, T, B, G * M]
             out, state = unroll(self.spec.memory, x, w["memory/recurrent"], memory)
-            h = out.transpose(0, 1).flatten(1, 2)
+            h = out.flatten(1, 2)
         params = torch.addmm(w["policy/bias"], h[0], w["policy/weight"])
         if not self.spec.num_values:
             return params, None, state

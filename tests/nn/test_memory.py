@@ -53,7 +53,7 @@ def plainly(cell: str, x: Tensor, recurrent: Tensor, memory: Memory) -> tuple[Te
             r, z = ((a + b).sigmoid() for a, b in zip(x_parts[:2], h_parts[:2]))
             state = h = (1 - z) * (x_parts[2] + r * h_parts[2]).tanh() + z * h
         outputs.append(h)
-    return torch.stack(outputs), state.transpose(0, 1)
+    return torch.stack(outputs, 1), state.transpose(0, 1)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -66,7 +66,7 @@ def test_the_written_out_passes_equal_autograd(cell: str, num: int) -> None:
     state = torch.randn(b, num, m * (2 if cell == "lstm" else 1), dtype=torch.double)
     first = torch.rand(t, b) < 0.3
     assert first[1:].any() and not first.any(1).all()
-    by = torch.randn(t, num, b, m, dtype=torch.double)
+    by = torch.randn(num, t, b, m, dtype=torch.double)
     results = []
     for function in (unroll, plainly):
         out, last = function(cell, x, recurrent, Memory(state, first))
