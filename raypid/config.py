@@ -48,13 +48,18 @@ class ModelConfig(Settings):
     """The network. Which one fits a space is chosen by `raypid.nn.catalog` where `network` is auto."""
 
     network: str = "auto"
-    """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), or the name of a registered torch.nn.Module."""
+    """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), lstm or gru (mlp with that memory), or the name of a registered
+    torch.nn.Module."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the fully connected layers (after the convolutions, where there are any)."""
     channels: tuple[int, ...] = ()
     """Output channels of the convolutions; empty: as published (cnn 32, 64, 64; resnet 16, 32, 32). Fewer are faster: 16, 32 for Pong."""
     activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the fully connected layers; convolutions use ReLU."""
+    memory: Literal["none", "lstm", "gru"] = "none"
+    """A recurrent layer between the trunks and the heads of any network, one for each trunk, for what a single observation does not show."""
+    memory_size: int = 64
+    """Units of the recurrent layer."""
     shared: bool = False
     """One trunk for policy and value instead of two. Image networks always share their convolutions."""
     distribution: Literal["auto", "gaussian", "squashed_gaussian", "deterministic"] = "auto"
@@ -63,6 +68,22 @@ class ModelConfig(Settings):
     """Initial log standard deviation of a Gaussian."""
     custom: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments for a registered network."""
+
+    @property
+    def cell(self) -> str:
+        """The memory that is asked for, by either name: lstm, gru, or "" for none.
+
+        Raises:
+            ConfigError: two different ones, or one without units.
+        """
+        named = self.network if self.network in ("lstm", "gru") else ""
+        if named and self.memory not in ("none", named):
+            raise ConfigError(
+                f"model.network {named!r} is an mlp with that memory, model.memory asks for {self.memory!r}: set one of them."
+            )
+        if self.memory_size < 1:
+            raise ConfigError(f"model.memory_size must be at least 1, not {self.memory_size}.")
+        return named or ("" if self.memory == "none" else self.memory)
 
 
 @dataclass(kw_only=True, slots=True)

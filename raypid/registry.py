@@ -82,12 +82,17 @@ ENVS = Registry("environment", {
     "raypid/Catch-v0": "raypid.envs.toy:Catch",
     "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
     "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",
+    "raypid/PositionCartPole-v0": "raypid.envs.toy:PositionCartPole",
+    "raypid/RepeatFirst-v0": "raypid.envs.toy:RepeatFirst",
+    "raypid/TMaze-v0": "raypid.envs.toy:TMaze",
     "raypid/Wait-v0": "raypid.envs.toy:Wait",
 })  # fmt: skip
 NETWORKS = Registry("network", {
     "mlp": "raypid.nn.networks:TwinMLP",
     "cnn": "raypid.nn.networks:NatureCNN",
     "resnet": "raypid.nn.networks:ImpalaResNet",
+    "lstm": "raypid.nn.networks:TwinMLP",
+    "gru": "raypid.nn.networks:TwinMLP",
 })  # fmt: skip
 ALGORITHMS = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",

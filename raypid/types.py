@@ -81,7 +81,7 @@ class Trajectory:
     behaviour: dict[str, Array] = field(default_factory=dict)
     """What the acting policy said: log_prob [T, B], value [T+1, B], and final_value [K] where there is a `final`."""
     state: Tree | None = None
-    """Frame-stack (and recurrent) state at row 0, [B, *]."""
+    """State of the policy at row 0, [B, *]: earlier frames; with a memory, {"memory": [B, K, S], "pipeline": earlier frames}."""
     stream: Array | None = None
     """[B] int64: which of all workers' streams these are. Fragments that come in any order are told apart by it."""
     version: int = 0

@@ -49,7 +49,7 @@ ALLOWED = {
     "__init__": {"agent", "callbacks", "envs", "nn", "registry"},
 }
 RAY_MODULES = {"runtime/ray.py", "tune.py", "serve.py"}
-TORCH_MODULES = {"nn/networks.py", "nn/critics.py", "nn/flat_adam.py"}
+TORCH_MODULES = {"nn/networks.py", "nn/recurrent.py", "nn/critics.py", "nn/flat_adam.py"}
 
 
 def modules() -> list[Path]:
@@ -117,7 +117,7 @@ def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
         if root == "torch" and node in at_once:
             assert name_of(path) in TORCH_MODULES, f"line {node.lineno} imports torch when the module is imported"
         if (
-            name.startswith(("raypid.nn.networks", "raypid.nn.critics", "raypid.nn.flat_adam"))
+            name.startswith(tuple(f"raypid.{module.removesuffix('.py').replace('/', '.')}" for module in TORCH_MODULES))
             and name_of(path) not in TORCH_MODULES
         ):
             assert node not in at_once, f"line {node.lineno} imports torch by way of {name}"

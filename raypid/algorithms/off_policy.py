@@ -90,6 +90,11 @@ class OffPolicyConfig(Config):
             raise ConfigError(
                 "normalize_rewards is for on-policy algorithms: old rewards lie in the buffer. Use reward_scale."
             )
+        if self.model.cell:
+            raise ConfigError(
+                f"A memory (model.{'network' if self.model.network == self.model.cell else 'memory'} {self.model.cell!r}) learns from sequences, "
+                "this algorithm from single rows of its buffer: set frame_stack, or take PPO or A2C."
+            )
         smallest = self.fragment_length * self.num_envs_per_worker * max(1, self.num_workers) * 2
         if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
             raise ConfigError(

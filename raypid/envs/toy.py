@@ -61,6 +61,77 @@ class DictCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
         return {"position": observation[[0, 2]], "velocity": observation[[1, 3]]}
 
 
+class PositionCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """CartPole-v1 without velocities: the observation is the cart's position and the pole's angle [2]. A single observation
+    does not show which way the pole moves, so a policy needs a memory (or a frame stack)."""
+
+    def __init__(self, max_episode_steps: int = 500) -> None:
+        super().__init__(gymnasium.wrappers.TimeLimit(CartPoleEnv(), max_episode_steps))
+        low, high = self.env.observation_space.low, self.env.observation_space.high  # type: ignore[attr-defined]
+        self.observation_space = spaces.Box(low[[0, 2]], high[[0, 2]], dtype=np.float32)
+
+    def observation(self, observation: Any) -> Array:
+        positions: Array = observation[[0, 2]]
+        return positions
+
+
+class TMaze(gymnasium.Env[Array, Any]):
+    """A corridor that ends in a junction; what stood at its start tells which way to turn (Bakker 2001, "Reinforcement
+    learning with long short-term memory", whose rewards are 4 and -0.1). 1 for the right turn, 0 for the wrong one.
+
+    Observation [3] as there: 011 or 110 at the start, 101 in the corridor, 010 at the junction. Actions: forward, left,
+    right; in the corridor turns stand still, at the junction forward does. Truncated after `max_episode_steps`.
+    """
+
+    def __init__(self, length: int = 10, max_episode_steps: int = 100) -> None:
+        self._length, self._max_episode_steps = length, max_episode_steps
+        self.observation_space = spaces.MultiBinary(3)
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._goal = int(self.np_random.integers(1, 3))
+        self._place = self._step = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        late = self._step == self._max_episode_steps
+        if self._place == self._length and action != 0:
+            right = float(action == self._goal)
+            return self._seen(), right, True, False, {"success": right}
+        if action == 0 and self._place < self._length:
+            self._place += 1
+        return self._seen(), 0.0, False, late, {"success": 0.0} if late else {}
+
+    def _seen(self) -> Array:
+        if self._place == self._length:
+            return np.array([0, 1, 0], np.int8)
+        if self._place:
+            return np.array([1, 0, 1], np.int8)
+        return np.array([[0, 1, 1], [1, 1, 0]][self._goal - 1], np.int8)
+
+
+class RepeatFirst(gymnasium.Env[Array, Any]):
+    """Say in every step what was shown in the first (after popgym, Morad et al. 2023). Observation [value, 1 in the first
+    step]; values of later steps are noise. The rewards of the steps add up to 1."""
+
+    def __init__(self, num_values: int = 4, num_steps: int = 16) -> None:
+        self.observation_space = spaces.MultiDiscrete([num_values, 2])
+        self.action_space = spaces.Discrete(num_values)
+        self._num_values, self._num_steps = num_values, num_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step, self._value = 0, int(self.np_random.integers(self._num_values))
+        return np.array([self._value, 1]), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        noise = np.array([self.np_random.integers(self._num_values), 0])
+        return noise, float(action == self._value) / self._num_steps, self._step == self._num_steps, False, {}
+
+
 class MultiMatch(gymnasium.Env[Array, Any]):
     """Repeat what is seen: the reward is the fraction of parts that match. 10 steps; the maximum is 10."""
 

@@ -136,7 +136,8 @@ def build_spec(
         raise ConfigError(
             f"action_mask has {mask_size} elements, the actions have {expected} choices: give one element for each choice."
         )
-    network = model.network
+    cell = model.cell
+    network = "mlp" if model.network in ("lstm", "gru") else model.network
     if network not in NETWORKS and network != "auto":
         NETWORKS.get(network)  # raises with the nearest names
     if network in ("auto", "mlp"):  # what is too small to convolve is flattened
@@ -152,8 +153,8 @@ def build_spec(
         raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden)}.")
     if any(width < 1 for width in model.channels) or len(model.channels) > 3:
         raise ConfigError(f"model.channels takes up to three numbers of at least 1, not {list(model.channels)}.")
-    if not model.hidden and network == "mlp" and model.shared:
-        raise ConfigError("model.shared needs at least one hidden layer.")
+    if not model.hidden and network == "mlp" and model.shared and not cell:
+        raise ConfigError("model.shared needs at least one hidden layer, or a memory.")
     return NetworkSpec(
         pipeline=PipelineSpec(leaves=leaves, frame_stack=frame_stack, normalize=normalize, mask_size=mask_size),
         actions=actions,
@@ -165,6 +166,8 @@ def build_spec(
         log_std_init=model.log_std_init,
         custom=dict(model.custom),
         target=_target(network),
+        memory=cell,
+        memory_size=model.memory_size if cell else 0,
     )
 
 

@@ -6,6 +6,7 @@ Axes: N rows; D vector inputs; C, H, W image; P distribution parameters; K trunk
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from raypid.errors import UserError
 from raypid.nn.pipeline import Inputs
+from raypid.nn.recurrent import Memory, unroll
 from raypid.nn.small import factorised_noise, initial_mlp
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import NETWORKS, import_string
@@ -21,6 +23,9 @@ from raypid.types import Array, flat_views
 
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
 ImageShape = tuple[int, int, int]
+Outputs = tuple[Tensor, Tensor | None, Tensor | None]
+"""params [N, P]; value [N] (or [N, V] of a distributional head; None without a value head); the memory after the last
+row [B, K, S] (None without a memory)."""
 
 
 def on_device(x: Tensor, device: torch.device) -> Tensor:
@@ -65,7 +70,7 @@ class TorchInputs:
 
 
 class TwinMLP(nn.Module):
-    """Fully connected trunks and the heads; the same table of weights as `small.SmallNetwork`."""
+    """Fully connected trunks, their memories and the heads; the same table of weights as `small.SmallNetwork`."""
 
     def __init__(self, spec: NetworkSpec, num_inputs: int, rng: np.random.Generator) -> None:
         super().__init__()
@@ -85,8 +90,8 @@ class TwinMLP(nn.Module):
         drawn = {} if rng is None else factorised_noise(self.table, rng)
         self.noise = {name.replace(".", "/"): torch.from_numpy(eps).to(device) for name, eps in drawn.items()}
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """x [N, D] to params [N, P] and value [N] (or [N, V] of a distributional head; None without a value head)."""
+    def forward(self, x: Tensor, memory: Memory | None = None) -> Outputs:
+        """x [N, D]; with a memory these are T * B rows, time-major."""
         w: Any = self.weights
         if self.noise:
             w = {**w, **{name: w[name] + w[f"{name}_sigma"] * eps for name, eps in self.noise.items()}}
@@ -100,11 +105,17 @@ class TwinMLP(nn.Module):
             if self.spec.layer_norm:
                 h = nn.functional.layer_norm(h, h.shape[-1:])
             h = self.activation(h)
+        state = None
+        if memory is not None:
+            x = torch.baddbmm(w["memory/bias"], h, w["memory/input"])
+            x = x.unflatten(1, memory.first.shape)  # [K, T, B, G * M]
+            out, state = unroll(self.spec.memory, x, w["memory/recurrent"], memory)
+            h = out.flatten(1, 2)
         params = torch.addmm(w["policy/bias"], h[0], w["policy/weight"])
         if not self.spec.num_values:
-            return params, None
+            return params, None, state
         value = torch.addmm(w["value/bias"], h[-1], w["value/weight"])
-        return params, value[:, 0] if self.spec.num_values == 1 else value
+        return params, value[:, 0] if self.spec.num_values == 1 else value, state
 
 
 def _conv(in_channels: int, out_channels: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
@@ -144,7 +155,7 @@ class _Residual(nn.Module):
 
 
 class ResNetEncoder(nn.Sequential):
-    """The deep residual encoder of Espeholt et al. 2018 (figure 3), without its LSTM."""
+    """The deep residual encoder of Espeholt et al. 2018 (figure 3); its LSTM is `model.memory`."""
 
     def __init__(self, shape: ImageShape, channels: tuple[int, ...] = ()) -> None:
         modules: list[nn.Module] = []
@@ -172,9 +183,10 @@ class ImageNetwork(nn.Module):
             )
         self.mlp = TwinMLP(spec, width + spec.pipeline.vector_size, rng)
 
-    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
+    def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
         parts = [e(inputs.images[p].float() * self.scales[p]) for e, p in zip(self.encoders, self.paths, strict=True)]
-        return self.mlp(torch.cat([*parts, inputs.vector], 1))
+        out: Outputs = self.mlp(torch.cat([*parts, inputs.vector], 1), memory)
+        return out
 
 
 class NatureCNN(ImageNetwork):
@@ -192,8 +204,9 @@ class VectorNetwork(nn.Module):
         super().__init__()
         self.mlp = TwinMLP(spec, spec.pipeline.vector_size, rng)
 
-    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
-        return self.mlp(inputs.vector)
+    def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
+        out: Outputs = self.mlp(inputs.vector, memory)
+        return out
 
 
 class CustomNetwork(nn.Module):
@@ -201,7 +214,7 @@ class CustomNetwork(nn.Module):
     [N, C, H, W] (float, scaled) where it is one image, else with {"vector": ..., path: image, ...}.
 
     Built as `Class(spec, **model.custom)`, or `Class(**model.custom)` where its signature has no `spec`. It returns
-    (params [N, P], value [N]), or features [N, F], to which the two heads are added.
+    (params [N, P], value [N]), or features [N, F], to which the memory, where there is one, and the two heads are added.
     """
 
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
@@ -213,8 +226,12 @@ class CustomNetwork(nn.Module):
         self.heads: TwinMLP | None = None
         out = self._call(_example_inputs(spec))
         if isinstance(out, Tensor):
-            heads = NetworkSpec(**{**_shallow(spec), "hidden": (), "shared": True})
-            self.heads = TwinMLP(heads, out.shape[-1], rng)
+            self.heads = TwinMLP(replace(spec, hidden=()), out.shape[-1], rng)
+        elif spec.memory:
+            raise UserError(
+                f"Network {spec.network!r} must return features [N, F], behind which model.memory {spec.memory!r} and the "
+                f"heads are put; it returned {_describe(out)}."
+            )
         elif spec.head != "actor_critic":
             raise UserError(
                 f"Network {spec.network!r} must return features [N, F] for this algorithm, which adds its own heads; "
@@ -236,16 +253,13 @@ class CustomNetwork(nn.Module):
             return self.module(next(iter(images.values())))
         return self.module({"vector": inputs.vector, **images})
 
-    def forward(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
+    def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
         out = self._call(inputs)
         if self.heads is not None:
-            return self.heads(out)
+            through: Outputs = self.heads(out, memory)
+            return through
         params, value = out
-        return params, value[:, 0] if value.ndim == 2 else value
-
-
-def _shallow(spec: NetworkSpec) -> dict[str, Any]:
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+        return params, value[:, 0] if value.ndim == 2 else value, None
 
 
 def _describe(out: Any) -> str:
@@ -328,15 +342,31 @@ class TorchNetwork(FlatParameters):
     def _fully_connected(self) -> list[TwinMLP]:
         return [part for part in self.module.modules() if isinstance(part, TwinMLP)]
 
-    def __call__(self, inputs: TorchInputs) -> tuple[Tensor, Tensor | None]:
-        """params [N, P] and value [N]."""
-        return self.module(inputs)
+    def __call__(self, inputs: TorchInputs, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
+        """params [N, P] and value [N]; with a memory, N = T * B rows, time-major (row t * B + b)."""
+        return self.outputs(inputs, memory)[:2]
+
+    def outputs(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
+        """What `__call__` gives, and the memory after the last row."""
+        assert (memory is not None) == bool(self.spec.memory)
+        out: Outputs = self.module(inputs, memory)
+        return out
 
     def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
         """Distribution parameters [N, P] and values [N], as NumPy: how a worker acts."""
         with torch.inference_mode():
             params, value = self(TorchInputs(inputs, self.device))
         return params.cpu().numpy(), None if value is None else value.cpu().numpy()
+
+    def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
+        """One step of B streams through the memories, as NumPy: params [B, P], value [B] (None without a value head), and
+        the next state. state [B, K, S], 0 where an episode begins."""
+        first = torch.zeros(1, len(state), dtype=torch.bool)
+        with torch.inference_mode():
+            before = torch.from_numpy(state).to(self.device)
+            params, value, after = self.outputs(TorchInputs(inputs, self.device), Memory(before, first))
+        assert after is not None
+        return params.cpu().numpy(), None if value is None else value.cpu().numpy(), after.cpu().numpy()
 
     def value(self, inputs: Inputs) -> Array:
         """State values [N], as NumPy."""

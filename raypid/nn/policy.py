@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from raypid.nn.distributions import ActionDistribution
+from raypid.nn.memory import begun, initial_memory, join_state, split_state
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
 from raypid.nn.small import SmallNetwork
@@ -26,8 +27,9 @@ class Policy(Protocol):
     ) -> tuple[Tree, Tree | None, dict[str, Array]]:
         """obs [B, *] raw, first [B] -> (canonical action [B, *], next state, behaviour)."""
 
-    def complete(self, trajectory: Trajectory) -> None:
-        """Add what is cheaper for a whole fragment than step by step: log_prob and value."""
+    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None]) -> None:
+        """Add what is cheaper for a whole fragment than step by step: log_prob and value. states: before each row and
+        after the last one, T + 1 of them, where the policy has a memory."""
 
     def to_env(self, action: Tree) -> Tree:
         """Canonical actions [B, *] as the environment takes them."""
@@ -90,7 +92,8 @@ class NetworkPolicy:
         """Of a softmax over action values; it comes with the weights."""
 
     def initial_state(self, num_streams: int) -> Tree | None:
-        return self.pipeline.initial_state(num_streams)
+        memory = initial_memory(self.spec, num_streams) if self.spec.memory else None
+        return join_state(self.pipeline.initial_state(num_streams), memory)
 
     def load(self, weights: Weights) -> None:
         """Take weights over (they are not copied for NumPy networks)."""
@@ -108,40 +111,59 @@ class NetworkPolicy:
     def act(
         self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
     ) -> tuple[Tree, Tree | None, dict[str, Array]]:
-        inputs, state = self.pipeline.step(obs, state, first)
+        frames, memory = split_state(self.spec, state)
+        inputs, frames = self.pipeline.step(obs, frames, first)
+        if memory is not None:
+            memory = begun(memory, first)
         if explore and self.exploration.get("random"):
-            return self.distribution.uniform(len(first), inputs.mask, rng), state, {}
-        action, behaviour = self.choose(inputs, rng, explore)
-        return action, state, behaviour
+            if memory is not None:  # it goes on seeing
+                memory = self.outputs(inputs, memory)[2]
+            return self.distribution.uniform(len(first), inputs.mask, rng), join_state(frames, memory), {}
+        action, memory, behaviour = self.choose(inputs, memory, rng, explore)
+        return action, join_state(frames, memory), behaviour
 
-    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
-        """Canonical actions [B, *] for inputs [B, *]."""
+    def outputs(self, inputs: Inputs, memory: Array | None) -> tuple[Array, Array | None, Array | None]:
+        """params [B, P], value [B] where it came along, and the memory [B, K, S] after this step."""
+        if memory is not None:
+            params, value, memory = self.network.recur(inputs, memory)
+            return params, value, memory
+        return (*self.network.policy(inputs), None)
+
+    def choose(
+        self, inputs: Inputs, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> tuple[Tree, Array | None, dict[str, Array]]:
+        """Canonical actions [B, *] for inputs [B, *], the next memory, behaviour."""
         raise NotImplementedError
 
-    def complete(self, trajectory: Trajectory) -> None:
+    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None]) -> None:
         """Nothing to add: replay needs no behaviour."""
 
 
 class ActorPolicy(NetworkPolicy):
     """A policy without a value: draws from its distribution, or adds noise where it has none."""
 
-    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
-        params = self.distribution.masked(self.network.policy(inputs)[0], inputs.mask)
+    def choose(
+        self, inputs: Inputs, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> tuple[Tree, Array | None, dict[str, Array]]:
+        params, _, memory = self.outputs(inputs, memory)
+        params = self.distribution.masked(params, inputs.mask)
         if not explore:
-            return self.distribution.mode(params), {}
+            return self.distribution.mode(params), memory, {}
         action = self.distribution.sample(params, self._log_std, rng)
         if noise := self.exploration.get("noise"):
             action = tree_map(lambda a: np.clip(a + rng.normal(0, noise, a.shape), -1, 1).astype(a.dtype), action)
-        return action, {}
+        return action, memory, {}
 
 
 class QPolicy(NetworkPolicy):
     """Over action values: the best action, or epsilon-greedy, or (with a temperature) in proportion to exp(Q / temperature)."""
 
-    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
+    def choose(
+        self, inputs: Inputs, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> tuple[Tree, Array | None, dict[str, Array]]:
         if self.spec.noisy:
             self.network.perturb(rng if explore else None)
-        params, value = self.network.policy(inputs)
+        params, value, memory = self.outputs(inputs, memory)
         if value is None and self.spec.dueling and self.spec.atoms:  # plain dueling needs no value to compare actions
             value = self.network.values(inputs)
         if self.spec.dueling and value is None:
@@ -150,32 +172,37 @@ class QPolicy(NetworkPolicy):
             q = q_values(self.spec, params, value)
         q = self.distribution.masked(q, inputs.mask)
         if not explore:
-            return q.argmax(-1), {}
+            return q.argmax(-1), memory, {}
         if self.temperature is not None:
-            return self.distribution.sample(q / self.temperature, None, rng), {}
+            return self.distribution.sample(q / self.temperature, None, rng), memory, {}
         action = q.argmax(-1)
         chance = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
         if chance.any():
             action = np.where(chance, self.distribution.uniform(len(action), inputs.mask, rng), action)
-        return action, {}
+        return action, memory, {}
 
 
 class ActorCriticPolicy(NetworkPolicy):
     """A policy and a value: NumPy for fully connected networks, torch for the others."""
 
-    def choose(self, inputs: Inputs, rng: np.random.Generator, explore: bool) -> tuple[Tree, dict[str, Array]]:
-        params, value = self.network.policy(inputs)
+    def choose(
+        self, inputs: Inputs, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> tuple[Tree, Array | None, dict[str, Array]]:
+        params, value, memory = self.outputs(inputs, memory)
         params = self.distribution.masked(params, inputs.mask)
         action = self.distribution.sample(params, self._log_std, rng) if explore else self.distribution.mode(params)
-        return action, {"params": params} if value is None else {"params": params, "value": value}
+        return action, memory, {"params": params} if value is None else {"params": params, "value": value}
 
-    def complete(self, trajectory: Trajectory) -> None:
+    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None]) -> None:
         """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
         t, behaviour = trajectory, trajectory.behaviour
         params = behaviour.pop("params")
         behaviour["log_prob"] = self.distribution.log_prob(params, self._log_std, t.action).astype(
             np.float32, copy=False
         )
+        if self.spec.memory:
+            self._recurrent_values(t, states)
+            return
         inputs, stacks = self.pipeline.sequence(t.obs, t.state, t.first)
         if "value" in behaviour:  # came with the actions: only the row after the last is missing
             last = self.network.value(_row(inputs, -1))
@@ -185,6 +212,29 @@ class ActorCriticPolicy(NetworkPolicy):
         if t.final is not None:
             after = self.pipeline.after(t.final.obs, stacks, t.final.t, t.final.b)
             behaviour["final_value"] = self.network.value(after)
+
+    def _recurrent_values(self, t: Trajectory, states: Sequence[Tree | None]) -> None:
+        """Values of what follows the last row, and of the true last observations that a return bootstraps from (0 for
+        the others): one step more from the state that was there."""
+
+        def value(obs: Tree, state: Tree | None, first: Array) -> Array:
+            frames, memory = split_state(self.spec, state)
+            assert memory is not None
+            _, found, _ = self.outputs(self.pipeline.step(obs, frames, first)[0], begun(memory, first))
+            assert found is not None
+            return found
+
+        after = value(tree_map(lambda x: x[-1], t.obs), states[-1], t.first[-1])
+        t.behaviour["value"] = np.concatenate([t.behaviour["value"], after[None]])
+        if t.final is None:
+            return
+        t.behaviour["final_value"] = np.zeros(len(t.final.t), np.float32)
+        needed = np.flatnonzero((t.truncated & ~t.terminated)[t.final.t, t.final.b])
+        for row in np.unique(t.final.t[needed]):
+            found = needed[t.final.t[needed] == row]
+            state = tree_map(lambda x, b=t.final.b[found]: x[b], states[row + 1])
+            obs = tree_map(lambda x, found=found: x[found], t.final.obs)
+            t.behaviour["final_value"][found] = value(obs, state, np.zeros(len(found), bool))
 
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
@@ -218,7 +268,7 @@ def _as_numpy(x: Any) -> Array:
 class DeployedPolicy:
     """A trained policy by itself: `act(obs)` takes what the environment gives and returns what it takes.
 
-    One observation or a batch with a leading axis; frame-stack state is kept between calls (`reset` clears it).
+    One observation or a batch with a leading axis; frame stacks and memories are kept between calls (`reset` clears them).
     """
 
     def __init__(self, policy: NetworkPolicy, seed: int | None = None) -> None:

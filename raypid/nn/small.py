@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from raypid.nn.memory import STEPS
 from raypid.nn.pipeline import Inputs
 from raypid.nn.spec import NetworkSpec
 from raypid.types import Array, flat_views
@@ -29,7 +30,8 @@ def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) ->
 
 
 def initial_mlp(spec: NetworkSpec, num_inputs: int, rng: np.random.Generator) -> Array:
-    """Initial flat weights of the fully connected part: orthogonal, gain sqrt(2) in trunks, 0.01 for the policy's head, 1 for the value's."""
+    """Initial flat weights of the fully connected part: orthogonal, gain sqrt(2) in trunks, 1 in each gate of a memory, 0.01 for
+    the policy's head, 1 for the value's. An LSTM's forget gates have a bias of 1 (Jozefowicz et al. 2015)."""
     table = spec.mlp_table(num_inputs)
     flat = np.zeros(sum(int(np.prod(shape)) for _, shape in table), np.float32)
     views = flat_views(flat, table)
@@ -37,6 +39,11 @@ def initial_mlp(spec: NetworkSpec, num_inputs: int, rng: np.random.Generator) ->
         if name.endswith("weight"):
             gain = {"policy.weight": 0.01, "value.weight": 1.0}.get(name, math.sqrt(2))
             view[:] = orthogonal(rng, view.shape, gain)
+        elif name in ("memory.input", "memory.recurrent"):
+            gates = view.reshape(*view.shape[:2], -1, spec.memory_size)  # a view: [K, in, G, M]
+            gates[:] = orthogonal(rng, (len(view), gates.shape[2], view.shape[1], spec.memory_size), 1.0).swapaxes(1, 2)
+        elif name == "memory.bias" and spec.memory == "lstm":
+            view[..., spec.memory_size : 2 * spec.memory_size] = 1.0
         elif name == "log_std":
             view[:] = spec.log_std_init
         elif name.endswith("_sigma"):
@@ -99,6 +106,8 @@ class SmallNetwork:
         for name, eps in (noise or {}).items():
             parts[name] = parts[name] + parts[f"{name}_sigma"] * eps
         self._trunk = [(parts[f"trunk.{i}.weight"], parts[f"trunk.{i}.bias"]) for i in range(len(self.spec.hidden))]
+        if self.spec.memory:
+            self._memory = tuple(parts[f"memory.{name}"] for name in ("input", "recurrent", "bias"))
         self._policy = (parts["policy.weight"], parts["policy.bias"])
         if self.spec.num_values:
             self._value = (parts["value.weight"], parts["value.bias"])
@@ -127,7 +136,21 @@ class SmallNetwork:
         """State values [N]."""
         return self.values(inputs)[..., 0]
 
-    def _hidden(self, h: Array, trunk: int) -> Array:
+    def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
+        """One step of B streams through the memories: params [B, P], value [B] (or [B, V] of a distributional head; None
+        without a value head), and the next state. state [B, K, S], 0 where an episode begins."""
+        weight, recurrent, bias = self._memory
+        x = self._hidden(inputs.vector, slice(None)) @ weight
+        x += bias
+        h, after = STEPS[self.spec.memory](x, state.swapaxes(0, 1), recurrent)
+        params = h[0] @ self._policy[0] + self._policy[1]
+        after = after.swapaxes(0, 1)
+        if not self.spec.num_values:
+            return params, None, after
+        value = h[-1] @ self._value[0] + self._value[1]
+        return params, value[:, 0] if self.spec.num_values == 1 else value, after
+
+    def _hidden(self, h: Array, trunk: int | slice) -> Array:
         for weight, bias in self._trunk:
             h = h @ weight[trunk]
             h += bias[trunk]

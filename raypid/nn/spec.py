@@ -135,6 +135,10 @@ class NetworkSpec:
     """Its width M."""
     noisy: float = 0.0
     """sigma_0 of noisy layers (Fortunato et al. 2018, section 3.2); 0: none."""
+    memory: str = ""
+    """Recurrent cell between trunks and heads, one for each trunk: lstm, gru, or "" for none."""
+    memory_size: int = 0
+    """Units of a cell, M."""
 
     @property
     def torch_free(self) -> bool:
@@ -165,14 +169,25 @@ class NetworkSpec:
     def num_trunks(self) -> int:
         return 1 if self.shared or not self.num_values else 2
 
+    @property
+    def state_size(self) -> int:
+        """S: numbers that a cell keeps from step to step; an LSTM's are its output and its cell state."""
+        return 2 * self.memory_size if self.memory == "lstm" else self.memory_size
+
     def mlp_table(self, num_inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(name, shape) of the fully connected part. Trunk weights are stacked: [K, in, out], K = 2 where policy and
-        value have a trunk each (0 is the policy's), else 1."""
+        """(name, shape) of the fully connected part. Weights of trunks and their memories are stacked: [K, in, out], K = 2
+        where policy and value have a trunk each (0 is the policy's), else 1. A memory's gates lie side by side: i, f, g, o
+        of an LSTM; r, z, n of a GRU."""
         table: list[tuple[str, tuple[int, ...]]] = []
         k, width = self.num_trunks, num_inputs
         for i, hidden in enumerate(self.hidden):
             table += [(f"trunk.{i}.weight", (k, width, hidden)), (f"trunk.{i}.bias", (k, 1, hidden))]
             width = hidden
+        if self.memory:
+            units, gates = self.memory_size, {"lstm": 4, "gru": 3}[self.memory] * self.memory_size
+            table += [("memory.input", (k, width, gates)), ("memory.recurrent", (k, units, gates))]
+            table.append(("memory.bias", (k, 1, gates)))
+            width = units
         table += [("policy.weight", (width, self.num_outputs)), ("policy.bias", (self.num_outputs,))]
         if self.num_values:
             table += [("value.weight", (width, self.num_values)), ("value.bias", (self.num_values,))]

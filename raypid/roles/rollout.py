@@ -91,13 +91,16 @@ class Rollout:
         self._collecting = True
         self.policy.load(weights)
         self.policy.exploration = exploration or {}
-        first_state, steps, actions, behaviours = self.state, [], [], []
+        steps, actions, behaviours = [], [], []
+        states = [self.state]  # those of frame stacks alone are not kept: nobody needs them
         obs_rows, first_rows, infos = [self.obs], [self.first], []
         env_s = inference_s = 0.0
         crashes: list[str] = []
         for t in range(self.spec.fragment_length):
             before = clock()
             action, self.state, behaviour = self.policy.act(self.obs, self.state, self.first, self.rng, explore=True)
+            if self.spec.network.memory:
+                states.append(self.state)
             env_action = self.policy.to_env(self._perturbed(action) if self.spec.action_noise else action)
             acted = clock()
             step = self.env.step(env_action)
@@ -126,11 +129,11 @@ class Rollout:
             valid=np.stack([s.valid for s in steps]),
             final=_finals(steps),
             behaviour={k: np.stack([b[k] for b in behaviours]) for k in behaviours[0]},
-            state=first_state,
+            state=states[0],
             stream=self.worker_index * self.env.num_envs + np.arange(self.env.num_envs),
             version=self.policy.version,
         )
-        self.policy.complete(trajectory)
+        self.policy.complete(trajectory, states)
         if self.spec.network.pipeline.normalize:
             raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
             trajectory.moments = moments_of(raw[trajectory.valid])

@@ -87,7 +87,7 @@ def fragment(policy: Any, draw: Any, num_rows: int = 5) -> Trajectory:
         obs=tree_stack(obs), first=first, action=tree_stack(actions), reward=np.zeros((num_rows, 2), F), terminated=zeros,
         truncated=zeros, valid=~zeros, final=final, behaviour=stacked, state=start,
     )  # fmt: skip
-    policy.complete(t)
+    policy.complete(t, [])
     return t
 
 
