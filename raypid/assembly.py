@@ -22,6 +22,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
+from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay import Replay, ReplaySpec
@@ -129,9 +130,11 @@ def assemble(run: str, config: Any) -> System:
         learner = _learner(run, config, network, networks, backend)
         if initial is not None:
             backend.get(learner.submit("set_weights", initial))
+        role = FitnessRollout if algorithm.collect == "fitness" else Rollout
+        shared = [backend.put(array) for array in algorithm.shared(config)]
         workers = WorkerGroup(
             backend,
-            lambda index, restarts: partial(Rollout, spec, index, restarts),
+            lambda index, restarts: partial(role, spec, index, restarts, *shared),
             max(1, config.num_workers),
             num_cpus=config.num_cpus_per_worker,
             timeout_s=config.worker_timeout_s,

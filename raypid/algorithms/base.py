@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from raypid.config import Config
+from raypid.config import Config, ConfigError
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.types import Array, Collective, Update, Weights
@@ -38,6 +38,11 @@ class Algorithm(ABC):
         """The network that this algorithm acts with, from the default one for the spaces."""
         return spec
 
+    @classmethod
+    def shared(cls, config: Any) -> tuple[Array, ...]:
+        """Arrays that all workers read and none writes: they are put into the object store once, and follow the worker's other arguments."""
+        return ()
+
     def meet(self, collective: Collective) -> None:
         """From here on `update` is made together with other learners."""
         self.collective = collective
@@ -60,6 +65,18 @@ class Algorithm(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def check_table(theirs: Any, ours: Any) -> None:
+    """Raises:
+    ConfigError: the weights belong to another network; names the first parts that differ.
+    """
+    if theirs == ours:
+        return
+    there, here = dict(theirs), dict(ours)
+    names = [n for n in {**here, **there} if there.get(n) != here.get(n)]
+    parts = [f"{n} {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:3]]
+    raise ConfigError(f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}.")
 
 
 def schedule(kind: str, timesteps: int, horizon: int | None, end: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
 from raypid.registry import ALGORITHMS, NETWORKS
-from raypid.types import Trajectory, Update, Weights, concat_trajectories
+from raypid.types import Fitness, Trajectory, Update, Weights, concat_fitness, concat_trajectories
 
 
 class Learner:
@@ -43,9 +43,13 @@ class Learner:
         self.collective.join(address)
         self.algorithm.meet(self.collective)
 
-    def update(self, timesteps: int, *fragments: Trajectory) -> tuple[Update, Weights]:
-        """Learn from fragments of equal length; returns what was done and the new weights."""
-        batch = concat_trajectories(fragments)
+    def update(self, timesteps: int, *fragments: Any) -> tuple[Update, Weights]:
+        """Learn from trajectories of equal length, or from fitness; returns what was done and the new weights."""
+        batch: Trajectory | Fitness
+        if self.algorithm.collect == "fitness":
+            batch = concat_fitness(fragments)
+        else:
+            batch = concat_trajectories(fragments)
         moments = [f.moments for f in fragments if f.moments is not None]
         if self.algorithm.collective is not None:
             moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
