@@ -253,8 +253,12 @@ class Fitness:
 
 def concat_fitness(parts: Sequence[Fitness]) -> Fitness:
     """Join pairs in the order given; the moments stay behind, as with `concat_trajectories`."""
-    columns = (np.concatenate([getattr(p, name) for p in parts]) for name in ("index", "value", "length"))
-    return Fitness(*columns, version=min(p.version for p in parts))
+    return Fitness(
+        index=np.concatenate([p.index for p in parts]),
+        value=np.concatenate([p.value for p in parts]),
+        length=np.concatenate([p.length for p in parts]),
+        version=min(p.version for p in parts),
+    )
 
 
 @dataclass(slots=True)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from raypid.errors import UserError
 from raypid.nn.population import Population
-from raypid.ops.normalizer import Moments, merge_moments, moments_of
+from raypid.ops.normalizer import Moments, merge_moments, moments_of, zero_moments
 from raypid.roles.evaluator import MAX_EPISODE_STEPS
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Array, Fitness, Report, Weights
@@ -22,6 +21,24 @@ from raypid.types import Array, Fitness, Report, Weights
 _IDLE = -1
 _CHUNK = 128
 """Steps whose observations are kept until their moments are taken."""
+
+
+class _Seen:
+    """The moments of observations that come a few rows at a time."""
+
+    def __init__(self, size: int) -> None:
+        self._taken, self._rows = zero_moments(size), list[Array]()
+
+    def add(self, rows: Array) -> None:
+        """Rows [k, D]."""
+        self._rows.append(rows)
+        if len(self._rows) == _CHUNK:
+            self._taken, self._rows = self.moments(), []
+
+    def moments(self) -> Moments:
+        if not self._rows:
+            return self._taken
+        return merge_moments(self._taken, moments_of(np.concatenate(self._rows)))
 
 
 class FitnessRollout(Rollout):
@@ -61,33 +78,30 @@ class FitnessRollout(Rollout):
         report = Report(self.worker_index, 0, weights.version, timing={"env": 0.0, "inference": 0.0}, size=pairs)
         turns = iter(range(2 * pairs))
 
-        def next_turn(stream: int) -> None:
-            turn = self.turn[stream] = next(turns, _IDLE)
+        def next_turn(b: int) -> None:
+            turn = self.turn[b] = next(turns, _IDLE)
             if turn != _IDLE:
                 k, side = divmod(turn, 2)
                 noise = self.noise[index[k] : index[k] + len(weights.flat)]
-                np.multiply(noise, np.float32(-sigma if side else sigma), out=self.population.flat[stream])
-                self.population.flat[stream] += weights.flat
+                np.multiply(noise, np.float32(-sigma if side else sigma), out=self.population.flat[b])
+                self.population.flat[b] += weights.flat
 
-        for stream in range(self.env.num_envs):
-            next_turn(stream)
-        seen: list[Moments] = []
-        rows: list[Array] = []
+        for b in range(self.env.num_envs):
+            next_turn(b)
+        seen = _Seen(self.policy.pipeline.normalized_size) if self.spec.network.pipeline.normalize else None
         while (playing := self.turn != _IDLE).any():
             obs = self.obs
             valid, ended = self._step(playing, report)
-            if self.spec.network.pipeline.normalize:
-                rows.append(self.policy.pipeline.raw_vector(obs)[valid])
-                if len(rows) == _CHUNK:
-                    seen.append(moments_of(np.concatenate(rows)))
-                    rows = []
-            for stream in np.flatnonzero(ended):
-                where = divmod(self.turn[stream], 2)
-                fitness.value[where], fitness.length[where] = self.episode_reward[stream], self.episode_length[stream]
-                self.episode_reward[stream], self.episode_length[stream] = 0.0, 0
-                next_turn(int(stream))
-        if self.spec.network.pipeline.normalize:
-            fitness.moments = reduce(merge_moments, [*seen, moments_of(np.concatenate(rows))] if rows else seen)
+            if seen is not None:
+                seen.add(self.policy.pipeline.raw_vector(obs)[valid])
+            for b in np.flatnonzero(ended).tolist():
+                pair_and_side = divmod(int(self.turn[b]), 2)
+                fitness.value[pair_and_side] = self.episode_reward[b]
+                fitness.length[pair_and_side] = self.episode_length[b]
+                self.episode_reward[b], self.episode_length[b] = 0.0, 0
+                next_turn(b)
+        if seen is not None:
+            fitness.moments = seen.moments()
         report.timing["total"] = clock() - start
         return report, fitness
 

@@ -28,7 +28,7 @@ class LocalHandle:
         self._resolve = resolve or _resolve
         self._error: Exception | None = None
         try:
-            self.role = _resolved(factory)()
+            self.role = _resolved(factory, self._resolve)()
         except Exception as error:
             self._error = error
         self.ready = LocalFuture(error=self._error)
@@ -46,11 +46,11 @@ class LocalHandle:
         return [LocalFuture(v) for v in value]
 
 
-def _resolved(factory: Callable[[], Any]) -> Callable[[], Any]:
+def _resolved(factory: Callable[[], Any], resolve: Callable[[Any], Any]) -> Callable[[], Any]:
     """A factory with the values of the futures among its arguments."""
     if not isinstance(factory, partial):
         return factory
-    return partial(factory.func, *map(_resolve, factory.args), **factory.keywords)
+    return partial(factory.func, *map(resolve, factory.args), **factory.keywords)
 
 
 def _resolve(x: Any) -> Any:
