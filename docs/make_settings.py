@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,14 @@ def main() -> int:
     """0 if the page is (now) up to date."""
     text = PAGE.read_text()
     new = text
-    tables = {"sync": own("sync"), "replay": own("replay"), "all": shared(), "model": model(), "tuned": tuned()}
+    tables = {
+        "sync": own(lambda a: a.flow == "sync"),
+        "replay": own(lambda a: a.flow == "replay"),
+        "fitness": own(lambda a: a.collect == "fitness"),
+        "all": shared(),
+        "model": model(),
+        "tuned": tuned(),
+    }
     for name, lines in tables.items():
         begin, end = f"<!-- settings: {name} -->", f"<!-- end: {name} -->"
         head, _, rest = new.partition(begin)
@@ -36,9 +44,9 @@ def main() -> int:
     return 0
 
 
-def own(flow: str) -> list[str]:
-    """Settings that the algorithms of a flow add to Config."""
-    configs = {name: cls for name, cls in _configs().items() if ALGORITHMS.get(name).flow == flow}
+def own(of: Callable[[Any], bool]) -> list[str]:
+    """Settings that the algorithms for which `of` is true add to Config."""
+    configs = {name: cls for name, cls in _configs().items() if of(ALGORITHMS.get(name))}
     common = {f.name for f in dataclasses.fields(Config)}
     rows = []
     for name in {f.name: None for cls in configs.values() for f in dataclasses.fields(cls) if f.name not in common}:

@@ -122,8 +122,10 @@ class Agent:
         """How long an evaluation would take whose episodes are those of training, at the pace of the workers."""
         if not self.lengths or not turn.reports:
             return None
-        seconds = sum(r.timing["total"] for r in turn.reports) / len(turn.reports)
-        return float(np.mean(self.lengths)) * seconds / self.config.fragment_length
+        seconds, steps = (
+            sum(column) for column in zip(*((r.timing["total"], r.num_steps) for r in turn.reports), strict=True)
+        )
+        return float(np.mean(self.lengths)) * seconds * self.config.num_envs_per_worker / max(1, steps)
 
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, Any]:
         steps = sum(r.num_steps for r in turn.reports)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
+from raypid.roles.fitness import FitnessRollout
 from raypid.roles.gradients import GradientRollout
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
@@ -34,7 +35,7 @@ from raypid.runtime.local import LocalBackend
 from raypid.runtime.publish import ByReference, ByServers
 from raypid.runtime.replay_sources import AsynchronousLearners, LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
 from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.tuned import TUNED
 
 _RELEASE_SECONDS = 5.0
@@ -132,7 +133,7 @@ def assemble(run: str, config: Any) -> System:
             backend.get(learner.submit("set_weights", initial))
         workers = WorkerGroup(
             backend,
-            partial(partial, _rollout(algorithm, config, spec)),
+            _rollout(algorithm, config, spec, [backend.put(array) for array in algorithm.shared(config)]),
             max(1, config.num_workers),
             num_cpus=config.num_cpus_per_worker,
             timeout_s=config.worker_timeout_s,
@@ -185,11 +186,13 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
     return handle
 
 
-def _rollout(algorithm: Any, c: Any, spec: RolloutSpec) -> Any:
-    """What builds a rollout worker, given its index and how often it was built anew."""
-    if algorithm.collect == "gradients":  # computed by the algorithm itself, in the worker
-        return partial(GradientRollout, spec, partial(algorithm, c, spec.network, c.seed))
-    return partial(Rollout, spec)
+def _rollout(algorithm: Any, c: Any, spec: RolloutSpec, shared: Sequence[Any]) -> Factory:
+    """What builds a rollout worker, given its index and how often it was built anew. `shared` are futures of what all of them read."""
+    if algorithm.collect == "gradients":  # the algorithm itself computes them, in the worker
+        source = partial(algorithm, c, spec.network, c.seed)
+        return lambda index, restarts: partial(GradientRollout, spec, source, index, restarts)
+    role = FitnessRollout if algorithm.collect == "fitness" else Rollout
+    return lambda index, restarts: partial(role, spec, index, restarts, *shared)
 
 
 def _replay_spec(c: Any) -> ReplaySpec:
@@ -250,6 +253,8 @@ def _asynchronous_plan(algorithm: Any, c: Any, backend: Any) -> AsynchronousPlan
     if algorithm.flow != "async":
         return None
     a_round = max(1, c.num_workers) * c.num_envs_per_worker * c.fragment_length
+    if algorithm.collect == "fitness":  # an update is a generation
+        a_round = 1
     return AsynchronousPlan(
         update_size=algorithm.update_size(c),
         min_parts=max(1, c.num_learners),

@@ -107,4 +107,6 @@ ALGORITHMS = Registry("algorithm", {
     "SAC": "raypid.algorithms.sac:SAC",
     "TD3": "raypid.algorithms.td3:TD3",
     "DDPG": "raypid.algorithms.td3:DDPG",
+    "ES": "raypid.algorithms.es:ES",
+    "ARS": "raypid.algorithms.es:ARS",
 })  # fmt: skip

@@ -55,6 +55,9 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
         "gamma": 0.99, "batch_size": 128, "target_tau": 0.01, "model": {"hidden": [64, 64]}, "noisy": 0.3, "v_min": -20.0, "v_max": 30.0,
     },
     ("ApeX", "LunarLander-v3"): _Q_LANDER | {"num_envs_per_worker": 8},
+    ("ES", "CartPole-v1"): {"num_envs_per_worker": 64, "sigma": 0.1, "lr": 0.05, "model": {"hidden": [16]}},
+    ("ES", "Pendulum-v1"): {"num_envs_per_worker": 64, "population": 64, "sigma": 0.5, "lr": 0.2, "model": {"hidden": [16]}},
+    ("ARS", "HalfCheetah-v5"): {"num_envs_per_worker": 64, "population": 32, "top_directions": 4, "lr": 0.02, "sigma": 0.03},
     ("SAC", "HalfCheetah-v5"): {
         "a_l_ratio": 2, "lr": 1e-3, "bf16": True, "start_steps": 5_000, "buffer_size": 1_000_000, "steps_per_iteration": 4_000,
     },

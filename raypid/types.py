@@ -253,6 +253,33 @@ class Gradients:
 
 
 @dataclass(slots=True)
+class Fitness:
+    """What n pairs of antithetic perturbations were worth: pair k played weights + sigma * e and weights - sigma * e with e the
+    P numbers of the noise table from `index[k]` on."""
+
+    index: Array
+    """[n] int64."""
+    value: Array
+    """[n, 2] float64: raw returns of + and -."""
+    length: Array
+    """[n, 2] int64: steps of their episodes."""
+    version: int = 0
+    """The weights that were perturbed; the oldest where several were."""
+    moments: tuple[Array, Array, Array] | None = None
+    """(count [], mean [D], M2 [D]) of the observations seen, where they are normalised."""
+
+
+def concat_fitness(parts: Sequence[Fitness]) -> Fitness:
+    """Join pairs in the order given; the moments stay behind, as with `concat_trajectories`."""
+    return Fitness(
+        index=np.concatenate([p.index for p in parts]),
+        value=np.concatenate([p.value for p in parts]),
+        length=np.concatenate([p.length for p in parts]),
+        version=min(p.version for p in parts),
+    )
+
+
+@dataclass(slots=True)
 class Update:
     """What one learner update did."""
 

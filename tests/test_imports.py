@@ -160,6 +160,7 @@ COMMANDS = [
     ["train", "--run", "PPO", "--help"],
     ["train", "--run", "SAC", "--help"],
     ["train", "--run", "ApeX", "--help"],
+    ["train", "--run", "ES", "--help"],
 ]
 
 
@@ -171,6 +172,8 @@ def test_help_and_lists_import_nothing_heavy(argv: list[str]) -> None:
 
 
 def test_what_the_local_trainer_needs_is_no_ray_and_no_torch() -> None:
-    algorithms = ", ".join(f"raypid.algorithms.{n}" for n in ("ppo", "a2c", "dqn", "sqn", "sac", "td3"))
-    loaded = loaded_by(f"import raypid.agent, raypid.roles.rollout, raypid.roles.replay_store, {algorithms}")
+    algorithms = ", ".join(f"raypid.algorithms.{n}" for n in ("ppo", "a2c", "dqn", "sqn", "sac", "td3", "es"))
+    loaded = loaded_by(
+        f"import raypid.agent, raypid.roles.rollout, raypid.roles.fitness, raypid.roles.replay_store, {algorithms}"
+    )
     assert not loaded & HEAVY

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, ObservationMoments, schedule
+from raypid.algorithms.base import Algorithm, ObservationMoments, check_table, schedule
 from raypid.algorithms.batches import Batch, Streams, share_of_streams
 from raypid.algorithms.share import share_of
 from raypid.algorithms.steps import NumpySteps, TorchSteps, kernel_for, mean_metrics
@@ -211,13 +211,7 @@ class ActorCritic(Algorithm):
         return Weights(self.version, self.learner.numpy().copy(), self.learner.table, extra)
 
     def set_weights(self, weights: Weights) -> None:
-        if weights.table != self.learner.table:
-            theirs, ours = dict(weights.table), dict(self.learner.table)
-            names = [n for n in {**ours, **theirs} if theirs.get(n) != ours.get(n)]
-            parts = [f"{n} {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here" for n in names[:3]]
-            raise ConfigError(
-                f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}."
-            )
+        check_table(weights.table, self.learner.table)
         self.learner.load(weights.flat)
         if self.moments is not None and "obs_mean" in weights.extra:
             self.moments.load(weights.extra)

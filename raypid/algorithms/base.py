@@ -74,6 +74,11 @@ class Algorithm(ABC):
         """What a worker explores by at this time: numbers that travel with the call."""
         return {}
 
+    @classmethod
+    def shared(cls, config: Any) -> tuple[Array, ...]:
+        """Arrays that all workers read and none writes: they are put into the object store once, and follow the worker's other arguments."""
+        return ()
+
     def meet(self, collective: Collective) -> None:
         """From here on `update` is made together with other learners."""
         self.collective = collective
@@ -96,6 +101,18 @@ class Algorithm(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def check_table(theirs: Any, ours: Any) -> None:
+    """Raises:
+    ConfigError: the weights belong to another network; names the first parts that differ.
+    """
+    if theirs == ours:
+        return
+    there, here = dict(theirs), dict(ours)
+    names = [n for n in {**here, **there} if there.get(n) != here.get(n)]
+    parts = [f"{n} {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:3]]
+    raise ConfigError(f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}.")
 
 
 def schedule(kind: str, timesteps: int, horizon: int | None, end: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, ObservationMoments
+from raypid.algorithms.base import Algorithm, ObservationMoments, check_table
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.pipeline import Pipeline
 from raypid.nn.spec import NetworkSpec
@@ -339,18 +339,6 @@ class OffPolicy(Algorithm):
             optimizer.load_state_dict(state["optimizers"][name])
         if self.moments is not None and "moments" in state:
             self.moments.load(state["moments"])
-
-
-def check_table(theirs: Any, ours: Any) -> None:
-    """Raises:
-    ConfigError: the weights belong to another network; names the first parts that differ.
-    """
-    if theirs == ours:
-        return
-    there, here = dict(theirs), dict(ours)
-    names = [n for n in {**here, **there} if there.get(n) != here.get(n)]
-    parts = [f"{n} {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:3]]
-    raise ConfigError(f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}.")
 
 
 def continuous(config: Any, spec: NetworkSpec, kind: str) -> NetworkSpec:

@@ -129,10 +129,6 @@ class NetworkSpec:
     """A q head is the value of the state plus the advantage of each action (Wang et al. 2016, equation 9)."""
     atoms: tuple[float, ...] = ()
     """Support of a distributional q head (Bellemare et al. 2017); empty for plain values."""
-    memory: str = ""
-    """lstm or gru between the trunks and the heads; empty: none."""
-    memory_size: int = 0
-    """Its width M."""
     noisy: float = 0.0
     """sigma_0 of noisy layers (Fortunato et al. 2018, section 3.2); 0: none."""
     memory: str = ""

@@ -77,3 +77,23 @@ class RMSProp:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         self.v[:] = state["v"]
+
+
+class SGD:
+    """Gradient descent with momentum (Sutskever et al. 2013, in the form without a factor on the gradient) on `parameters` [P] float32."""
+
+    def __init__(self, parameters: Array, *, momentum: float = 0.0) -> None:
+        self.parameters, self.momentum = parameters, momentum
+        self.velocity = np.zeros_like(parameters)
+
+    def step(self, gradient: Array, lr: float) -> None:
+        """Move the parameters against `gradient` [P]: velocity = momentum * velocity + gradient."""
+        self.velocity *= self.momentum
+        self.velocity += gradient
+        self.parameters -= lr * self.velocity
+
+    def state_dict(self) -> dict[str, object]:
+        return {"velocity": self.velocity.copy()}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.velocity[:] = state["velocity"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
 from raypid.registry import ALGORITHMS, NETWORKS
-from raypid.types import Trajectory, Update, Weights, concat_trajectories
+from raypid.types import Update, Weights, concat_fitness, concat_trajectories
 
 
 class Learner:
@@ -45,21 +45,16 @@ class Learner:
         self.algorithm.meet(self.collective)
 
     def update(self, timesteps: int, *parts: Any) -> tuple[Update, Weights]:
-        """Learn from fragments of equal length (or from gradients, or fitness); returns what was done and the new weights."""
-        batch = self._joined(parts) if self.algorithm.collect == "trajectory" else list(parts)
+        """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights."""
+        batch: Any = list(parts)
+        if self.algorithm.collect != "gradients":  # those are applied one by one, or as the algorithm adds them up
+            batch = concat_fitness(parts) if self.algorithm.collect == "fitness" else concat_trajectories(parts)
+            moments = [part.moments for part in parts if part.moments is not None]
+            if self.algorithm.collective is not None:
+                moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
+            if moments:
+                batch.moments = reduce(merge_moments, moments)
         return self.algorithm.update(batch, timesteps), self.algorithm.weights()
-
-    def _joined(self, fragments: Sequence[Trajectory]) -> Trajectory:
-        """The fragments side by side, with the moments of all (those of other learners, too)."""
-        batch = concat_trajectories(fragments)
-        moments = [f.moments for f in fragments if f.moments is not None]
-        if self.algorithm.collective is not None:
-            moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
-        if moments:
-            batch.moments = moments[0]
-            for delta in moments[1:]:
-                batch.moments = merge_moments(batch.moments, delta)
-        return batch
 
     def weights(self) -> Weights:
         return self.algorithm.weights()

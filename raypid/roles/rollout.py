@@ -160,15 +160,19 @@ class Rollout:
         for row, b in starts:
             if ended[row, b]:
                 total, steps = float(reward[row + 1, b] - reward_base[b]), int(length[row + 1, b] - length_base[b])
-                report.episode_rewards.append(total)
-                report.episode_lengths.append(steps)
-                if self.spec.callbacks is not None:
-                    info = {**infos_at.get((row, b), {}), "episode_reward": total, "episode_length": steps}
-                    info |= {"worker_index": self.worker_index, "stream_index": int(b)}
-                    for name, value in (self.spec.callbacks.on_episode_end(info) or {}).items():
-                        report.episode_metrics.setdefault(name, []).append(float(value))
+                self._episode(report, int(b), total, steps, infos_at.get((row, b), {}))
             reward_base[b], length_base[b] = reward[row + 1, b], length[row + 1, b]
         self.episode_reward, self.episode_length = reward[-1] - reward_base, length[-1] - length_base
+
+    def _episode(self, report: Report, stream: int, total: float, steps: int, env_info: dict[str, Any]) -> None:
+        """An episode that has ended goes into the report, and to the callbacks."""
+        report.episode_rewards.append(total)
+        report.episode_lengths.append(steps)
+        if self.spec.callbacks is not None:
+            info = {**env_info, "episode_reward": total, "episode_length": steps}
+            info |= {"worker_index": self.worker_index, "stream_index": stream}
+            for name, value in (self.spec.callbacks.on_episode_end(info) or {}).items():
+                report.episode_metrics.setdefault(name, []).append(float(value))
 
     def _check_crashes(self, crashes: list[str]) -> None:
         self.num_crashes += len(crashes)

@@ -48,7 +48,10 @@ class Backend(Protocol):
     def spawn(
         self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> Handle:
-        """Build a role, on the given node if that is there. Errors of the factory appear at the first `get`."""
+        """Build a role, on the given node if that is there. Errors of the factory appear at the first `get`.
+
+        A factory may be a functools.partial with futures (of `put`) among its arguments: they resolve where the role is built.
+        """
 
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         """The node where a role is; "" where that does not become known within `wait_s`."""

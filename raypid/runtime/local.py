@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 
@@ -32,7 +33,7 @@ class LocalHandle:
         self._resolve = resolve or _resolve
         self._error: Exception | None = None
         try:
-            self.role = factory()
+            self.role = _resolved(factory, self._resolve)()
         except Exception as error:
             self._error = error
         self.ready = LocalFuture(error=self._error)
@@ -48,6 +49,13 @@ class LocalHandle:
         if num_returns == 1:
             return LocalFuture(value)
         return [LocalFuture(v) for v in value]
+
+
+def _resolved(factory: Callable[[], Any], resolve: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A factory with the values of the futures among its arguments."""
+    if not isinstance(factory, partial):
+        return factory
+    return partial(factory.func, *map(resolve, factory.args), **factory.keywords)
 
 
 def _resolve(x: Any) -> Any:

@@ -11,6 +11,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from raypid.errors import UserError
@@ -50,7 +51,7 @@ class _Role:
         warnings.simplefilter("ignore", UserWarning)
         self.error: Exception | None = None
         try:
-            self.role = factory()
+            self.role = _resolved(factory)()
         except Exception as error:  # kept: of an actor that fails to start Ray tells the text, not the type
             self.error = error
 
@@ -64,6 +65,14 @@ class _Role:
     def call(self, method: str, *args: Any) -> Any:
         self.ready()
         return getattr(self.role, method)(*args)
+
+
+def _resolved(factory: Callable[[], Any]) -> Callable[[], Any]:
+    """A factory with the values of the futures among its arguments; arrays stay in the store, and the roles of a node share them."""
+    if not isinstance(factory, partial):
+        return factory
+    given = [ray.get(a) if isinstance(a, ray.ObjectRef) else a for a in factory.args]
+    return partial(factory.func, *given, **factory.keywords)
 
 
 class RayHandle:

@@ -107,6 +107,27 @@ class Echo:
         return "slept"
 
 
+class Table:
+    """A role that was given an array by reference."""
+
+    def __init__(self, add: int, table: Any) -> None:
+        self.add, self.table = add, table
+
+    def sum_from(self, start: int) -> float:
+        return float(self.table[start:].sum()) + self.add
+
+    def owns(self) -> tuple[bool, int]:
+        """Does it hold a copy; and how many bytes that are its own alone did reading the array take?"""
+
+        def private() -> int:
+            lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+            return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
+
+        before = private()
+        assert self.table.sum() > 0
+        return self.table.flags.owndata or self.table.flags.writeable, private() - before
+
+
 class Broken:
     """A role that cannot be built."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raypid.ops.optim import Adam, clip_norm
+from raypid.ops.optim import SGD, Adam, clip_norm
 
 
 def test_adam_equals_torch() -> None:
@@ -52,6 +52,24 @@ def test_adam_goes_on_from_its_state() -> None:
         adam.step(g, 0.01)
         resumed.step(g, 0.01)
     np.testing.assert_array_equal(part, whole)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_equals_torch_and_goes_on_from_its_state(momentum: float) -> None:
+    rng = np.random.default_rng(0)
+    ours = rng.normal(size=50).astype(np.float32)
+    theirs = torch.nn.Parameter(torch.from_numpy(ours.copy()))
+    sgd, reference = SGD(ours, momentum=momentum), torch.optim.SGD([theirs], lr=1.0, momentum=momentum)
+    for i in range(20):
+        gradient = rng.normal(size=50).astype(np.float32)
+        theirs.grad = torch.from_numpy(gradient.copy())
+        reference.param_groups[0]["lr"] = 0.1 / (i + 1)
+        reference.step()
+        if i == 10:
+            state, sgd = sgd.state_dict(), SGD(ours, momentum=momentum)
+            sgd.load_state_dict(state)
+        sgd.step(gradient, 0.1 / (i + 1))
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, [3, 4]), (10.0, [3, 4]), (5.0, [3, 4]), (1.0, [0.6, 0.8])])

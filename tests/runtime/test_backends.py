@@ -53,6 +53,23 @@ def test_futures_are_arguments(backend: Any) -> None:
     assert backend.get(handle.submit("add", put)) == 9
 
 
+def test_futures_are_arguments_of_a_factory(backend: Any) -> None:
+    table = backend.put(np.arange(100_000, dtype=np.float32))
+    handles = [backend.spawn(partial(fragile.Table, i, table)) for i in range(2)]
+    assert [backend.get(h.submit("sum_from", 99_998)) for h in handles] == [
+        99_998.0 + 99_999.0,
+        99_998.0 + 99_999.0 + 1,
+    ]
+
+
+def test_an_array_in_a_factory_is_shared_and_not_copied(ray_backend: Any) -> None:
+    table = ray_backend.put(np.ones(10_000_000, np.float32))
+    handles = [ray_backend.spawn(partial(fragile.Table, i, table)) for i in range(2)]
+    for handle in handles:
+        owns, private_bytes = ray_backend.get(handle.submit("owns"))
+        assert not owns and private_bytes < 10_000_000, private_bytes  # of 40,000,000
+
+
 def test_num_returns_gives_a_future_each(backend: Any) -> None:
     handle = backend.spawn(fragile.Echo)
     report, data = handle.submit("pair", np.arange(1000), num_returns=2)

@@ -1,0 +1,244 @@
+"""Evolution strategies (Salimans et al. 2017, arXiv:1703.03864, algorithm 2) and augmented random search (Mania et al. 2018,
+arXiv:1803.07055, algorithm 2). No gradient passes through a network, and torch is not needed anywhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from raypid.algorithms.base import Algorithm, AsynchronousConfig, ObservationMoments, check_table, schedule
+from raypid.config import Config, ConfigError, ModelConfig
+from raypid.nn.pipeline import Pipeline
+from raypid.nn.small import initial_mlp
+from raypid.nn.spec import NetworkSpec
+from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
+from raypid.ops.optim import SGD, Adam
+from raypid.types import Array, Fitness, Update, Weights
+
+
+def _linear() -> ModelConfig:
+    return ModelConfig(hidden=())
+
+
+@dataclass(kw_only=True, slots=True)
+class ESConfig(AsynchronousConfig, Config):
+    """Settings of ES."""
+
+    num_envs_per_worker: int = 32
+    """Environments that one worker steps side by side, each with a perturbation of its own. A worker's share of the population is best
+    a multiple of half of them: what a stream does after the last perturbation was given out counts for nothing."""
+    normalize_observations: bool = True
+    lr: float = 0.02
+    population: int = 32
+    """Pairs of perturbations (two episodes each) in one update, of all workers together."""
+    sigma: float = 0.05
+    """Deviation of the perturbations."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """What follows the estimated gradient."""
+    momentum: float = 0.9
+    """Of optimizer sgd."""
+    adam_eps: float = 1e-8
+    """Adam's epsilon."""
+    weight_decay: float = 0.0
+    """Each update shrinks the weights by lr * weight_decay of themselves, whatever the optimizer (Loshchilov and Hutter 2019)."""
+    fitness_shaping: Literal["rank", "normalize", "none"] = "rank"
+    """What takes the place of returns: centred ranks in [-0.5, 0.5], returns with mean 0 and deviation 1, or returns as they are."""
+    reward_shift: float = 0.0
+    """Taken off every reward before returns are compared: a bonus for staying alive keeps a policy from moving (Mania et al. 2018, section 4)."""
+    noise_table_size: int = 4_000_000
+    """Normal numbers in the table that all perturbations are cut from; a node holds it once (4 bytes each)."""
+    max_staleness: int | None = 1
+    """Fitness of weights that are older than this many updates is dropped and counted as lost/stale."""
+    fragments_in_flight: int = 1
+    """Calls of one worker that are under way or wait for the learner."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """linear: the learning rate falls over schedule_steps."""
+    schedule_steps: int | None = None
+    """Environment steps of the linear schedule; the command line takes the stop at timesteps_total where there is one."""
+    schedule_end: float = 0.0
+    """Fraction at the end of the linear schedule."""
+
+    def validate(self) -> None:
+        Config.validate(self)
+        AsynchronousConfig.validate(self)
+        for name in ("population", "noise_table_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)!r}.")
+        if not 0 < self.sigma < math.inf:
+            raise ConfigError(f"sigma must be above 0, not {self.sigma!r}.")
+        for name in ("momentum", "schedule_end"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay must not be below 0, it is {self.weight_decay!r}.")
+        if self.lr_schedule == "linear" and not self.schedule_steps:
+            raise ConfigError("lr_schedule linear needs schedule_steps (or a stop at timesteps_total).")
+        if self.normalize_rewards or self.reward_scale != 1 or self.reward_clip is not None:
+            raise ConfigError(
+                "normalize_rewards, reward_scale and reward_clip have nothing to act on: ES and ARS compare the returns of whole "
+                "episodes. There is reward_shift."
+            )
+        if self.kernel == "torch":
+            raise ConfigError("kernel torch: ES and ARS compute no gradient of a network; leave it at auto.")
+
+
+class ES(Algorithm):
+    """theta climbs 1 / (2 n sigma) sum_k (u_k+ - u_k-) e_k, with u the shaped returns of n antithetic pairs."""
+
+    Config = ESConfig
+    flow = "async"
+    collect = "fitness"
+
+    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+        super().__init__(config, spec, seed)
+        inputs = spec.pipeline.vector_size
+        self.table = spec.mlp_table(inputs)
+        self.flat = initial_mlp(spec, inputs, self.rng)
+        if not spec.hidden:  # a linear policy needs no random start, and ARS has none
+            self.flat[:] = 0
+        self.moments = ObservationMoments(Pipeline(spec.pipeline).normalized_size) if spec.pipeline.normalize else None
+        self.optimizer: Adam | SGD = (
+            Adam(self.flat, eps=config.adam_eps)
+            if config.optimizer == "adam"
+            else SGD(self.flat, momentum=config.momentum)
+        )
+        (self.noise,) = self.shared(config)
+
+    @classmethod
+    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+        """A policy alone, without chance.
+
+        Raises:
+            ConfigError: no fully connected network, or one that is large for the noise table.
+        """
+        if spec.network != "mlp":
+            raise ConfigError(
+                f"ES and ARS act with fully connected networks, not {spec.network!r}: set model.network to mlp (images are "
+                "flattened then), or take an algorithm that learns with gradients."
+            )
+        kinds = {"gaussian": "deterministic", "squashed_gaussian": "squashed_deterministic"}
+        actions = tuple(replace(leaf, kind=kinds.get(leaf.kind, leaf.kind)) for leaf in spec.actions)
+        spec = replace(spec, actions=actions, head="actor")
+        size = sum(int(np.prod(shape)) for _, shape in spec.mlp_table(spec.pipeline.vector_size))
+        if config.noise_table_size < 10 * size:
+            raise ConfigError(
+                f"noise_table_size {config.noise_table_size:,} is small for {size:,} weights: take at least {10 * size:,}, so that "
+                "perturbations differ."
+            )
+        return spec
+
+    @classmethod
+    def shared(cls, config: Any) -> tuple[Array, ...]:
+        return (noise_table(config.seed or 0, config.noise_table_size),)
+
+    @classmethod
+    def update_size(cls, config: Any) -> int:
+        return int(config.population)
+
+    @classmethod
+    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+        """What one call of a worker evaluates: its share of the population."""
+        return {"pairs": math.ceil(config.population / max(1, config.num_workers)), "sigma": config.sigma}
+
+    def update(self, batch: Fitness, timesteps: int) -> Update:
+        c = self.config
+        lr = c.lr * schedule(c.lr_schedule, timesteps, c.schedule_steps, c.schedule_end)
+        weight = self.weigh(batch.value - c.reward_shift * batch.length)
+        gradient = weighted_sum(self.noise, batch.index, weight, len(self.flat))
+        self.flat *= 1 - lr * c.weight_decay
+        self.optimizer.step(-gradient, lr)
+        if self.moments is not None and batch.moments is not None:
+            self.moments.merge(batch.moments)
+        self.version += 1
+        metrics = {
+            "fitness_mean": float(batch.value.mean()),
+            "fitness_std": float(batch.value.std()),
+            "fitness_max": float(batch.value.max()),
+            "grad_norm": float(np.linalg.norm(gradient)),
+            "weight_norm": float(np.linalg.norm(self.flat)),
+            "lr": lr,
+        }
+        return Update(metrics, 1)
+
+    def weigh(self, value: Array) -> Array:
+        """How much each perturbation [n] counts in the gradient, from the returns [n, 2] of its pair."""
+        c = self.config
+        if c.fitness_shaping == "rank":
+            value = centered_ranks(value)
+        elif c.fitness_shaping == "normalize":
+            value = (value - value.mean()) / (value.std() + 1e-8)
+        return (value[:, 0] - value[:, 1]) / (2 * len(value) * c.sigma)
+
+    def weights(self) -> Weights:
+        extra = {} if self.moments is None else self.moments.extra()
+        return Weights(self.version, self.flat.copy(), self.table, extra)
+
+    def set_weights(self, weights: Weights) -> None:
+        check_table(weights.table, self.table)
+        self.flat[:] = weights.flat
+        if self.moments is not None and "obs_mean" in weights.extra:
+            self.moments.load(weights.extra)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "version": self.version,
+            "flat": self.flat.copy(),
+            "optimizer": self.optimizer.state_dict(),
+            "rng": self.rng.bit_generator.state,
+        }
+        if self.moments is not None:
+            state["moments"] = self.moments.extra()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if len(state["flat"]) != len(self.flat):
+            raise ConfigError(
+                f"The checkpoint has {len(state['flat'])} weights, this network {len(self.flat)}: the model setting differs."
+            )
+        self.version = int(state["version"])
+        self.flat[:] = state["flat"]
+        if state["optimizer"].keys() == self.optimizer.state_dict().keys():  # another optimizer than before begins anew
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.rng.bit_generator.state = state["rng"]
+        if self.moments is not None and "moments" in state:
+            self.moments.load(state["moments"])
+
+
+@dataclass(kw_only=True, slots=True)
+class ARSConfig(ESConfig):
+    """Settings of ARS: V2-t of the paper; normalize_observations false is V1-t."""
+
+    model: ModelConfig = field(default_factory=_linear)
+    """The network."""
+    sigma: float = 0.03
+    optimizer: Literal["adam", "sgd"] = "sgd"
+    momentum: float = 0.0
+    top_directions: int | None = None
+    """b: only the pairs with the highest of their two returns count; none: all."""
+
+    def validate(self) -> None:
+        ESConfig.validate(self)
+        if self.top_directions is not None and not 1 <= self.top_directions <= self.population:
+            raise ConfigError(
+                f"top_directions must lie in [1, population], which is {self.population}, not {self.top_directions!r}."
+            )
+        if self.fitness_shaping != "rank":
+            raise ConfigError("ARS divides by the deviation of the returns: fitness_shaping is a setting of ES.")
+
+
+class ARS(ES):
+    """theta climbs 1 / (b sigma_R) sum over the b best pairs of (r_k+ - r_k-) e_k, sigma_R the deviation of their 2 b returns."""
+
+    Config = ARSConfig
+
+    def weigh(self, value: Array) -> Array:
+        b = min(self.config.top_directions or len(value), len(value))
+        best = np.argsort(-value.max(1), kind="stable")[:b]
+        deviation = value[best].std()
+        weight = np.zeros(len(value))
+        if deviation > 0:
+            weight[best] = (value[best, 0] - value[best, 1]) / (b * deviation)
+        return weight
