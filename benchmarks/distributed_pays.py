@@ -43,9 +43,10 @@ def build(settings: dict[str, Any], seed: int) -> Any:
     """The agent, whose `eval` plays the ordinary lander."""
     import raypid
     from raypid.roles.evaluator import Evaluator
+    from raypid.settings import overlay
     from raypid.tuned import TUNED
 
-    config = {**TUNED.get(("SAC", ORDINARY), {}), **settings}
+    config = overlay(TUNED.get(("SAC", ORDINARY), {}), settings)
     agent = raypid.SAC(env="slow_lander:SlowLander", seed=seed, config=config)
     spec = agent.evaluations.evaluator.spec
     agent.evaluations.evaluator = Evaluator(replace(spec, env=replace(spec.env, env=ORDINARY)))

@@ -114,9 +114,9 @@ class ES(Algorithm):
         Raises:
             ConfigError: no fully connected network, or one that is large for the noise table.
         """
-        if spec.network != "mlp":
+        if spec.network != "mlp" or spec.memory:
             raise ConfigError(
-                f"ES and ARS act with fully connected networks, not {spec.network!r}: set model.network to mlp (images are "
+                f"ES and ARS act with fully connected networks, not {spec.memory or spec.network!r}: set model.network to mlp (images are "
                 "flattened then), or take an algorithm that learns with gradients."
             )
         kinds = {"gaussian": "deterministic", "squashed_gaussian": "squashed_deterministic"}

@@ -313,7 +313,14 @@ class TorchSteps(Steps):
 
     def _unrolled(self, network: Any, streams: Streams) -> tuple[Any, Any]:
         """params [(T+1) * B, P] and value [(T+1) * B] of streams, with the recurrent state carried along."""
-        out: tuple[Any, Any] = network(streams.inputs.flatten())
+        import torch
+
+        from raypid.nn.recurrent import Memory
+
+        memory = None
+        if self.algorithm.spec.memory:
+            memory = Memory(streams.state, torch.from_numpy(np.ascontiguousarray(streams.first)))
+        out: tuple[Any, Any] = network(streams.inputs.flatten(), memory)
         return out
 
     def numpy(self) -> Array:
