@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,7 +173,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
             for i, (report, data) in ctx.workers.finished(*learning.patience()):
                 reports.append(report)
                 ctx.timesteps += report.num_steps
-                learning.waiting.append((i, report, data))
+                learning.take(i, report, data)
             learning.advance()
         update, learnt = learning.summary()
         yield Iteration(reports, update, {"collect": clock() - start - learnt, "learner": learnt})
@@ -189,6 +189,8 @@ class Learning:
         """(worker, report, future of the data), in the order of arrival."""
         self.under_way: list[Any] | None = None
         """[future of the update, future of its weights] in another process."""
+        self.size = 1
+        """Of the part that came last."""
         self.done: list[Update] = []
         """Updates of this iteration."""
         self._staleness: list[int] = []
@@ -196,14 +198,26 @@ class Learning:
 
     @property
     def _enough(self) -> bool:
-        size = sum(report.size for _, report, _ in self.waiting)
-        return size >= self.plan.update_size and len(self.waiting) >= self.plan.min_parts
+        return self._is_enough(self.waiting)
+
+    def _is_enough(self, parts: Sequence[tuple[int, Report, Any]], coming: int = 0) -> bool:
+        """For an update: these parts, and as many as are still coming (each as large as the last)."""
+        size = sum(report.size for _, report, _ in parts) + coming * self.size
+        return size >= self.plan.update_size and len(parts) + coming >= self.plan.min_parts
 
     def has_room_for(self, worker: int) -> bool:
-        """May it be sent out? Its calls and its waiting data are few, or the learner lacks data."""
+        """May it be sent out? Its calls and its waiting data are few, or what waits and what is under way is no update."""
         running = self.ctx.workers.running(worker)
-        held = running + sum(i == worker for i, _, _ in self.waiting)
-        return held < self.plan.in_flight or (running < self.plan.in_flight and not self._enough)
+        if running >= self.plan.in_flight:
+            return False
+        if running + sum(i == worker for i, _, _ in self.waiting) < self.plan.in_flight:
+            return True
+        coming = sum(self.ctx.workers.running(i) for i in range(len(self.ctx.workers)))
+        return not self._is_enough(self.waiting, coming)
+
+    def take(self, worker: int, report: Report, data: Any) -> None:
+        self.waiting.append((worker, report, data))
+        self.size = report.size
 
     def patience(self) -> tuple[float | None, list[Any]]:
         """(seconds to wait for workers, what else ends the waiting)."""
@@ -236,9 +250,7 @@ class Learning:
 
     def _begin(self) -> None:
         """Learn from what has waited longest, as much as one update takes."""
-        size = num = 0
-        while size < self.plan.update_size or num < self.plan.min_parts:
-            size, num = size + self.waiting[num][1].size, num + 1
+        num = next(n for n in range(1, len(self.waiting) + 1) if self._is_enough(self.waiting[:n]))
         parts, self.waiting = self.waiting[:num], self.waiting[num:]
         self._staleness += [self.version - report.version for _, report, _ in parts]
         before = time.perf_counter()

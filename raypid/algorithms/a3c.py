@@ -51,8 +51,9 @@ class A3C(A2C):
             self.moments.load(weights.extra)
         batch = self.learner.to_device(self.prepare(trajectory))
         metrics = self.mean_metrics([self.learner.differentiate(batch)])
-        flat = np.array(self.learner.gradient, np.float32)
-        return Gradients(flat, trajectory.version, len(batch), metrics, trajectory.moments)
+        gradient = self.learner.gradient
+        flat = gradient.cpu().numpy() if hasattr(gradient, "cpu") else gradient
+        return Gradients(flat.copy(), trajectory.version, len(batch), metrics, trajectory.moments)
 
     def local_state(self) -> dict[str, Any]:
         """In a worker: how it scales its rewards."""

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from raypid.algorithms.a2c import A2CConfig
 from raypid.algorithms.ppo import PPOConfig
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
+from raypid.nn.memory import initial_memory
 from raypid.ops.normalizer import moments_of
+from raypid.registry import ALGORITHMS
 from raypid.roles.learner import Learner
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import WorkerLost
@@ -122,6 +123,10 @@ CASES = {
     "ppo, masked": ("PPO", {**BOTH, "value_clip": 0.2, "max_grad_norm": None}, True, 4),
     "ppo, a minibatch of one row": ("PPO", {"batch_size": 1, "num_epochs": 1}, False, 3),
     "a2c, advantages normalised": ("A2C", {**BOTH, "normalize_advantages": True}, False, 5),
+    "ppo, lstm": ("PPO", {**BOTH, "model": {"network": "lstm", "memory_size": 8}}, False, 4),
+    "impala": ("IMPALA", {**BOTH, "max_grad_norm": 0.1}, False, 5),
+    "appo, masked": ("APPO", {**BOTH, "target_network": True}, True, 4),
+    "impala, gru": ("IMPALA", {**BOTH, "model": {"network": "gru", "memory_size": 8}}, False, 4),
     "a2c, masked": ("A2C", {**BOTH, "normalize_rewards": False}, True, 3),
 }
 
@@ -130,11 +135,16 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_several_learners_learn_what_one_does(members: Members, name: str, kernel: str) -> None:
     run, settings, masked, num = CASES[name]
-    config = {"PPO": PPOConfig, "A2C": A2CConfig}[run](**{**settings, "kernel": kernel, "seed": 0})
-    spec = build_spec(MASKED if masked else BOX, spaces.Discrete(3), ModelConfig(hidden=(16, 16)), normalize=True)
+    model = ModelConfig(**{"hidden": (16, 16), **settings.get("model", {})})
+    if model.network in ("lstm", "gru") and kernel == "numpy":
+        pytest.skip("a memory learns with torch")
+    config = ALGORITHMS.get(run).Config().replace({**settings, "kernel": kernel, "seed": 0, "model": model})
+    spec = build_spec(MASKED if masked else BOX, spaces.Discrete(3), model, normalize=True)
     arguments = (run, config, spec, 0)
     batches = [[fragment(10 * u + i, masked, streams=1 + i % 2) for i in range(num)] for u in range(3)]
     batches[1][0] = fragment(7, masked, no_valid=True, streams=1)  # for three fragments, all that rank 0 has
+    for part in (part for batch in batches for part in batch if spec.memory):
+        part.state = {"memory": 0.1 + initial_memory(spec, part.num_streams)}
     one = Learner(*arguments)
     alone = [one.update(100 * (u + 1), *batch) for u, batch in enumerate(batches)]
     shares = [[split(batch, SIZE)[rank] for batch in batches] for rank in range(SIZE)]
