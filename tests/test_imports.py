@@ -171,6 +171,6 @@ def test_help_and_lists_import_nothing_heavy(argv: list[str]) -> None:
 
 
 def test_what_the_local_trainer_needs_is_no_ray_and_no_torch() -> None:
-    algorithms = ", ".join(f"raypid.algorithms.{n}" for n in ("ppo", "a2c", "dqn", "sqn", "sac", "td3"))
+    algorithms = ", ".join(f"raypid.algorithms.{n}" for n in ("ppo", "a2c", "dqn", "r2d2", "sqn", "sac", "td3"))
     loaded = loaded_by(f"import raypid.agent, raypid.roles.rollout, raypid.roles.replay_store, {algorithms}")
     assert not loaded & HEAVY
