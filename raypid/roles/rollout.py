@@ -135,13 +135,7 @@ class Rollout:
             state=states[0],
             version=self.policy.version,
         )
-        self.policy.complete(trajectory, states)
-        if self.spec.record_memory:
-            memories: list[Any] = [split_state(self.spec.network, s)[1] for s in states[:-1]]
-            trajectory.behaviour["memory"] = np.stack(memories)
-        if self.spec.network.pipeline.normalize:
-            raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
-            trajectory.moments = moments_of(raw[trajectory.valid])
+        self._complete(trajectory, states)
         inference_s += clock() - before
         report = Report(self.worker_index, trajectory.num_valid, trajectory.version, crashes=crashes)
         self._episodes(trajectory, infos, report)
@@ -149,6 +143,16 @@ class Rollout:
         self._collecting = False
         report.timing = {"env": env_s, "inference": inference_s, "total": clock() - start}
         return report, trajectory
+
+    def _complete(self, trajectory: Trajectory, states: list[Tree | None]) -> None:
+        """Add what the policy can say of the whole fragment. states: before each row and after the last, where it has a memory."""
+        self.policy.complete(trajectory, states)
+        if self.spec.record_memory:
+            memories: list[Any] = [split_state(self.spec.network, s)[1] for s in states[:-1]]
+            trajectory.behaviour["memory"] = np.stack(memories)
+        if self.spec.network.pipeline.normalize:
+            raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
+            trajectory.moments = moments_of(raw[trajectory.valid])
 
     def _episodes(
         self, trajectory: Trajectory, infos: list[tuple[int, dict[int, dict[str, Any]]]], report: Report

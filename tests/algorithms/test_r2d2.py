@@ -209,3 +209,14 @@ def test_a_run_from_end_to_end(tmp_path: Any) -> None:
         result = agent.train()
         assert result["learner_updates_total"] > 5 and np.isfinite(result["learner/loss"])
         assert 0 <= agent.eval(num_eval_episodes=3)["episode_reward_mean"] <= 1
+
+
+@pytest.mark.slow
+def test_it_balances_without_seeing_velocities() -> None:
+    """PPO without a memory stays below 60 there."""
+    with Agent("R2D2", env="raypid/PositionCartPole-v0", tuned=True, seed=1) as agent:
+        for _ in range(5):
+            agent.train(num_train_steps=8_000)
+            if agent.eval(num_eval_episodes=20)["episode_reward_mean"] >= 450:
+                return
+    raise AssertionError("not learnt within 40,000 steps")
