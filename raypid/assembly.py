@@ -126,6 +126,7 @@ def assemble(run: str, config: Any) -> System:
             action_noise=config.action_noise,
             max_crashes=config.max_restarts,
             callbacks=callbacks,
+            record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks=networks,
         )
         learner = _learner(run, config, network, networks, backend)
@@ -313,7 +314,7 @@ def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
         worker_bytes=_WORKER_BYTES[network.torch_free],
         fragment_bytes=(frame + 64) * c.fragment_length * c.num_envs_per_worker,
         replay_rows=getattr(c, "buffer_size", 0),
-        row_bytes=frame + 64,
+        row_bytes=frame + 64 + 4 * network.num_trunks * network.state_size,
     )
     ray = sys.modules.get("ray")
     joins = use_ray and (c.address is not None or (ray is not None and ray.is_initialized()))

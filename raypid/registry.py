@@ -103,6 +103,7 @@ ALGORITHMS = Registry("algorithm", {
     "DQN": "raypid.algorithms.dqn:DQN",
     "Rainbow": "raypid.algorithms.dqn:Rainbow",
     "ApeX": "raypid.algorithms.dqn:ApeX",
+    "R2D2": "raypid.algorithms.r2d2:R2D2",
     "SQN": "raypid.algorithms.sqn:SQN",
     "SAC": "raypid.algorithms.sac:SAC",
     "TD3": "raypid.algorithms.td3:TD3",

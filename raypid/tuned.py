@@ -36,6 +36,10 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("A2C", "CartPole-v1"): {"lr": 3e-3, "entropy_coef": 0.0},
     ("DQN", "CartPole-v1"): _Q_CARTPOLE | {"epsilon_steps": 2_000, "epsilon_end": 0.02},
     ("SQN", "CartPole-v1"): _Q_CARTPOLE | {"alpha_init": 0.05},
+    ("R2D2", "raypid/PositionCartPole-v0"): {
+        "a_l_ratio": 16, "lr": 1e-3, "target_tau": 0.02, "layer_norm": True, "reward_scale": 0.1, "value_rescaling": False,
+        "epsilon_steps": 5_000, "epsilon_end": 0.01,
+    },
     ("Rainbow", "CartPole-v1"): _Q_CARTPOLE | {"lr": 1e-3, "batch_size": 128, "num_atoms": 21, "v_min": 0.0, "v_max": 10.0},
     ("SAC", "CartPole-v1"): {
         "num_envs_per_worker": 16, "a_l_ratio": 8, "lr": 2e-3, "model": {"hidden": [64, 64]}, "n_step": 5, "target_tau": 0.02,

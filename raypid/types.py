@@ -79,7 +79,8 @@ class Trajectory:
     """[T, B] bool."""
     final: Final | None = None
     behaviour: dict[str, Array] = field(default_factory=dict)
-    """What the acting policy said: log_prob [T, B], value [T+1, B], and final_value [K] where there is a `final`."""
+    """What the acting policy said: log_prob [T, B], value [T+1, B], and final_value [K] where there is a `final`; for replay
+    of sequences its memory [T, B, K, S] before each row."""
     state: Tree | None = None
     """State of the policy at row 0, [B, *]: earlier frames; with a memory, {"memory": [B, K, S], "pipeline": earlier frames}."""
     stream: Array | None = None
@@ -220,7 +221,7 @@ class Sequences:
     """T = burn_in + length rows of N streams each, as they followed each other."""
 
     obs: Tree
-    """[T+1, N, *] raw."""
+    """[T+1, N, *] raw, or stacks [T+1, N, k, *]."""
     first: Array
     """[T+1, N] bool."""
     action: Tree
@@ -234,7 +235,13 @@ class Sequences:
     burn_in: int
     """Rows that only bring a recurrent state up to date."""
     id: Array
-    """[N] int64: the first rows."""
+    """[N] int64: the first rows, for `set_priorities`."""
+    probability: Array
+    """[N] with which each first row was drawn (among those that begin a sequence: in proportion)."""
+    weight: Array
+    """[N] float32 importance weights."""
+    memory: Array | None = None
+    """[N, K, S] of the policy that acted, before the first rows; None where it was not recorded."""
 
 
 @dataclass(slots=True)

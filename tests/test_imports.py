@@ -172,7 +172,9 @@ def test_help_and_lists_import_nothing_heavy(argv: list[str]) -> None:
 
 
 def test_what_the_local_trainer_needs_is_no_ray_and_no_torch() -> None:
-    algorithms = ", ".join(f"raypid.algorithms.{n}" for n in ("ppo", "a2c", "dqn", "sqn", "sac", "td3", "es"))
+    algorithms = ", ".join(
+        f"raypid.algorithms.{n}" for n in ("ppo", "a2c", "a3c", "impala", "dqn", "r2d2", "sqn", "sac", "td3", "es")
+    )
     loaded = loaded_by(
         f"import raypid.agent, raypid.roles.rollout, raypid.roles.fitness, raypid.roles.replay_store, {algorithms}"
     )

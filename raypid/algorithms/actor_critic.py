@@ -15,6 +15,7 @@ from raypid.algorithms.batches import Batch, Streams, share_of_streams
 from raypid.algorithms.share import share_of
 from raypid.algorithms.steps import NumpySteps, TorchSteps, kernel_for, mean_metrics
 from raypid.config import Config, ConfigError
+from raypid.nn.memory import split_state
 from raypid.nn.pipeline import Pipeline
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
@@ -107,14 +108,12 @@ class ActorCritic(Algorithm):
         columns = self.columns(t, self._reward(t))
         if self.moments is not None:
             self.pipeline.load(self.moments.moments)
-        carried: Any = t.state
-        frames = carried.get("pipeline") if self.spec.memory else carried
+        frames, memory = split_state(self.spec, t.state)
         obs, first = (t.obs, t.first) if self.by_streams else (tree_map(lambda x: x[:-1], t.obs), t.first[:-1])
         inputs, _ = self.pipeline.sequence(obs, frames, first)
         if self.by_streams:
-            state = carried["memory"] if self.spec.memory else None
             share = None if self.collective is None else share_of_streams(t.valid, self.collective)
-            return Streams(inputs, t.first, t.valid, t.action, columns, state, share)
+            return Streams(inputs, t.first, t.valid, t.action, columns, memory, share)
         rows = np.flatnonzero(t.valid.ravel())
 
         def flat(x: Tree) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,6 +23,8 @@ def _wide() -> ModelConfig:
 @dataclass(kw_only=True, slots=True)
 class OffPolicyConfig(Config):
     """Settings of every algorithm that learns from replay."""
+
+    replays_sequences: ClassVar[bool] = False
 
     model: ModelConfig = field(default_factory=_wide)
     """The network."""
@@ -90,10 +92,10 @@ class OffPolicyConfig(Config):
             raise ConfigError(
                 "normalize_rewards is for on-policy algorithms: old rewards lie in the buffer. Use reward_scale."
             )
-        if self.model.cell:
+        if self.model.cell and not self.replays_sequences:
             raise ConfigError(
-                f"A memory (model.{'network' if self.model.network == self.model.cell else 'memory'} {self.model.cell!r}) learns from sequences, "
-                "this algorithm from single rows of its buffer: set frame_stack, or take PPO or A2C."
+                f"A memory ({self.model.cell}) learns from sequences, this algorithm from single rows of its buffer: "
+                "set frame_stack in its place, or take R2D2, PPO or A2C."
             )
         smallest = self.fragment_length * self.num_envs_per_worker * max(1, self.num_workers) * 2
         if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
@@ -224,6 +226,10 @@ class OffPolicy(Algorithm):
 
     def beta(self, timesteps: int) -> float:
         return self.beta_at(self.config, timesteps)
+
+    def sample_from(self, replay: Any, num_updates: int, beta: float) -> Any:
+        """What `update` is given for so many updates, from a buffer in this process."""
+        return replay.sample(num_updates * self.rows, beta)
 
     def update(self, batch: Sample, timesteps: int) -> Update:
         """As many updates as `batch` holds batches, each of batch_size rows in their order; of several learners each has

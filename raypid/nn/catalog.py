@@ -143,18 +143,9 @@ def build_spec(
     if network in ("auto", "mlp"):  # what is too small to convolve is flattened
         flat = [leaf.kind == "image" and (network == "mlp" or min(leaf.image_shape[1:]) < MIN_SIDE) for leaf in leaves]
         leaves = tuple(_flat(leaf) if is_flat else leaf for leaf, is_flat in zip(leaves, flat, strict=True))
-    has_image = any(leaf.kind == "image" for leaf in leaves)
     if network == "auto":
-        network = "cnn" if has_image else "mlp"
-    if network in ("cnn", "resnet") and not has_image:
-        shapes = {leaf.path: leaf.shape for leaf in leaves}
-        raise ConfigError(f"model.network {network!r} needs an image in the observation; it has {shapes}.")
-    if any(width < 1 for width in model.hidden):
-        raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden)}.")
-    if any(width < 1 for width in model.channels) or len(model.channels) > 3:
-        raise ConfigError(f"model.channels takes up to three numbers of at least 1, not {list(model.channels)}.")
-    if not model.hidden and network == "mlp" and model.shared and not cell:
-        raise ConfigError("model.shared needs at least one hidden layer, or a memory.")
+        network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"
+    _check(model, network, leaves)
     return NetworkSpec(
         pipeline=PipelineSpec(leaves=leaves, frame_stack=frame_stack, normalize=normalize, mask_size=mask_size),
         actions=actions,
@@ -169,6 +160,18 @@ def build_spec(
         memory=cell,
         memory_size=model.memory_size if cell else 0,
     )
+
+
+def _check(model: ModelConfig, network: str, leaves: tuple[Leaf, ...]) -> None:
+    if network in ("cnn", "resnet") and not any(leaf.kind == "image" for leaf in leaves):
+        shapes = {leaf.path: leaf.shape for leaf in leaves}
+        raise ConfigError(f"model.network {network!r} needs an image in the observation; it has {shapes}.")
+    if any(width < 1 for width in model.hidden):
+        raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden)}.")
+    if any(width < 1 for width in model.channels) or len(model.channels) > 3:
+        raise ConfigError(f"model.channels takes up to three numbers of at least 1, not {list(model.channels)}.")
+    if not model.hidden and network == "mlp" and model.shared and not model.cell:
+        raise ConfigError("model.shared needs at least one hidden layer, or a memory.")
 
 
 def _target(network: str) -> str:

@@ -37,9 +37,10 @@ class SumTree:
             level[slots] = below.reshape(-1, FAN)[slots].sum(1)
 
     def sample(self, num: int, rng: np.random.Generator) -> Array:
-        """Slots [num], each drawn from its own of `num` equal parts of the total (Schaul et al. 2016, appendix B.2.1)."""
+        """Slots [num], each drawn from its own of `num` equal parts of the total (Schaul et al. 2016, appendix B.2.1), in
+        random order: rows for several batches may be drawn at once."""
         cumulative = self.levels[-1].cumsum()
-        x = (np.arange(num) + rng.random(num)) * (cumulative[-1] / num)
+        x = (rng.permutation(num) + rng.random(num)) * (cumulative[-1] / num)
         node = np.minimum(np.searchsorted(cumulative, x, "right"), _last(self.levels[-1]))
         x -= cumulative[node] - self.levels[-1][node]
         for level in self.levels[-2::-1]:

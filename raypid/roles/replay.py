@@ -18,10 +18,12 @@ import numpy as np
 from raypid.nn.pipeline import nest
 from raypid.ops.returns import lost_observations
 from raypid.ops.sum_tree import SumTree, importance
+from raypid.roles.sequences import draw_sequences
 from raypid.types import Array, Sample, Sequences, Trajectory, Transition, Tree, tree_leaves
 
 MASK = "action_mask"
 _OBS, _ACTION = "obs/", "action/"
+_MEMORY = "memory"
 LINKS = ("follow", "last", "before")
 NONE = -1
 
@@ -67,7 +69,7 @@ class Replay:
         self.max_priority = 1.0
         self.tree = SumTree(spec.capacity) if spec.priority_exponent else None
         self.columns: dict[str, Array] = {}
-        """[N, *] each: obs/<path>, action/<path>, reward, terminated, truncated, first, valid, ready, and links
+        """[N, *] each: obs/<path>, action/<path>, reward, memory (where it came along), terminated, truncated, first, valid, ready, and links
         `follow` (id of the stream's next row), `last` (of the true last observation, where it is apart), `before`."""
         self.tails: dict[int, Array] = {}
         """Worker -> ids [<= n_step, B] of its newest rows, whose windows may still be incomplete."""
@@ -113,6 +115,8 @@ class Replay:
         for path, leaf in tree_leaves(t.action):
             c[_ACTION + path] = np.zeros((n, *leaf.shape[2:]), leaf.dtype)
         c["reward"] = np.zeros(n, np.float32)
+        if _MEMORY in t.behaviour:
+            c[_MEMORY] = np.zeros((n, *t.behaviour[_MEMORY].shape[2:]), np.float32)
         for name in ("terminated", "truncated", "first", "valid", "ready"):
             c[name] = np.zeros(n, bool)
         for name in LINKS:
@@ -154,6 +158,8 @@ class Replay:
         for path, leaf in tree_leaves(t.action):
             put(_ACTION + path, leaf, 0.0)
         put("reward", t.reward, 0.0)
+        if _MEMORY in t.behaviour:
+            put(_MEMORY, t.behaviour[_MEMORY], 0.0)
         for name in ("terminated", "truncated", "valid"):
             put(name, getattr(t, name), False)
         put("first", t.first[:-1], False)
@@ -250,12 +256,15 @@ class Replay:
         if self.tree is None:
             ids, probability = self._uniform(num), np.full(num, 1 / self.num_ready)
         else:
-            slots = self.tree.sample(num, self.rng)
-            probability = self.tree.get(slots) / self.tree.total
-            newest = self.count - 1
-            ids = newest - (newest - slots) % self.spec.capacity
+            ids, probability = self.prioritised(num, self.tree)
         probability = probability / self.spec.num_shards
         return Sample(self.transitions(ids), ids, probability, importance(probability, self.num_ready, beta))
+
+    def prioritised(self, num: int, tree: SumTree) -> tuple[Array, Array]:
+        """Ids and their probabilities."""
+        slots = tree.sample(num, self.rng)
+        newest = self.count - 1
+        return newest - (newest - slots) % self.spec.capacity, tree.get(slots) / tree.total
 
     def _uniform(self, num: int) -> Array:
         ready, oldest = self.columns["ready"], self.oldest
@@ -269,7 +278,7 @@ class Replay:
         gamma^(k+1) * (1 - terminated) on the observation after the last of them."""
         c, s = self.columns, self.spec
         here = slots = self.slots(ids)
-        reward, discount = self._reward(slots), np.full(len(ids), s.gamma, np.float32)
+        reward, discount = self.rewards(slots), np.full(len(ids), s.gamma, np.float32)
         terminated = c["terminated"][slots]
         going = ~(terminated | c["truncated"][slots])
         for _ in range(s.n_step - 1):
@@ -278,7 +287,7 @@ class Replay:
             if not going.any():
                 break
             here = np.where(going, after, here)
-            reward += np.where(going, discount * self._reward(here), 0)
+            reward += np.where(going, discount * self.rewards(here), 0)
             discount = np.where(going, discount * np.float32(s.gamma), discount)
             ended = c["terminated"][here]
             terminated = terminated | (going & ended)
@@ -287,14 +296,15 @@ class Replay:
         last, follow = c["last"][here], c["follow"][here]
         after = self.slots(np.where(last >= 0, last, follow))
         return Transition(
-            self._stacks(slots),
-            self._tree(_ACTION, slots),
+            self.observations(slots),
+            self.actions(slots),
             reward,
             discount.astype(np.float32, copy=False),
-            self._stacks(after),
+            self.observations(after),
         )
 
-    def _reward(self, slots: Array) -> Array:
+    def rewards(self, slots: Array) -> Array:
+        """Scaled and clipped."""
         s, reward = self.spec, self.columns["reward"][slots]
         if s.reward_scale != 1:
             reward = reward * np.float32(s.reward_scale)
@@ -304,7 +314,10 @@ class Replay:
         start = len(prefix)
         return nest({name[start:]: column[slots] for name, column in self.columns.items() if name.startswith(prefix)})
 
-    def _stacks(self, slots: Array) -> Any:
+    def actions(self, slots: Array) -> Any:
+        return self._tree(_ACTION, slots)
+
+    def observations(self, slots: Array) -> Any:
         """Observations [n, *], or stacks [n, k, *] with the oldest frame first, filled up with an episode's first frame."""
         if self.spec.frame_stack == 1:
             return self._tree(_OBS, slots)
@@ -317,46 +330,16 @@ class Replay:
         named = {name[len(_OBS) :]: column for name, column in c.items() if name.startswith(_OBS)}
         return nest({path: column[slots if path == MASK else stacked] for path, column in named.items()})
 
-    def sample_sequences(self, num: int, length: int, burn_in: int = 0) -> Sequences:
+    def sample_sequences(self, num: int, length: int, burn_in: int = 0, beta: float = 0.0) -> Sequences:
         """`num` sequences of `burn_in + length` rows that follow each other in one stream, for recurrent networks.
 
         They cross the ends of episodes (`first` says where a state begins anew). Rows that cannot be learnt from are
-        not valid.
+        not valid. A priority is that of the sequence which the row begins; importance weights as in `sample`.
 
         Raises:
             ValueError: no stream is that long yet.
         """
-        rows = burn_in + length
-        starts = self._sequence_starts(num, rows)
-        ids = np.empty((rows + 1, num), np.int64)
-        ids[0] = starts
-        for t in range(rows):
-            ids[t + 1] = self.columns["follow"][self.slots(ids[t])]
-        slots, c = self.slots(ids), self.columns
-        return Sequences(
-            obs=self._tree(_OBS, slots),
-            first=c["first"][slots],
-            action=self._tree(_ACTION, slots[:-1]),
-            reward=self._reward(slots[:-1]),
-            terminated=c["terminated"][slots[:-1]],
-            truncated=c["truncated"][slots[:-1]],
-            valid=c["valid"][slots[:-1]],
-            burn_in=burn_in,
-            id=starts,
-        )
-
-    def _sequence_starts(self, num: int, rows: int) -> Array:
-        """Rows that have `rows` more after them."""
-        found = np.empty(0, np.int64)
-        for _ in range(100):
-            ids = self.rng.integers(self.oldest, self.count, 2 * num)
-            at = ids
-            for _ in range(rows):
-                at = np.where(at >= 0, self.columns["follow"][self.slots(np.maximum(at, 0))], NONE)
-            found = np.concatenate([found, ids[at >= 0]])
-            if len(found) >= num:
-                return found[:num]
-        raise ValueError(f"The replay buffer holds no {num} sequences of {rows} rows yet; it has {self.count:,} rows.")
+        return draw_sequences(self, num, length, burn_in, beta)
 
     def set_priorities(self, ids: Array, priorities: Array) -> None:
         """New priorities [n] > 0 of rows [n]; rows that were overwritten since are skipped and counted."""

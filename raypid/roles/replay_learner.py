@@ -36,7 +36,7 @@ class ReplayLearner(Learner):
         algorithm = self.algorithm
         self._share_moments()
         beta = algorithm.beta(timesteps)
-        sample = self.replay.sample(num_updates * algorithm.rows, beta)
+        sample = algorithm.sample_from(self.replay, num_updates, beta)
         if algorithm.collective is not None:
             sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
         update = algorithm.update(sample, timesteps)

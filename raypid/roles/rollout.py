@@ -11,6 +11,7 @@ import numpy as np
 
 from raypid.callbacks import Callbacks
 from raypid.envs import EnvError, EnvSpec, make_vector, stream_seeds
+from raypid.nn.memory import split_state
 from raypid.nn.policy import make_policy
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import moments_of
@@ -30,6 +31,8 @@ class RolloutSpec:
     action_noise: float = 0.0
     max_crashes: int = 10
     callbacks: Callbacks | None = None
+    record_memory: bool = False
+    """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
     networks: dict[str, Any] = field(default_factory=dict)
     """Registered networks that the worker needs, by name."""
 
@@ -133,10 +136,7 @@ class Rollout:
             stream=self.worker_index * self.env.num_envs + np.arange(self.env.num_envs),
             version=self.policy.version,
         )
-        self.policy.complete(trajectory, states)
-        if self.spec.network.pipeline.normalize:
-            raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
-            trajectory.moments = moments_of(raw[trajectory.valid])
+        self._complete(trajectory, states)
         inference_s += clock() - before
         report = Report(self.worker_index, trajectory.num_valid, trajectory.version, crashes=crashes)
         self._episodes(trajectory, infos, report)
@@ -144,6 +144,16 @@ class Rollout:
         self._collecting = False
         report.timing = {"env": env_s, "inference": inference_s, "total": clock() - start}
         return report, trajectory
+
+    def _complete(self, trajectory: Trajectory, states: list[Tree | None]) -> None:
+        """Add what the policy can say of the whole fragment. states: before each row and after the last, where it has a memory."""
+        self.policy.complete(trajectory, states)
+        if self.spec.record_memory:
+            memories: list[Any] = [split_state(self.spec.network, s)[1] for s in states[:-1]]
+            trajectory.behaviour["memory"] = np.stack(memories)
+        if self.spec.network.pipeline.normalize:
+            raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
+            trajectory.moments = moments_of(raw[trajectory.valid])
 
     def _episodes(
         self, trajectory: Trajectory, infos: list[tuple[int, dict[int, dict[str, Any]]]], report: Report

@@ -1,0 +1,217 @@
+"""R2D2: recurrent experience replay in distributed reinforcement learning (Kapturowski et al. 2019): DQN over sequences,
+with the memory that the worker had at their beginning, and a burn-in that brings it up to date.
+
+Axes: T = burn_in + sequence_length rows; N sequences; A actions; K, S of a memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from raypid.algorithms.dqn import DQN, DQNConfig, huber
+from raypid.config import ConfigError, ModelConfig
+from raypid.nn.q_head import q_values
+from raypid.types import Array, Sequences, tree_map
+
+_EPSILON = 1e-3
+
+
+def _recurrent() -> ModelConfig:
+    return ModelConfig(hidden=(64,), activation="relu", memory="lstm", shared=True)
+
+
+@dataclass(kw_only=True, slots=True)
+class R2D2Config(DQNConfig):
+    """Settings of R2D2. `batch_size` counts learnt rows: batch_size / sequence_length sequences."""
+
+    replays_sequences: ClassVar[bool] = True
+
+    model: ModelConfig = field(default_factory=_recurrent)
+    """The network."""
+    batch_size: int = 512
+    fragment_length: int = 8
+    n_step: int = 5
+    dueling: bool = True
+    prioritized: bool = True
+    priority_exponent: float = 0.9
+    importance_exponent: float = 0.6
+    sequence_length: int = 32
+    """Rows of a sequence that are learnt from (80 in the paper)."""
+    burn_in: int = 8
+    """Rows before these that only bring the stored memory up to date (40 in the paper)."""
+    priority_max_share: float = 0.9
+    """eta: a sequence's priority is eta * max |TD error| + (1 - eta) * mean |TD error|."""
+    value_rescaling: bool = True
+    """Learn h(Q) = sign(Q) (sqrt(|Q| + 1) - 1) + 0.001 Q, so that returns of every size can be learnt (Pohlen et al. 2018)."""
+
+    def validate(self) -> None:
+        DQNConfig.validate(self)
+        if not self.model.cell:
+            raise ConfigError("R2D2 needs a memory: set model.memory to lstm or gru, or take DQN.")
+        if self.num_atoms > 1 or self.noisy:
+            raise ConfigError(
+                "R2D2 takes plain values and explores by epsilon: leave num_atoms at 1 and noisy at 0, or take Rainbow."
+            )
+        if self.num_replay_shards or self.th_compile:
+            raise ConfigError(
+                "R2D2 replays in the learner's process and is not compiled: leave num_replay_shards and th_compile alone."
+            )
+        if self.sequence_length < 1 or self.burn_in < 0 or self.batch_size % max(1, self.sequence_length):
+            raise ConfigError(
+                f"sequence_length must be at least 1, burn_in at least 0 and batch_size a multiple of sequence_length, not "
+                f"{self.sequence_length}, {self.burn_in} and {self.batch_size}."
+            )
+        if not 0.0 <= self.priority_max_share <= 1.0:
+            raise ConfigError(f"priority_max_share must lie in [0, 1], not {self.priority_max_share!r}.")
+        rows = self.burn_in + self.sequence_length + self.fragment_length
+        least = 2 * rows * self.num_envs_per_worker * max(1, self.num_workers)
+        if self.start_steps < least:
+            raise ConfigError(
+                f"start_steps {self.start_steps:,} is too small: sequences of {rows - self.fragment_length} rows are drawn from then on, so "
+                f"that {max(1, self.num_workers)} workers of {self.num_envs_per_worker} environments need {least:,}."
+            )
+
+
+@dataclass(slots=True)
+class SequenceBatch:
+    """N sequences as tensors on the learner's device."""
+
+    inputs: Any
+    """[(T+1) * N, *], time-major."""
+    first: Any
+    """[T+1, N] bool."""
+    memory: Any
+    """[N, K, S] before row 0."""
+    action: Any
+    """[T, N] int64."""
+    reward: Any
+    """[T, N]."""
+    ended: Any
+    """[T, N] bool: terminated or truncated."""
+    terminated: Any
+    valid: Any
+    weight: Any
+    """[N] importance weights."""
+
+    def take(self, part: slice) -> SequenceBatch:
+        """Some of the sequences."""
+        import torch
+
+        rows = torch.arange(self.first.numel(), device=self.first.device).view(self.first.shape)
+        names = ("first", "action", "reward", "ended", "terminated", "valid")
+        columns = {name: getattr(self, name)[:, part] for name in names}
+        inputs = self.inputs.take(rows[:, part].flatten())
+        return SequenceBatch(inputs=inputs, memory=self.memory[part], weight=self.weight[part], **columns)
+
+
+class R2D2(DQN):
+    """Double Q-learning with n-step targets inside stored sequences (Kapturowski et al. 2019, section 2.3)."""
+
+    Config = R2D2Config
+    several_learners = False
+
+    @property
+    def rows(self) -> int:
+        """Sequences of a batch."""
+        return int(self.config.batch_size // self.config.sequence_length)
+
+    def sample_from(self, replay: Any, num_updates: int, beta: float) -> Sequences:
+        c = self.config
+        found: Sequences = replay.sample_sequences(num_updates * self.rows, c.sequence_length, c.burn_in, beta)
+        return found
+
+    def tensors(self, sample: Sequences) -> SequenceBatch:  # type: ignore[override]
+        import torch
+
+        from raypid.nn.networks import TorchInputs, on_device
+
+        def move(x: Array) -> Any:
+            return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
+
+        if self.moments is not None:
+            self.pipeline.load(self.moments.moments)
+        assert sample.memory is not None and isinstance(sample.action, np.ndarray)
+        rows = tree_map(lambda x: x.reshape(-1, *x.shape[2:]), sample.obs)
+        return SequenceBatch(
+            TorchInputs(self.pipeline.batch(rows), self.device), move(sample.first), move(sample.memory),
+            move(sample.action.astype(np.int64, copy=False)), move(sample.reward),
+            move(sample.terminated | sample.truncated), move(sample.terminated), move(sample.valid), move(sample.weight),
+        )  # fmt: skip
+
+    def loss(self, b: SequenceBatch) -> tuple[Any, Any, Any]:  # type: ignore[override]
+        """The weighted loss, each sequence's priority [N], and Q of the actions taken."""
+        import torch
+
+        c, burn, streams = self.config, self.config.burn_in, len(b.weight)
+        inputs = b.inputs.take(slice(burn * streams, None))
+        q = q_values(self.spec, *self.online(inputs, self._memory(self.online, b)))  # [(L + 1) * N, A]
+        with torch.no_grad():
+            q_target = q_values(self.spec, *self.target(inputs, self._memory(self.target, b)))
+            chooser = q if c.double else q_target
+            best = self.distribution.masked(chooser, inputs.mask).argmax(-1, keepdim=True)
+            following = q_target.gather(1, best).view(-1, streams)[1:]
+            if c.value_rescaling:
+                following = unscaled(following)
+            reward, ended, terminated, valid, begins = (
+                x[burn:] for x in (b.reward, b.ended, b.terminated, b.valid, b.first[1:])
+            )
+            target, known = n_step_targets(reward, ended, terminated, valid, begins, following, c.gamma, c.n_step)
+            if c.value_rescaling:
+                target = rescaled(target)
+        chosen = q.view(-1, streams, q.shape[-1])[:-1].gather(2, b.action[burn:, :, None])[..., 0]
+        error = (chosen - target) * known
+        count = known.sum()
+        loss = (b.weight * huber(error, c.huber)).sum() / count.clamp(min=1)
+        size = error.detach().abs()
+        mean = size.sum(0) / known.sum(0).clamp(min=1)
+        priority = c.priority_max_share * size.amax(0) + (1 - c.priority_max_share) * mean
+        return loss, priority, chosen.detach()
+
+    def _memory(self, network: Any, b: SequenceBatch) -> Any:
+        """A network's own memory after the burn-in; no gradient passes through it."""
+        import torch
+
+        from raypid.nn.recurrent import Memory
+
+        burn, state = self.config.burn_in, b.memory
+        if burn:
+            with torch.no_grad():
+                before = b.inputs.take(slice(0, burn * len(b.weight)))
+                state = network.outputs(before, Memory(state, b.first[:burn]))[2]
+        return Memory(state, b.first[burn:])
+
+
+def n_step_targets(
+    reward: Any, ended: Any, terminated: Any, valid: Any, begins: Any, following: Any, gamma: float, n_step: int
+) -> tuple[Any, Any]:
+    """Targets [L, N] of up to n_step rows, by the one rule for ends of episodes, and where they are known.
+
+        G1[t] = reward[t] + gamma * (1 - terminated[t]) * following[t]
+        Gk[t] = reward[t] + gamma * G(k-1)[t+1] where row t did not end and row t+1 is a valid one of the sequence, else G1[t]
+
+    following [L, N]: the value of what followed each row. begins [L, N]: what followed is another episode's beginning, so
+    that a truncated row's bootstrap is not known; such rows, those that fold them in, and invalid ones are not learnt from.
+    """
+    one = reward + gamma * ~terminated * following
+    known_one = ~(begins & ~terminated)
+    passes = ~ended[:-1] & valid[1:]
+    target, known = one, known_one
+    for _ in range(n_step - 1):
+        target, known = target.clone(), known.clone()
+        target[:-1] = (reward[:-1] + gamma * target[1:]).where(passes, one[:-1])
+        known[:-1] = known[1:].where(passes, known_one[:-1])
+    return target, known & valid
+
+
+def rescaled(x: Any) -> Any:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018, proposition A.2)."""
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + _EPSILON * x
+
+
+def unscaled(x: Any) -> Any:
+    """The inverse of `rescaled`."""
+    root = ((1 + 4 * _EPSILON * (x.abs() + 1 + _EPSILON)).sqrt() - 1) / (2 * _EPSILON)
+    return x.sign() * (root * root - 1)
