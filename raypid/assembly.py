@@ -253,14 +253,11 @@ def _asynchronous_plan(algorithm: Any, c: Any, backend: Any) -> AsynchronousPlan
     """How the asynchronous loop runs; None for algorithms with another flow."""
     if algorithm.flow != "async":
         return None
-    a_round = max(1, c.num_workers) * c.num_envs_per_worker * c.fragment_length
-    if algorithm.collect == "fitness":  # an update is a generation
-        a_round = 1
     return AsynchronousPlan(
         update_size=algorithm.update_size(c),
         min_parts=max(1, c.num_learners),
         in_flight=1 if backend.name == "local" else c.fragments_in_flight,
-        steps_per_iteration=c.steps_per_iteration or a_round,
+        steps_per_iteration=c.steps_per_iteration,
         exploration=partial(algorithm.exploration, c),
         max_staleness=c.max_staleness,
     )

@@ -86,12 +86,17 @@ class AsynchronousPlan:
     """Least number of parts (fragments, gradients, ...) of an update: each learner gets one."""
     in_flight: int
     """Most calls of a worker that are under way or whose data wait for the learner."""
-    steps_per_iteration: int
+    steps_per_iteration: int | None
+    """Environment steps; None: as many calls as there are workers."""
     exploration: Exploration
     max_staleness: int | None = None
     """Most updates that the data's weights may lie back; None: any number."""
     lost: dict[str, int] = field(default_factory=lambda: {"stale": 0})
     """Parts that were dropped."""
+
+    def is_over(self, rounds: float, steps: int) -> bool:
+        """Has an iteration had enough, after so many calls of each worker and steps?"""
+        return rounds >= 1 if self.steps_per_iteration is None else steps >= self.steps_per_iteration
 
 
 @dataclass(slots=True)
@@ -164,8 +169,8 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     ctx.weights.start(ctx.backend.put(first))
     learning = Learning(ctx, first.version)
     while True:
-        start, until, reports = clock(), ctx.timesteps + plan.steps_per_iteration, []
-        while ctx.timesteps < until or not learning.done:
+        start, began, reports = clock(), ctx.timesteps, list[Report]()
+        while not learning.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - began):
             for i in range(len(ctx.workers)):
                 while learning.has_room_for(i):
                     order = plan.exploration(ctx.timesteps, i)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.algorithms.share import Share
+from raypid.algorithms.share import Share, share_of
 from raypid.types import Array, Collective, Trajectory, tree_map
 
 
@@ -79,6 +79,18 @@ class Streams:
             columns={name: column[:, streams] for name, column in self.columns.items()},
             state=None if self.state is None else self.state[streams],
         )
+
+    def rows(self, collective: Collective | None) -> Batch:
+        """The valid rows by themselves, once they have advantage and target. (Flattened, the rows of the last observations come last.)"""
+        learnt, columns = np.flatnonzero(self.valid.ravel()), self.columns
+        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[learnt], self.action)
+        flat = (columns[name].reshape(-1)[learnt] for name in ("log_prob", "value", "advantage", "target"))
+        batch = Batch(self.inputs.flatten().take(learnt), action, *flat)
+        if collective is not None:
+            advantage = columns["advantage"]
+            advantage = advantage.cpu().numpy() if hasattr(advantage, "cpu") else advantage
+            batch.share = share_of(advantage, self.valid, collective)
+        return batch
 
     def by_row(self, log_prob: Any, value: Any) -> tuple[Any, Any]:
         """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raypid.algorithms.a2c import A2C
 from raypid.algorithms.actor_critic import ActorCriticConfig
 from raypid.algorithms.base import AsynchronousConfig
-from raypid.algorithms.batches import Streams, vtrace_columns
+from raypid.algorithms.batches import Batch, Streams, vtrace_columns
 from raypid.algorithms.ppo import ClippedSurrogate
 from raypid.config import ConfigError
 from raypid.nn.distributions import array_module
@@ -80,18 +80,18 @@ class IMPALA(A2C):
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr = self.lr(timesteps)
-        streams: Any = self.learner.to_device(self.prepare(batch))
-        self.begin(streams)
+        rows = self.begin(self.learner.to_device(self.prepare(batch)))
         metrics = [
             self.learner.step(minibatch, lr)
             for _ in range(self.config.num_epochs)
-            for minibatch in self.minibatches(streams)
+            for minibatch in self.minibatches(rows)
         ]
         self.finish(batch)
         return Update({**self.mean_metrics(metrics), "lr": lr}, len(metrics))
 
-    def begin(self, streams: Streams) -> None:
-        """Before the gradient steps on a batch."""
+    def begin(self, streams: Streams) -> Batch | Streams:
+        """What the minibatches of a batch are cut from: streams, since V-trace asks what the network says at each step."""
+        return streams
 
 
 @dataclass(kw_only=True, slots=True)
@@ -120,10 +120,11 @@ class APPOConfig(IMPALAConfig):
 
 
 class APPO(ClippedSurrogate, IMPALA):
-    """IMPALA with PPO's clipped surrogate, several times over each batch.
+    """IMPALA with PPO's clipped surrogate, several times over each batch: V-trace is computed once, by the network as the batch finds
+    it, and minibatches are random rows (whole streams, where there is a memory).
 
-    With a target network (IMPACT, section 3.2) the ratio is min(mu / pi_target, rho) * pi / mu, where mu acted, and V-trace
-    is that of pi_target.
+    With a target network (IMPACT, section 3.2) V-trace is that of pi_target, and the ratio min(mu / pi_target, rho) * pi / mu,
+    where mu acted.
     """
 
     Config = APPOConfig
@@ -134,20 +135,19 @@ class APPO(ClippedSurrogate, IMPALA):
         self.target: Array | None = self.learner.numpy().copy() if config.target_network else None
         """[P] parameters of the target network."""
 
-    def begin(self, streams: Streams) -> None:
-        if self.target is None:
-            return
-        c, columns = self.config, streams.columns
-        if self.version % c.target_interval == 0:
+    def begin(self, streams: Streams) -> Batch | Streams:
+        if self.target is not None and self.version % self.config.target_interval == 0:
             self.target[:] = self.learner.numpy()
         log_prob, value = self.learner.evaluate(streams, self.target)
-        by_target = IMPALA.estimate(self, columns, log_prob, value)
-        acted = columns["log_prob"] - math.log(c.target_ratio)
-        by_target["log_prob"] = array_module(log_prob).maximum(log_prob, acted)
-        streams.columns = by_target
+        columns = super().estimate(streams.columns, log_prob, value)
+        if self.target is not None:
+            acted = columns["log_prob"] - math.log(self.config.target_ratio)
+            columns["log_prob"] = array_module(log_prob).maximum(log_prob, acted)
+        streams = replace(streams, columns=columns)
+        return streams if self.spec.memory else streams.rows(self.collective)
 
     def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
-        return columns if self.target is not None else super().estimate(columns, log_prob, value)
+        return columns
 
     def set_weights(self, weights: Weights) -> None:
         super().set_weights(weights)

@@ -127,8 +127,8 @@ class Steps(ABC):
         """The batch where the network is, moved once for all epochs."""
 
     @abstractmethod
-    def evaluate(self, streams: Streams, parameters: Array) -> tuple[Any, Any]:
-        """log_prob [T, B] of the actions and value [T+1, B] by other parameters [P]; no gradient."""
+    def evaluate(self, streams: Streams, parameters: Array | None = None) -> tuple[Any, Any]:
+        """log_prob [T, B] of the actions and value [T+1, B], by these or by other parameters [P]; no gradient."""
 
     @abstractmethod
     def numpy(self) -> Array:
@@ -209,9 +209,10 @@ class NumpySteps(Steps):
         network.backward(self.gradients, inputs.vector, layers, arguments, d, by_value)
         return metrics
 
-    def evaluate(self, streams: Streams, parameters: Array) -> tuple[Any, Any]:
+    def evaluate(self, streams: Streams, parameters: Array | None = None) -> tuple[Any, Any]:
         inputs = streams.inputs.flatten()
-        params, value, _, _ = (network := SmallNetwork(self.algorithm.spec, parameters)).forward(inputs.vector)
+        network = self.network if parameters is None else SmallNetwork(self.algorithm.spec, parameters)
+        params, value, _, _ = network.forward(inputs.vector)
         acted = self.distribution.masked(params, inputs.mask)[: streams.valid.size]
         log_prob = self.distribution.log_prob(acted, network.log_std, _flat(streams.action))
         return streams.by_row(log_prob.astype(np.float32, copy=False), value)
@@ -298,17 +299,21 @@ class TorchSteps(Steps):
         loss.backward()
         return {k: v.detach() for k, v in metrics.items()}
 
-    def evaluate(self, streams: Streams, parameters: Array) -> tuple[Any, Any]:
+    def evaluate(self, streams: Streams, parameters: Array | None = None) -> tuple[Any, Any]:
         import torch
 
-        if self._other is None:
-            self._other = type(self.network)(self.algorithm.spec, 0, str(self.network.device))
-        self._other.load(parameters)
+        network = self.network
+        if parameters is not None:
+            if self._other is None:
+                self._other = type(self.network)(self.algorithm.spec, 0, str(self.network.device))
+            network = self._other
+            network.load(parameters)
         with torch.no_grad():
-            params, value = self._unrolled(self._other, streams)
+            params, value = self._unrolled(network, streams)
             mask = streams.inputs.mask
-            acted = self.distribution.masked(params, None if mask is None else mask.flatten(0, 1))[: streams.valid.size]
-            log_prob = self.distribution.log_prob(acted, self._other.log_std, _flat(streams.action))
+            mask = None if mask is None else mask.flatten(0, 1)
+            acted = self.distribution.masked(params, mask)[: streams.valid.size]
+            log_prob = self.distribution.log_prob(acted, network.log_std, _flat(streams.action))
         return streams.by_row(log_prob, value)
 
     def _unrolled(self, network: Any, streams: Streams) -> tuple[Any, Any]:

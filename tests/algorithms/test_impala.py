@@ -182,10 +182,11 @@ def test_the_ratio_to_the_target_network_is_bounded() -> None:
     t.behaviour["log_prob"][0] = 3.0
     t.behaviour["log_prob"][1] = -9.0
     streams: Any = algorithm.prepare(t)
-    algorithm.begin(streams)
-    log_prob, _ = algorithm.learner.evaluate(streams, algorithm.learner.numpy())
-    np.testing.assert_allclose(streams.columns["log_prob"][0], 3.0 - np.log(2.0), atol=1e-5)
-    np.testing.assert_allclose(streams.columns["log_prob"][1], log_prob[1], atol=1e-5)
+    rows: Any = algorithm.begin(streams)
+    log_prob, _ = algorithm.learner.evaluate(streams)
+    assert len(rows) == T * B
+    np.testing.assert_allclose(rows.log_prob[:B], 3.0 - np.log(2.0), atol=1e-5)
+    np.testing.assert_allclose(rows.log_prob[B : 2 * B], log_prob[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("network", ["lstm", "gru"])
