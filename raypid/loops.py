@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,10 +166,8 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     while True:
         start, until, reports = clock(), ctx.timesteps + plan.steps_per_iteration, []
         while ctx.timesteps < until or not learning.done:
-            for i in range(len(ctx.workers)):
-                while learning.has_room_for(i):
-                    order = plan.exploration(ctx.timesteps, i)
-                    ctx.workers.start(i, "collect", ctx.weights, order, num_returns=2)
+            for i in learning.free():
+                ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
             for i, (report, data) in ctx.workers.finished(*learning.patience()):
                 reports.append(report)
                 ctx.timesteps += report.num_steps
@@ -199,11 +197,11 @@ class Learning:
         size = sum(report.size for _, report, _ in self.waiting)
         return size >= self.plan.update_size and len(self.waiting) >= self.plan.min_parts
 
-    def has_room_for(self, worker: int) -> bool:
-        """May it be sent out? Its calls and its waiting data are few, or the learner lacks data."""
-        running = self.ctx.workers.running(worker)
-        held = running + sum(i == worker for i, _, _ in self.waiting)
-        return held < self.plan.in_flight or (running < self.plan.in_flight and not self._enough)
+    def free(self) -> list[int]:
+        """Workers to send out, each as often as it may be: its calls and its waiting data are few, or the learner lacks data."""
+        held = Counter[int]() if not self._enough else Counter(i for i, _, _ in self.waiting)
+        workers, most = self.ctx.workers, self.plan.in_flight
+        return [i for i in range(len(workers)) for _ in range(most - held[i] - workers.running(i))]
 
     def patience(self) -> tuple[float | None, list[Any]]:
         """(seconds to wait for workers, what else ends the waiting)."""
