@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raypid.errors import UserError
+from raypid.nn.allocation import keep_freed_memory
 from raypid.nn.pipeline import Inputs
 from raypid.nn.recurrent import Memory, unroll
 from raypid.nn.small import factorised_noise, initial_mlp
@@ -173,6 +174,7 @@ class ImageNetwork(nn.Module):
 
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
         super().__init__()
+        keep_freed_memory()
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
         self.paths = [path for path, _ in spec.pipeline.images]
         self.encoders = nn.ModuleList(self.encoder(shape, spec.channels) for _, shape in spec.pipeline.images)
