@@ -36,9 +36,9 @@ from reporting import RESULTS, markdown, save
 WAIT_S = 0.02
 NUM_WINDOWS = 5
 SETTINGS: dict[str, dict[str, Any]] = {
-    "APPO": {"batch_size": 512, "num_epochs": 1},
-    "IMPALA": {"batch_size": 512},
-    "PPO": {"batch_size": 512, "num_epochs": 2},
+    "APPO": {"batch_size": 1024, "num_epochs": 1},
+    "IMPALA": {"batch_size": 1024},
+    "PPO": {"batch_size": 1024, "num_epochs": 2},
 }
 """What is learnt by; the batches suit the thousands of rows that the workers send each second."""
 
@@ -57,8 +57,8 @@ def measure(algorithm: str, workers: int, fragment: int, seconds: float, setting
     import raypid
 
     settings = {**SETTINGS[algorithm], **settings}
-    if algorithm != "PPO":  # an update takes what an eighth of the workers send
-        settings = {"fragments_per_update": max(1, workers // 8), **settings}
+    if algorithm != "PPO":  # an update takes what a quarter of the workers send
+        settings = {"fragments_per_update": max(1, workers // 4), **settings}
     share = min(1.0, len(os.sched_getaffinity(0)) / workers)
     more = {"num_workers": workers, "num_envs_per_worker": 1, "num_cpus_per_worker": share, "fragment_length": fragment}
     with getattr(raypid, algorithm)(env="raypid/Wait-v0", seed=0, config={**more, **settings}) as agent:
