@@ -88,13 +88,9 @@ class RayHandle:
         self.node: str | None = None
         """Where it is, once that was asked and answered."""
         self.node_future: Any = None
-        self._calls: dict[int, Any] = {}
-        """By number of returns: Ray makes a class each time that options are asked for."""
 
     def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
-        if num_returns not in self._calls:
-            self._calls[num_returns] = self.actor.call.options(num_returns=num_returns)
-        return self._calls[num_returns].remote(method, *args)
+        return self.actor.call.options(num_returns=num_returns).remote(method, *args)
 
 
 class RayBackend:
