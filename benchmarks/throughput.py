@@ -1,9 +1,10 @@
 """Environment steps a second while learning, beside the bound: the same environments with random actions on all cores.
 
 Of SAC the bound also holds the matrix products of the updates that the steps call for (see sac_update.py), after the
-steps in one process, beside them with workers.
+steps in one process, beside them with workers. Of a policy over images it holds the convolutions: acting forward, and
+learning forward and backward once for each row, as plain torch calls on all cores, after the environments on all cores.
 
-    python benchmarks/throughput.py --env LunarLanderContinuous-v3:2,SAC/LunarLanderContinuous-v3:0
+    python benchmarks/throughput.py --env LunarLanderContinuous-v3:2,SAC/LunarLanderContinuous-v3:0,IMPALA/ALE/Pong-v5:0
                                         # [algorithm/]environment:workers; the algorithm is PPO where none is named
 
 Prints a row for each environment and writes them to benchmarks/results/throughput.md. Medians of `--runs` windows.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import statistics
 import time
 from pathlib import Path
@@ -23,8 +25,14 @@ from raypid.envs import EnvSpec, make_vector
 from raypid.registry import ALGORITHMS
 from raypid.tuned import TUNED
 
-MORE: dict[str, dict[str, Any]] = {"SAC": {"num_envs_per_worker": 32}}
-"""Under the tuned settings."""
+MORE: dict[tuple[str, str], dict[str, Any]] = {
+    ("SAC", "LunarLanderContinuous-v3"): {"num_envs_per_worker": 32},
+    ("IMPALA", "ALE/Pong-v5"): {
+        "frame_stack": 4, "model": {"network": "cnn", "hidden": [512], "shared": True}, "num_envs_per_worker": 32, "fragment_length": 20,
+        "batch_size": 640, "num_cpus_per_worker": 0.5,
+    },
+}  # fmt: skip
+"""Under the tuned settings, where there are some."""
 
 
 def random_rate(env: str, num_envs: int, seconds: float, out: Any) -> None:
@@ -76,12 +84,52 @@ def update_seconds(agent: Any) -> float:
     return statistics.median(times) * c.updates_per_step
 
 
+def convolution_seconds(agent: Any) -> float:
+    """Seconds of plain torch calls for each row of an actor-critic over images: acting with all streams of a worker, learning
+    from a batch; on all cores."""
+    import torch
+
+    from raypid.nn.networks import TorchNetwork
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    c, network = agent.config, agent.network
+    ((_, shape),) = network.pipeline.images
+    layers: list[Any] = [*TorchNetwork(network).module.encoders[0]]
+    images = torch.rand(c.batch_size, *shape)
+    width = torch.nn.Sequential(*layers)(images[:1]).shape[1]
+    for hidden in network.hidden:
+        layers += [torch.nn.Linear(width, network.num_trunks * hidden), torch.nn.Tanh()]
+        width = network.num_trunks * hidden
+    forward = torch.nn.Sequential(*layers)
+
+    def act() -> None:
+        with torch.no_grad():
+            forward(images[: c.num_envs_per_worker])
+
+    def learn() -> None:
+        forward(images).mean().backward()
+
+    acting, learning = median_seconds(act), median_seconds(learn)
+    images = images.contiguous(memory_format=torch.channels_last)  # whichever layout is faster here
+    acting, learning = min(acting, median_seconds(act)), min(learning, median_seconds(learn))
+    return acting / c.num_envs_per_worker + learning / c.batch_size
+
+
+def median_seconds(call: Any, num: int = 10) -> float:
+    times = []
+    for _ in range(num + 2):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[2:])
+
+
 def learning_rate(
     algo: str, env: str, workers: int, runs: int, seconds: float
 ) -> tuple[float, dict[str, float], int, float]:
     """With the tuned settings: median steps a second over windows, shares of the time, environments of a worker, seconds
     of matrix products for each step where they bind."""
-    config = {**MORE.get(algo, {}), **TUNED.get((algo, env), {})}
+    config = {**MORE.get((algo, env), {}), **TUNED.get((algo, env), {})}
     if workers:
         config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // workers)
     with getattr(raypid, algo)(env=env, seed=0, num_workers=workers, config=config) as agent:
@@ -96,6 +144,8 @@ def learning_rate(
                     spent[name] += result[f"timing/{name}"]
             rates.append((agent.context.timesteps - before) / (time.perf_counter() - start))
         products = update_seconds(agent) if algo == "SAC" else 0.0
+        if agent.network.pipeline.images:
+            products = convolution_seconds(agent)
         num_envs = agent.config.num_envs_per_worker
     shares = {name: value / sum(spent.values()) for name, value in spent.items()}
     return statistics.median(rates), shares, num_envs, products
@@ -106,7 +156,7 @@ def main() -> None:
     parser.add_argument(
         "--env",
         default="CartPole-v1:0,LunarLanderContinuous-v3:0,LunarLanderContinuous-v3:2,HalfCheetah-v5:0,"
-        "SAC/LunarLanderContinuous-v3:0",
+        "SAC/LunarLanderContinuous-v3:0,IMPALA/ALE/Pong-v5:0,IMPALA/ALE/Pong-v5:1",
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -123,7 +173,8 @@ def main() -> None:
         rate, shares, num_envs, products = learning_rate(algo, env, count, args.runs, args.seconds)
         limit = bound(env, max(16, num_envs), max(1, count), args.seconds)
         if products:
-            limit = min(limit, 1 / products) if count else 1 / (1 / limit + products)
+            beside = count and algo == "SAC"  # the others' cores are all counted already
+            limit = min(limit, 1 / products) if beside else 1 / (1 / limit + products)
         split = ", ".join(f"{share:.0%}" for share in shares.values())
         lines.append(f"| {env} | {count} | {algo} | {rate:,.0f} | {limit:,.0f} | {rate / limit:.0%} | {split} |")
         print(lines[-1], flush=True)

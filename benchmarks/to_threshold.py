@@ -1,7 +1,7 @@
 """Seconds from the start of the process to a confirmed threshold, raypid and peers in turn on one machine.
 
 Tasks: PPO on CartPole-v1 (cartpole) and LunarLanderContinuous-v3 (lander), DQN on CartPole-v1 (dqn-cartpole), SAC on
-LunarLanderContinuous-v3 (sac-lander).
+LunarLanderContinuous-v3 (sac-lander), APPO and IMPALA on CartPole-v1 with 2 workers on Ray (appo-cartpole, impala-cartpole).
 
 A threshold counts when two greedy evaluations in a row hold it, of 10 and then of 50 episodes. The clock is this
 process's: from the start of the runner to the line that it prints, evaluation time left out, for everyone alike.
@@ -32,6 +32,7 @@ from typing import Any
 from reporting import machine
 
 HERE = Path(__file__).parent
+ON_TWO_WORKERS = {"num_workers": 2, "num_envs_per_worker": 8}
 TASKS: dict[str, dict[str, Any]] = {
     "cartpole": {"algo": "PPO", "env": "CartPole-v1", "threshold": 475, "every": 2_000, "max": 120},
     "lander": {
@@ -40,6 +41,12 @@ TASKS: dict[str, dict[str, Any]] = {
     },
     "dqn-cartpole": {"algo": "DQN", "env": "CartPole-v1", "threshold": 475, "every": 2_000, "max": 180},
     "sac-lander": {"algo": "SAC", "env": "LunarLanderContinuous-v3", "threshold": 200, "every": 5_000, "max": 900},
+    "appo-cartpole": {
+        "algo": "APPO", "env": "CartPole-v1", "threshold": 475, "every": 10_000, "max": 300, "config": ON_TWO_WORKERS,
+    },
+    "impala-cartpole": {
+        "algo": "IMPALA", "env": "CartPole-v1", "threshold": 475, "every": 10_000, "max": 300, "config": ON_TWO_WORKERS,
+    },
 }  # fmt: skip
 RUNNERS = {
     "sbx": [str(HERE / "runners/sb3_sbx_run.py"), "--library", "sbx"],
@@ -70,7 +77,10 @@ def command_of(peer: str, python: str, task: dict[str, Any], settings: str) -> l
     name = peer.removesuffix(RATIO)
     own = {**(same_ratio(task) if peer.endswith(RATIO) else {}), **json.loads(settings)}
     command = [python, *RUNNERS[name], "--algo", task["algo"]]
-    return command if name == "rllib" else [*command, "--settings", json.dumps(own)]
+    if name != "rllib":
+        return [*command, "--settings", json.dumps(own)]
+    envs = task.get("config", {}).get("num_envs_per_worker")
+    return [*command, "--envs", str(envs)] if task["algo"] in ("APPO", "IMPALA") else command
 
 
 def run(command: list[str], seed: int, task: dict[str, Any]) -> dict[str, Any]:

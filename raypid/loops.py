@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -171,10 +171,8 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     while True:
         start, began, reports = clock(), ctx.timesteps, list[Report]()
         while not learning.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - began):
-            for i in range(len(ctx.workers)):
-                while learning.has_room_for(i):
-                    order = plan.exploration(ctx.timesteps, i)
-                    ctx.workers.start(i, "collect", ctx.weights, order, num_returns=2)
+            for i in learning.free():
+                ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
             for i, (report, data) in ctx.workers.finished(*learning.patience()):
                 reports.append(report)
                 ctx.timesteps += report.num_steps
@@ -210,15 +208,18 @@ class Learning:
         size = sum(report.size for _, report, _ in parts) + coming * self.size
         return size >= self.plan.update_size and len(parts) + coming >= self.plan.min_parts
 
-    def has_room_for(self, worker: int) -> bool:
-        """May it be sent out? Its calls and its waiting data are few, or what waits and what is under way is no update."""
-        running = self.ctx.workers.running(worker)
-        if running >= self.plan.in_flight:
-            return False
-        if running + sum(i == worker for i, _, _ in self.waiting) < self.plan.in_flight:
-            return True
-        coming = sum(self.ctx.workers.running(i) for i in range(len(self.ctx.workers)))
-        return not self._is_enough(self.waiting, coming)
+    def free(self) -> list[int]:
+        """Workers to send out, each as often as it may be: its calls and its waiting data are few, or what waits and what is under
+        way is no update."""
+        workers, most = self.ctx.workers, self.plan.in_flight
+        held = Counter(i for i, _, _ in self.waiting)
+        running = [workers.running(i) for i in range(len(workers))]
+        found = [i for i, num in enumerate(running) for _ in range(most - held[i] - num)]
+        for i in (i for i, num in enumerate(running) for _ in range(min(held[i], most - num))):
+            if self._is_enough(self.waiting, sum(running) + len(found)):
+                break
+            found.append(i)
+        return found
 
     def take(self, worker: int, report: Report, data: Any) -> None:
         self.waiting.append((worker, report, data))

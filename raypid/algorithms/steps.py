@@ -68,6 +68,11 @@ def _normalized(advantage: Any, share: Share | None, collective: Collective | No
     return (advantage - mean) / deviation
 
 
+def _writable(x: Array) -> Array:
+    """As torch takes it: what comes from Ray's object store is read-only."""
+    return np.require(x, requirements=("C", "W"))
+
+
 def _flat(action: Tree) -> Any:
     """[T, B, *] to [T * B, *]."""
     return tree_map(lambda a: a.reshape(-1, *a.shape[2:]), action)
@@ -255,7 +260,7 @@ class TorchSteps(Steps):
         from raypid.nn.networks import TorchInputs, on_device
 
         def move(x: Array) -> Any:
-            return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.network.device)
+            return on_device(torch.from_numpy(_writable(x)), self.network.device)
 
         inputs, action = TorchInputs(batch.inputs, self.network.device), tree_map(move, batch.action)
         if isinstance(batch, Streams):
@@ -268,7 +273,7 @@ class TorchSteps(Steps):
     def descend(self, gradient: Array, lr: float) -> Any:
         import torch
 
-        self.gradient.copy_(torch.from_numpy(gradient))
+        self.gradient.copy_(torch.from_numpy(_writable(gradient)))
         return self.apply(lr)
 
     def apply(self, lr: float) -> Any:
@@ -324,7 +329,7 @@ class TorchSteps(Steps):
 
         memory = None
         if self.algorithm.spec.memory:
-            memory = Memory(streams.state, torch.from_numpy(np.ascontiguousarray(streams.first)))
+            memory = Memory(streams.state, torch.from_numpy(_writable(streams.first)))
         out: tuple[Any, Any] = network(streams.inputs.flatten(), memory)
         return out
 

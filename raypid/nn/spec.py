@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +39,7 @@ class Leaf:
         """Elements that it adds to the vector."""
         if self.kind == "image":
             return 0
-        return sum(self.nvec) if self.nvec else int(np.prod(self.shape))
+        return sum(self.nvec) if self.nvec else math.prod(self.shape)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -67,6 +67,10 @@ class _Role:
         return getattr(self.role, method)(*args)
 
 
+_Actor: Any = ray.remote(max_restarts=0)(_Role)
+"""One class for all: Ray makes each known to its cluster once."""
+
+
 def _resolved(factory: Callable[[], Any]) -> Callable[[], Any]:
     """A factory with the values of the futures among its arguments; arrays stay in the store, and the roles of a node share them."""
     if not isinstance(factory, partial):
@@ -137,7 +141,7 @@ class RayBackend:
         alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
         # not soft: of an actor that reserves nothing, Ray takes that as leave to place it anywhere
         where: Any = NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
-        actor_class = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where, max_restarts=0)(_Role)
+        actor_class = _Actor.options(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where)
         handle = RayHandle(actor_class.remote(factory))
         self._handles.append(handle)
         return handle
