@@ -215,10 +215,9 @@ class Learning:
         held = Counter(i for i, _, _ in self.waiting)
         running = [workers.running(i) for i in range(len(workers))]
         found = [i for i, num in enumerate(running) for _ in range(most - held[i] - num)]
-        for i in (i for i, num in enumerate(running) for _ in range(min(held[i], most - num))):
-            if self._is_enough(self.waiting, sum(running) + len(found)):
-                break
-            found.append(i)
+        more = [i for i, num in enumerate(running) for _ in range(min(held[i], most - num))]
+        while more and not self._is_enough(self.waiting, sum(running) + len(found)):
+            found.append(more.pop(0))
         return found
 
     def take(self, worker: int, report: Report, data: Any) -> None:

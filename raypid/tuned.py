@@ -22,6 +22,7 @@ _PENDULUM: dict[str, Any] = {
     "batch_size": 128,
     "target_tau": 0.01,
 }
+_MEMORY: dict[str, Any] = {"model": {"network": "lstm"}, "fragment_length": 64, "batch_size": 256}
 
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("PPO", "CartPole-v1"): {"fragment_length": 128, "normalize_observations": True},
@@ -32,6 +33,13 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("PPO", "HalfCheetah-v5"): {
         "fragment_length": 64, "num_envs_per_worker": 32, "num_epochs": 10, "gamma": 0.98, "gae_lambda": 0.92, "entropy_coef": 0.0,
         "normalize_observations": True, "model": {"log_std_init": -1.0},
+    },
+    ("PPO", "raypid/PositionCartPole-v0"): _MEMORY,
+    ("PPO", "raypid/TMaze-v0"): _MEMORY | {"gamma": 0.98},
+    ("IMPALA", "raypid/PositionCartPole-v0"): {"model": {"network": "lstm"}},
+    ("IMPALA", "raypid/TMaze-v0"): {"model": {"network": "lstm"}, "gamma": 0.98},
+    ("APPO", "LunarLanderContinuous-v3"): {
+        "fragment_length": 256, "batch_size": 128, "num_epochs": 5, "gae_lambda": 0.98, "lr": 5e-4, "clip": 0.2,
     },
     ("A2C", "CartPole-v1"): {"lr": 3e-3, "entropy_coef": 0.0},
     ("DQN", "CartPole-v1"): _Q_CARTPOLE | {"epsilon_steps": 2_000, "epsilon_end": 0.02},
