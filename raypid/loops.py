@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +93,10 @@ class AsynchronousPlan:
     """Most updates that the data's weights may lie back; None: any number."""
     lost: dict[str, int] = field(default_factory=lambda: {"stale": 0})
     """Parts that were dropped."""
+    max_parts: int | None = None
+    """Most parts there are at once: being collected, waiting, being learnt from. None: as many as `in_flight` lets there be."""
+    storages: dict[str, int] = field(default_factory=dict)
+    """Of max_parts: free, filling (being collected) and full (waiting or being learnt from), at the end of the last iteration."""
 
 
 @dataclass(slots=True)
@@ -166,16 +171,21 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     while True:
         start, until, reports = clock(), ctx.timesteps + plan.steps_per_iteration, []
         while ctx.timesteps < until or not learning.done:
-            for i in range(len(ctx.workers)):
-                while learning.has_room_for(i):
+            free = learning.free
+            for i in learning.turns():
+                while free and learning.has_room_for(i):
                     order = plan.exploration(ctx.timesteps, i)
                     ctx.workers.start(i, "collect", ctx.weights, order, num_returns=2)
+                    learning.sent[i] += 1
+                    free -= 1
             for i, (report, data) in ctx.workers.finished(*learning.patience()):
                 reports.append(report)
                 ctx.timesteps += report.num_steps
                 learning.waiting.append((i, report, data))
             learning.advance()
         update, learnt = learning.summary()
+        if plan.max_parts is not None:
+            plan.storages = {"free": int(learning.free), **learning.held}
         yield Iteration(reports, update, {"collect": clock() - start - learnt, "learner": learnt})
 
 
@@ -191,6 +201,9 @@ class Learning:
         """[future of the update, future of its weights] in another process."""
         self.done: list[Update] = []
         """Updates of this iteration."""
+        self.sent = [0] * len(ctx.workers)
+        """Calls of each worker so far."""
+        self._learning = 0
         self._staleness: list[int] = []
         self._seconds = 0.0
 
@@ -198,6 +211,22 @@ class Learning:
     def _enough(self) -> bool:
         size = sum(report.size for _, report, _ in self.waiting)
         return size >= self.plan.update_size and len(self.waiting) >= self.plan.min_parts
+
+    def turns(self) -> Sequence[int]:
+        """Workers in the order in which they are sent out: where there may be too few parts for all, who was sent least."""
+        workers = range(len(self.sent))
+        return workers if self.plan.max_parts is None else sorted(workers, key=self.sent.__getitem__)
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Parts that are being collected (filling), and that wait or are learnt from (full)."""
+        filling = sum(self.ctx.workers.running(i) for i in range(len(self.sent)))
+        return {"filling": filling, "full": len(self.waiting) + self._learning}
+
+    @property
+    def free(self) -> float:
+        """How many more parts there may be."""
+        return math.inf if self.plan.max_parts is None else self.plan.max_parts - sum(self.held.values())
 
     def has_room_for(self, worker: int) -> bool:
         """May it be sent out? Its calls and its waiting data are few, or the learner lacks data."""
@@ -240,6 +269,7 @@ class Learning:
         while size < self.plan.update_size or num < self.plan.min_parts:
             size, num = size + self.waiting[num][1].size, num + 1
         parts, self.waiting = self.waiting[:num], self.waiting[num:]
+        self._learning = num
         self._staleness += [self.version - report.version for _, report, _ in parts]
         before = time.perf_counter()
         data = (future for _, _, future in parts)
@@ -251,7 +281,7 @@ class Learning:
     def _finish(self) -> None:
         assert self.under_way is not None
         update, weights = self.under_way
-        self.under_way = None
+        self.under_way, self._learning = None, 0
         self.done.append(self.ctx.backend.get(update))
         self.version += 1
         self.ctx.weights.publish(weights)
