@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -40,10 +40,13 @@ def entry_of(env: Any, env_config: dict[str, Any]) -> Entry:
     if resolved.kind != "function" or "num_envs" in parameters(resolved.target):
         return Entry(env)
     made = call(resolved.target, EnvSpec(env=env, env_config=env_config), 0)  # what it makes shows only now
-    is_vector = isinstance(made, gymnasium.vector.VectorEnv)
-    entry = Entry(env, made.num_envs) if is_vector else Entry(env)
-    close_vector(made) if is_vector else made.close()
-    return entry
+    if not isinstance(made, gymnasium.vector.VectorEnv):
+        made.close()
+        return Entry(env)
+    try:
+        return replace(_entry_of_vector(made), shared=False)
+    finally:
+        close_vector(made)
 
 
 def _entry_of_vector(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> Entry:
@@ -59,6 +62,6 @@ def _entry_of_vector(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> Entry
         made_with = {k: v for k, v in vector.spec.kwargs.items() if k not in ("num_envs", "vectorization_mode")}
         return Entry(vector.spec.id, vector.num_envs, shared=True, config=made_with)
     raise EnvError(
-        f"env is a {type(vector).__name__} that is made already, and it does not say how: give a function that makes it, "
-        "so that every worker can make its own."
+        f"A {type(vector).__name__} that is made already does not say how: give a function with a parameter num_envs that makes "
+        "one, so that every worker can make its own."
     )

@@ -40,11 +40,11 @@ class Learner:
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         self.collective = collective
-        self.learn = self.algorithm.update
+        self._learn = self.algorithm.update
         if program is not None:
             program = copy.copy(program)
             program.learner = self.algorithm
-            self.learn = program.update
+            self._learn = program.update
 
     def open(self) -> str:
         """Rank 0 of several: the address at which the others join."""
@@ -65,7 +65,7 @@ class Learner:
                 moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
             if moments:
                 batch.moments = reduce(merge_moments, moments)
-        return self._done(self.learn(batch, timesteps)), self.algorithm.weights()
+        return self._done(self._learn(batch, timesteps)), self.algorithm.weights()
 
     def _done(self, update: Any) -> Update:
         if isinstance(update, Update):
