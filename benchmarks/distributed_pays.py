@@ -9,7 +9,8 @@ threshold: seconds to a mean return of 200, held by two greedy evaluations in a 
 evaluations are played on the ordinary lander, which does not wait, and their time is left out; the workers go on with
 the calls that they have begun, so the ratio is also given with the evaluations of the distributed run counted. The
 single environment is given its own best ratio of updates to steps: the best of those in --slow; it is stopped after ten
-times the seconds of the distributed run; its ratios run side by side, since they wait most of the time. Each run is a process of its own, its clock starts with it and includes Ray.
+times the seconds of the distributed run. Its ratios run side by side, since they wait most of the time.
+Each run is a process of its own, its clock starts with it and includes Ray.
 Results of other seeds and of the other part stay in benchmarks/results/distributed_pays.json.
 """
 

@@ -8,13 +8,21 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from raypid.agent import Agent as Agent
+    from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
+    from raypid.distributed import APPOAgent as APPOAgent
+    from raypid.distributed import DistributedAgent as DistributedAgent
+    from raypid.distributed import IMPALAAgent as IMPALAAgent
     from raypid.envs import register_env as register_env
     from raypid.nn.policy import load_policy as load_policy
 
 _LAZY = {
     "Agent": "raypid.agent:Agent",
+    "APPOAgent": "raypid.distributed:APPOAgent",
     "Callbacks": "raypid.callbacks:Callbacks",
+    "DistributedAgent": "raypid.distributed:DistributedAgent",
+    "IMPALAAgent": "raypid.distributed:IMPALAAgent",
+    "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
 }

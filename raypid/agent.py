@@ -16,6 +16,7 @@ from raypid.assembly import assemble, entry_name, new_run_folder, resolve_config
 from raypid.config import ConfigError, overlay
 from raypid.nn.policy import save_policy
 from raypid.registry import ALGORITHMS
+from raypid.roles.actor import Program
 from raypid.types import Weights
 
 EPISODE_WINDOW = 100
@@ -31,6 +32,7 @@ class Agent:
         config: settings as a mapping; keywords win over it. `DEFAULT_CONFIG` has all of them.
         tuned: begin from the tuned settings for this algorithm and environment (`raypid list tuned`).
         out: the run's folder, for `save` and errors; a default under runs/ when it is needed.
+        program: what workers and learner do in place of the algorithm's collecting and learning (`raypid.DistributedAgent`).
 
     Raises:
         ConfigError: a setting that does not exist or does not fit; ResourceError: more workers or GPUs than there are;
@@ -46,6 +48,7 @@ class Agent:
         *,
         out: str | Path | None = None,
         tuned: bool = False,
+        program: Program | None = None,
         **settings: Any,
     ) -> None:
         if isinstance(run, Mapping):  # raypid.PPO({...})
@@ -69,7 +72,7 @@ class Agent:
         """Whether the last restore brought a replay buffer back."""
         self._replay_at: Path | None = None
         """The newest saved replay buffer of this run."""
-        system = assemble(name, checked)
+        system = assemble(name, checked, program)
         self.config, self.network, self.backend = system.config, system.network, system.backend
         self.context, self.callbacks, self.evaluations = system.context, system.callbacks, system.evaluations
         self.notes = system.notes
@@ -149,6 +152,7 @@ class Agent:
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
         if self.context.plan is not None:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
+            result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
         result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.parameter_server:
             result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
@@ -227,6 +231,17 @@ class Agent:
         """A copy of the current weights, with the normaliser's moments."""
         weights: Weights = self.backend.get(self.context.learner.submit("weights"))
         return weights
+
+    def set_weights(self, weights: Weights) -> None:
+        """Go on from these weights, and their moments.
+
+        Raises:
+            ConfigError: they belong to another network.
+        """
+        self._check_open()
+        self.context.workers.drop()  # what is being collected belongs to others
+        self.backend.get(self.context.learner.submit("set_weights", weights))
+        self._loop = self._new_loop()
 
     def write_policy(self, folder: Path, weights: Weights | None = None, info: Mapping[str, Any] | None = None) -> None:
         """Write the current policy (or the one of `weights`) as a folder for `load_policy`; `info` goes along with it."""
@@ -313,9 +328,10 @@ class Agent:
     def plain_config(self) -> dict[str, Any]:
         """The settings as JSON: classes and functions by their "module:name"."""
         plain = self.config.to_dict()
-        plain["env"] = entry_name(plain["env"])
+        for name in ("env", "evaluation_env", "callbacks", "intrinsic_reward"):
+            if plain.get(name) is not None:
+                plain[name] = entry_name(plain[name])
         plain["init_from"] = None if plain["init_from"] is None else str(plain["init_from"])
-        plain["callbacks"] = None if plain["callbacks"] is None else entry_name(plain["callbacks"])
         return plain
 
     def default_out(self) -> Path:

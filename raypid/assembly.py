@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
+from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.gradients import GradientRollout
 from raypid.roles.learner import Learner
@@ -94,7 +95,7 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
     return config
 
 
-def assemble(run: str, config: Any) -> System:
+def assemble(run: str, config: Any, program: Program | None = None) -> System:
     """Check the settings against the environment and the machine, then build workers, learner and evaluator.
 
     Raises:
@@ -102,6 +103,7 @@ def assemble(run: str, config: Any) -> System:
     """
     callbacks = callbacks_of(config.callbacks)
     observation_space, action_space = spaces(env_spec_of(config))
+    evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = build_spec(
         observation_space,
         action_space,
@@ -129,12 +131,12 @@ def assemble(run: str, config: Any) -> System:
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks=networks,
         )
-        learner = _learner(run, config, network, networks, backend)
+        learner = _learner(run, config, network, networks, backend, program)
         if initial is not None:
             backend.get(learner.submit("set_weights", initial))
         workers = WorkerGroup(
             backend,
-            _rollout(algorithm, config, spec, [backend.put(array) for array in algorithm.shared(config)]),
+            _rollout(algorithm, config, spec, program, [backend.put(array) for array in algorithm.shared(config)]),
             max(1, config.num_workers),
             num_cpus=config.num_cpus_per_worker,
             timeout_s=config.worker_timeout_s,
@@ -152,18 +154,22 @@ def assemble(run: str, config: Any) -> System:
             plan=_asynchronous_plan(algorithm, config, backend),
             weights=_publisher(config, network, backend, learner, workers),
         )
-        evaluations = Evaluations(config, context, spec, parallel=_evaluates_beside(config, backend))
+        evaluations = Evaluations(
+            config, context, replace(spec, env=evaluation_env), parallel=_evaluates_beside(config, backend)
+        )
         return System(config, network, backend, context, evaluations, callbacks, notes)
     except BaseException:
         backend.shutdown()
         raise
 
 
-def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], backend: Any) -> Any:
+def _learner(
+    run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], backend: Any, program: Program | None
+) -> Any:
     """The learner's handle: in this process, an actor of its own with num_learners=1, or several that answer as one."""
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
-    build: Any = partial(Learner, run, c, network, c.seed, networks, threads)
+    build: Any = partial(Learner, run, c, network, c.seed, networks, threads, program=program)
     if ALGORITHMS.get(run).flow == "replay":
         part = c
         if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each learns by itself, from its part of a batch
@@ -187,11 +193,13 @@ def _learner(run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], b
     return handle
 
 
-def _rollout(algorithm: Any, c: Any, spec: RolloutSpec, shared: Sequence[Any]) -> Factory:
+def _rollout(algorithm: Any, c: Any, spec: RolloutSpec, program: Program | None, shared: Sequence[Any]) -> Factory:
     """What builds a rollout worker, given its index and how often it was built anew. `shared` are futures of what all of them read."""
     if algorithm.collect == "gradients":  # the algorithm itself computes them, in the worker
         source = partial(algorithm, c, spec.network, c.seed)
         return lambda index, restarts: partial(GradientRollout, spec, source, index, restarts)
+    if program is not None:
+        return lambda index, restarts: partial(Actor, spec, program, index, restarts)
     role = FitnessRollout if algorithm.collect == "fitness" else Rollout
     return lambda index, restarts: partial(role, spec, index, restarts, *shared)
 
@@ -367,6 +375,24 @@ def _free(backend: Any, needs: Needs) -> dict[str, float]:
         if not check(needs, has) or time.monotonic() > deadline:
             return free
         time.sleep(0.1)
+
+
+def _evaluation_env(c: Config, observation_space: Any, action_space: Any) -> EnvSpec:
+    """The environment that evaluations play.
+
+    Raises:
+        ConfigError: it has other spaces than the one that is trained on.
+    """
+    if c.evaluation_env is None:
+        return env_spec_of(c)
+    spec = env_spec_of(c.replace({"env": c.evaluation_env, "env_config": {}}))
+    there = spaces(spec)
+    if there != (observation_space, action_space):
+        raise ConfigError(
+            f"evaluation_env {entry_name(c.evaluation_env)} has spaces {there[0]} and {there[1]}; training has "
+            f"{observation_space} and {action_space}."
+        )
+    return spec
 
 
 def env_spec_of(c: Config) -> EnvSpec:

@@ -159,6 +159,8 @@ class Config(Settings):
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
     """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
+    evaluation_env: Any = None
+    """Environment of evaluations, given as env is (without env_config), with the same spaces; none: the one that is trained on."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation."""
     evaluation_parallel: bool | None = None

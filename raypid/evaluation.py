@@ -49,10 +49,13 @@ class Evaluations:
         self.beside = Beside(config, context, spec) if parallel else None
         self.automatic = False
         """Without an evaluation_interval: beside, whenever the evaluator is free; inline, in at most a tenth of the time."""
+        self.every_steps = 0
+        """Environment steps between evaluations, played inline; 0: they are due by iterations or by time."""
         self.goal: float | None = None
         """An evaluation that reaches this mean is repeated with CONFIRM_EPISODES; those numbers replace it."""
         self.last: Played | None = None
         self._owed = False
+        self._periods = 0
         self._ended = time.perf_counter()
 
     def turn(self, iteration: int, expected_s: float | None) -> Played | None:
@@ -60,6 +63,9 @@ class Evaluations:
 
         expected_s: seconds that a first evaluation would take; None while nothing is known about that.
         """
+        if self.every_steps:
+            periods, self._periods = self._periods, self.context.timesteps // self.every_steps
+            return self.now(iteration) if self._periods > periods else None
         played = self._taken() if self.beside is not None else None
         if not self._is_due(iteration, expected_s):
             return played

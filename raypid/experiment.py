@@ -47,6 +47,10 @@ class RunOptions:
     """{result key: value}: the run ends when one of them is reached."""
     checkpoint_interval: int = 0
     """Training iterations between checkpoints; 0: one a minute."""
+    checkpoint_steps: int | None = None
+    """Environment steps between checkpoints, in place of that; 0: one at the end."""
+    evaluation_steps: int = 0
+    """Environment steps between evaluations; 0: as the agent's settings say."""
     keep_checkpoints: int = 3
     """Newest checkpoints that stay; the best stays too."""
     final_episodes: int = 50
@@ -160,6 +164,7 @@ class Run:
         self.best = BestPolicy(self.folder)
         self._saved_at = time.monotonic()
         self._saved_iteration = -1
+        self._periods = agent.context.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._interrupts = 0
         self._playing = False
 
@@ -168,6 +173,7 @@ class Run:
         agent, resumed = self.agent, self.agent.iteration
         agent.evaluations.goal = self.stop.get(_EVALUATION)
         agent.evaluations.automatic = agent.config.evaluation_interval is None
+        agent.evaluations.every_steps = self.options.evaluation_steps
         agent.context.workers.folder = self.folder
         if resumed:
             self.best.load()
@@ -274,6 +280,9 @@ class Run:
         return self._interrupts > 0
 
     def _save_is_due(self) -> bool:
+        if (every := self.options.checkpoint_steps) is not None:
+            periods, self._periods = self._periods, self.agent.context.timesteps // every if every else 0
+            return self._periods > periods
         if self.options.checkpoint_interval:
             return self.agent.iteration % self.options.checkpoint_interval == 0
         wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS

@@ -93,6 +93,10 @@ class AsynchronousPlan:
     """Most updates that the data's weights may lie back; None: any number."""
     lost: dict[str, int] = field(default_factory=lambda: {"stale": 0})
     """Parts that were dropped."""
+    max_parts: int | None = None
+    """Most parts there are at once: being collected, waiting, being learnt from. None: as many as `in_flight` lets there be."""
+    storages: dict[str, int] = field(default_factory=dict)
+    """Of max_parts: free, filling (being collected) and full (waiting or being learnt from), at the end of the last iteration."""
 
     def is_over(self, rounds: float, steps: int) -> bool:
         """Has an iteration had enough, after so many calls of each worker and steps?"""
@@ -173,12 +177,15 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
         while not learning.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - began):
             for i in learning.free():
                 ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
+                learning.sent[i] += 1
             for i, (report, data) in ctx.workers.finished(*learning.patience()):
                 reports.append(report)
                 ctx.timesteps += report.num_steps
                 learning.take(i, report, data)
             learning.advance()
         update, learnt = learning.summary()
+        if plan.max_parts is not None:
+            plan.storages = {"free": plan.max_parts - sum(learning.held.values()), **learning.held}
         yield Iteration(reports, update, {"collect": clock() - start - learnt, "learner": learnt})
 
 
@@ -196,6 +203,9 @@ class Learning:
         """Of the part that came last."""
         self.done: list[Update] = []
         """Updates of this iteration."""
+        self.sent = [0] * len(ctx.workers)
+        """Calls of each worker so far."""
+        self._learning = 0
         self._staleness: list[int] = []
         self._seconds = 0.0
 
@@ -210,15 +220,24 @@ class Learning:
 
     def free(self) -> list[int]:
         """Workers to send out, each as often as it may be: its calls and its waiting data are few, or what waits and what is under
-        way is no update."""
+        way is no update. Where there may be too few parts for all, who was sent least."""
         workers, most = self.ctx.workers, self.plan.in_flight
         held = Counter(i for i, _, _ in self.waiting)
         running = [workers.running(i) for i in range(len(workers))]
-        found = [i for i, num in enumerate(running) for _ in range(most - held[i] - num)]
+        found = [i for k in range(most) for i, num in enumerate(running) if held[i] + num + k < most]
         more = [i for i, num in enumerate(running) for _ in range(min(held[i], most - num))]
         while more and not self._is_enough(self.waiting, sum(running) + len(found)):
             found.append(more.pop(0))
-        return found
+        if self.plan.max_parts is None:
+            return found
+        room = self.plan.max_parts - sum(self.held.values())
+        return sorted(found, key=self.sent.__getitem__)[:room]
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Parts that are being collected (filling), and that wait or are learnt from (full)."""
+        filling = sum(self.ctx.workers.running(i) for i in range(len(self.sent)))
+        return {"filling": filling, "full": len(self.waiting) + self._learning}
 
     def take(self, worker: int, report: Report, data: Any) -> None:
         self.waiting.append((worker, report, data))
@@ -257,6 +276,7 @@ class Learning:
         """Learn from what has waited longest, as much as one update takes."""
         num = next(n for n in range(1, len(self.waiting) + 1) if self._is_enough(self.waiting[:n]))
         parts, self.waiting = self.waiting[:num], self.waiting[num:]
+        self._learning = num
         self._staleness += [self.version - report.version for _, report, _ in parts]
         before = time.perf_counter()
         data = (future for _, _, future in parts)
@@ -268,7 +288,7 @@ class Learning:
     def _finish(self) -> None:
         assert self.under_way is not None
         update, weights = self.under_way
-        self.under_way = None
+        self.under_way, self._learning = None, 0
         self.done.append(self.ctx.backend.get(update))
         self.version += 1
         self.ctx.weights.publish(weights)

@@ -111,3 +111,6 @@ ALGORITHMS = Registry("algorithm", {
     "ES": "raypid.algorithms.es:ES",
     "ARS": "raypid.algorithms.es:ARS",
 })  # fmt: skip
+INTRINSIC_REWARDS = Registry("intrinsic reward", {
+    "rnd": "raypid.algorithms.intrinsic:RandomNetworkDistillation",
+})  # fmt: skip

@@ -41,12 +41,13 @@ ALLOWED = {
     "plots": {"errors", "types", "logger"},
     "best": AGENT | {"agent"},
     "experiment": AGENT | {"agent", "best", "logger", "plots"},
+    "distributed": AGENT | {"agent", "experiment", "logger"},
     "deploy": AGENT,
     "cli": AGENT | {"agent", "experiment", "deploy", "logger", "plots", "__version__"},
     "tune": AGENT | {"agent", "experiment", "logger"},
     "serve": AGENT | {"deploy"},
     "__main__": {"cli"},
-    "__init__": {"agent", "callbacks", "envs", "nn", "registry"},
+    "__init__": {"agent", "algorithms", "callbacks", "distributed", "envs", "nn", "registry"},
 }
 RAY_MODULES = {"runtime/ray.py", "tune.py", "serve.py"}
 TORCH_MODULES = {"nn/networks.py", "nn/recurrent.py", "nn/critics.py", "nn/flat_adam.py"}

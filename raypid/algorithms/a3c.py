@@ -27,6 +27,10 @@ class A3CConfig(AsynchronousConfig, A2CConfig):
     def validate(self) -> None:
         A2CConfig.validate(self)
         AsynchronousConfig.validate(self)
+        if self.intrinsic_reward is not None:
+            raise ConfigError(
+                "intrinsic_reward is learnt in the learner, A3C's rewards are used in its workers: take IMPALA or APPO."
+            )
         if self.gradients_per_update < 1:
             raise ConfigError(f"gradients_per_update must be at least 1, not {self.gradients_per_update}.")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from raypid.algorithms.base import Algorithm, ObservationMoments, check_table, schedule
 from raypid.algorithms.batches import Batch, Streams, share_of_streams
+from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.share import share_of
 from raypid.algorithms.steps import NumpySteps, TorchSteps, kernel_for, mean_metrics
 from raypid.config import Config, ConfigError
@@ -20,7 +21,7 @@ from raypid.nn.pipeline import Pipeline
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.returns import gae, next_values
-from raypid.types import Array, Trajectory, Tree, Weights, tree_map
+from raypid.types import Array, Collective, Trajectory, Tree, Weights, tree_map
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,6 +52,10 @@ class ActorCriticConfig(Config):
     """Environment steps of the linear schedules; the command line takes the stop at timesteps_total where there is one."""
     schedule_end: float = 0.0
     """Fraction at the end of the linear schedules."""
+    intrinsic_reward: Any = None
+    """What replaces the task's reward in the learner, for pretraining: rnd (novelty), an IntrinsicReward class or "module:Name"; none: the task's."""
+    th_compile: bool = False
+    """Compile the network with torch.compile: half a minute at the start, faster on a GPU. It makes kernel auto torch."""
 
     def validate(self) -> None:
         Config.validate(self)
@@ -61,6 +66,14 @@ class ActorCriticConfig(Config):
             value = getattr(self, name, None)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be above 0 (or none), not {value!r}.")
+        if self.intrinsic_reward is not None:
+            kind = intrinsic_class(self.intrinsic_reward)
+            if self.num_learners > 1 and not kind.several_learners:
+                raise ConfigError(
+                    f"{kind.__name__} learns in one place: num_learners is 0 or 1, not {self.num_learners}."
+                )
+        if self.th_compile and self.kernel == "numpy":
+            raise ConfigError("kernel numpy has nothing to compile: set th_compile to false, or kernel to torch.")
         linear = [name for name in ("lr_schedule", "clip_schedule") if getattr(self, name, None) == "linear"]
         if linear and not self.schedule_steps:
             raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")
@@ -82,8 +95,16 @@ class ActorCritic(Algorithm):
         self.pipeline = Pipeline(spec.pipeline)
         self.moments = ObservationMoments(self.pipeline.normalized_size) if spec.pipeline.normalize else None
         self.return_scaler = ReturnScaler(config.gamma) if config.normalize_rewards else None
+        self.intrinsic: IntrinsicReward | None = None
+        if config.intrinsic_reward is not None:
+            self.intrinsic = intrinsic_class(config.intrinsic_reward)(spec, config.gamma, seed)
         kind = kernel_for(config, spec)
         self.learner: NumpySteps | TorchSteps = (NumpySteps if kind == "numpy" else TorchSteps)(self, seed)
+
+    def meet(self, collective: Collective) -> None:
+        super().meet(collective)
+        if self.intrinsic is not None:
+            self.intrinsic.collective = collective
 
     @abstractmethod
     def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
@@ -128,7 +149,9 @@ class ActorCritic(Algorithm):
     def _reward(self, t: Trajectory) -> Array:
         """[T, B] as the learner sees it."""
         c = self.config
-        reward: Array = t.reward if c.reward_scale == 1 else t.reward * np.float32(c.reward_scale)
+        reward: Array = t.reward if self.intrinsic is None else self.intrinsic.reward(t)
+        if c.reward_scale != 1:
+            reward = reward * np.float32(c.reward_scale)
         if c.reward_clip is not None:
             reward = np.clip(reward, -c.reward_clip, c.reward_clip)
         if self.return_scaler is not None:
@@ -176,7 +199,8 @@ class ActorCritic(Algorithm):
 
     def mean_metrics(self, metrics: list[dict[str, Any]]) -> dict[str, float]:
         """Means over gradient steps (and learners) of what `learner.step` returned."""
-        return mean_metrics(metrics, self.collective)
+        more = {} if self.intrinsic is None else self.intrinsic.metrics()
+        return mean_metrics(metrics, self.collective) | more
 
     def explained_variance(self, batch: Batch | Streams) -> float:
         """1 - Var[target - value] / Var[target]: 1 is a perfect value function, 0 one that knows the mean."""
@@ -226,6 +250,8 @@ class ActorCritic(Algorithm):
             state["moments"] = self.moments.extra()
         if self.return_scaler is not None:
             state["return_scaler"] = self.return_scaler.state_dict()
+        if self.intrinsic is not None:
+            state["intrinsic"] = self.intrinsic.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -241,3 +267,5 @@ class ActorCritic(Algorithm):
             self.moments.load(state["moments"])
         if self.return_scaler is not None and "return_scaler" in state:
             self.return_scaler.load_state_dict(state["return_scaler"])
+        if self.intrinsic is not None and "intrinsic" in state:
+            self.intrinsic.load_state_dict(state["intrinsic"])

@@ -43,7 +43,7 @@ def kernel_for(config: Any, spec: NetworkSpec) -> str:
     if config.kernel != "auto":
         return str(config.kernel)
     on_gpu = config.num_gpus > 0 or config.device not in ("auto", "cpu")
-    return "numpy" if fits and not on_gpu and max(spec.hidden, default=0) <= 128 else "torch"
+    return "numpy" if fits and not on_gpu and not config.th_compile and max(spec.hidden, default=0) <= 128 else "torch"
 
 
 def _normalized(advantage: Any, share: Share | None, collective: Collective | None) -> Any:
@@ -246,6 +246,8 @@ class TorchSteps(Steps):
         super().__init__(algorithm)
         c = algorithm.config
         self.network = TorchNetwork(algorithm.spec, seed, device_for(c))
+        if c.th_compile:
+            self.network.module.compile()
         self.table, self.gradient = self.network.table, self.network.gradient
         self._other: Any = None
         """A network for other parameters, once these were asked for."""

@@ -25,6 +25,8 @@ from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 
 _SETTING = "setting:"
+_TEXTS = ("env", "evaluation_env", "callbacks", "init_from", "address", "intrinsic_reward")
+"""Settings whose values are names: never JSON."""
 
 
 def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
@@ -199,7 +201,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     for name, value in vars(options).items():
         if name.startswith(_SETTING):
             key = name.removeprefix(_SETTING)
-            given[key] = value if key in ("env", "callbacks", "init_from", "address") else parse_value(value)
+            given[key] = value if key in _TEXTS else parse_value(value)
     return given
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from raypid.envs.errors import EnvError
 from raypid.envs.make import check, choose_vectorizer, make_vector, spaces
 from raypid.envs.resolve import Resolved, list_envs, portable, resolve
+from raypid.envs.reuse import Entry, entry_of
 from raypid.envs.spec import VECTORIZERS, EnvSpec, stream_seeds
 from raypid.envs.vector import Step, VectorEnv
 from raypid.registry import ENVS
@@ -20,6 +21,7 @@ Creator = TypeVar("Creator")
 
 __all__ = [
     "VECTORIZERS",
+    "Entry",
     "EnvError",
     "EnvSpec",
     "Resolved",
@@ -27,6 +29,7 @@ __all__ = [
     "VectorEnv",
     "check",
     "choose_vectorizer",
+    "entry_of",
     "list_envs",
     "make_vector",
     "portable",

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from functools import reduce
 from typing import Any
 
+from raypid.errors import UserError
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
 from raypid.registry import ALGORITHMS, NETWORKS
+from raypid.roles.actor import Program
 from raypid.types import Update, Weights, concat_fitness, concat_trajectories
 
 
 class Learner:
     """Holds the algorithm; joins fragments in the order given, which is the workers'.
+
+    `program` may learn in place of the algorithm.
 
     `collective` (with `open` and `join`) is for one of several learners that update together; they meet before anything else.
     """
@@ -27,6 +32,7 @@ class Learner:
         networks: dict[str, Any] | None = None,
         num_threads: int = 1,
         collective: Any = None,
+        program: Program | None = None,
     ) -> None:
         for name, entry in (networks or {}).items():
             NETWORKS.register(name, entry)
@@ -34,6 +40,11 @@ class Learner:
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         self.collective = collective
+        self._learn = self.algorithm.update
+        if program is not None:
+            program = copy.copy(program)
+            program.learner = self.algorithm
+            self._learn = program.update
 
     def open(self) -> str:
         """Rank 0 of several: the address at which the others join."""
@@ -54,7 +65,14 @@ class Learner:
                 moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
             if moments:
                 batch.moments = reduce(merge_moments, moments)
-        return self.algorithm.update(batch, timesteps), self.algorithm.weights()
+        return self._done(self._learn(batch, timesteps)), self.algorithm.weights()
+
+    def _done(self, update: Any) -> Update:
+        if isinstance(update, Update):
+            return update
+        raise UserError(
+            f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
+        )
 
     def weights(self) -> Weights:
         return self.algorithm.weights()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raypid.callbacks import Callbacks
-from raypid.envs import EnvError, EnvSpec, make_vector, stream_seeds
+from raypid.envs import EnvError, EnvSpec, Step, make_vector, stream_seeds
 from raypid.nn.memory import split_state
 from raypid.nn.policy import make_policy
 from raypid.nn.spec import NetworkSpec
@@ -35,6 +35,19 @@ class RolloutSpec:
     """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
     networks: dict[str, Any] = field(default_factory=dict)
     """Registered networks that the worker needs, by name."""
+
+
+class _Rows:
+    """A fragment that is being collected, from where the streams are."""
+
+    def __init__(self, obs: Tree, first: Array, state: Tree | None) -> None:
+        self.obs, self.first, self.states = [obs], [first], [state]
+        self.actions: list[Tree] = []
+        self.behaviours: list[dict[str, Array]] = []
+        self.steps: list[Step] = []
+        self.infos: list[tuple[int, dict[int, dict[str, Any]]]] = []
+        self.started = time.perf_counter()
+        self.env_s = self.inference_s = 0.0
 
 
 _RESTARTED = 1_000_000
@@ -88,61 +101,78 @@ class Rollout:
 
     def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
         """Act for `fragment_length` rows; episodes go on in the next call. `exploration` holds what the policy explores by."""
-        start, clock = time.perf_counter(), time.perf_counter
+        self.begin(weights, exploration)
+        for _ in range(self.spec.fragment_length):
+            self.step(self.act())
+        return self.finish()
+
+    def begin(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> None:
+        """Begin a fragment, with these weights."""
         if self._collecting:  # the call before was broken off: its rows are lost, and what follows does not join on
             self._start(None)
         self._collecting = True
         self.policy.load(weights)
         self.policy.exploration = exploration or {}
-        steps, actions, behaviours = [], [], []
-        states = [self.state]  # those of frame stacks alone are not kept: nobody needs them
-        obs_rows, first_rows, infos = [self.obs], [self.first], []
-        env_s = inference_s = 0.0
-        crashes: list[str] = []
-        for t in range(self.spec.fragment_length):
-            before = clock()
-            action, self.state, behaviour = self.policy.act(self.obs, self.state, self.first, self.rng, explore=True)
-            if self.spec.network.memory:
-                states.append(self.state)
-            env_action = self.policy.to_env(self._perturbed(action) if self.spec.action_noise else action)
-            acted = clock()
-            step = self.env.step(env_action)
-            env_s += clock() - acted
-            inference_s += acted - before
-            self.obs, self.first = self._noisy(step.obs), step.first
-            if step.final is not None:
-                step.final = (step.final[0], self._noisy(step.final[1]))
-            actions.append(action)
-            behaviours.append(behaviour)
-            steps.append(step)
-            obs_rows.append(self.obs)
-            first_rows.append(self.first)
-            if step.infos:
-                infos.append((t, step.infos))
-            if step.crashes:
-                crashes += step.crashes
-        before = clock()
+        self.begin_rows()
+
+    def begin_rows(self) -> None:
+        """Forget the rows so far; the fragment begins where the streams are."""
+        self.rows = _Rows(self.obs, self.first, self.state)
+
+    def act(self) -> Tree:
+        """Canonical actions [B, *] for where the streams are; then comes `step`, with these or others."""
+        rows, before = self.rows, time.perf_counter()
+        action, self.state, behaviour = self.policy.act(self.obs, self.state, self.first, self.rng, explore=True)
+        if self.spec.network.memory:  # the states of frame stacks alone are not kept: nobody needs them
+            rows.states.append(self.state)
+        rows.behaviours.append(behaviour)
+        rows.inference_s += time.perf_counter() - before
+        return action
+
+    def step(self, action: Tree) -> Step:
+        """Take canonical actions [B, *]: a row of the fragment."""
+        rows, before = self.rows, time.perf_counter()
+        env_action = self.policy.to_env(self._perturbed(action) if self.spec.action_noise else action)
+        acted = time.perf_counter()
+        step = self.env.step(env_action)
+        rows.env_s += time.perf_counter() - acted
+        rows.inference_s += acted - before
+        self.obs, self.first = self._noisy(step.obs), step.first
+        if step.final is not None:
+            step.final = (step.final[0], self._noisy(step.final[1]))
+        if step.infos:
+            rows.infos.append((len(rows.steps), step.infos))
+        rows.actions.append(action)
+        rows.steps.append(step)
+        rows.obs.append(self.obs)
+        rows.first.append(self.first)
+        return step
+
+    def finish(self) -> tuple[Report, Trajectory]:
+        """The rows since `begin` as a fragment."""
+        rows, steps, before = self.rows, self.rows.steps, time.perf_counter()
         trajectory = Trajectory(
-            obs=tree_stack(obs_rows),
-            first=np.stack(first_rows),
-            action=tree_stack(actions),
+            obs=tree_stack(rows.obs),
+            first=np.stack(rows.first),
+            action=tree_stack(rows.actions),
             reward=np.stack([s.reward for s in steps]),
             terminated=np.stack([s.terminated for s in steps]),
             truncated=np.stack([s.truncated for s in steps]),
             valid=np.stack([s.valid for s in steps]),
             final=_finals(steps),
-            behaviour={k: np.stack([b[k] for b in behaviours]) for k in behaviours[0]},
-            state=states[0],
+            behaviour={k: np.stack([b[k] for b in rows.behaviours]) for k in rows.behaviours[0]},
+            state=rows.states[0],
             stream=self.worker_index * self.env.num_envs + np.arange(self.env.num_envs),
             version=self.policy.version,
         )
-        self._complete(trajectory, states)
-        inference_s += clock() - before
+        self._complete(trajectory, rows.states)
+        inference_s = rows.inference_s + time.perf_counter() - before
+        crashes = [crash for step in steps for crash in step.crashes]
         report = Report(self.worker_index, trajectory.num_valid, trajectory.version, crashes=crashes)
-        self._episodes(trajectory, infos, report)
+        self._episodes(trajectory, rows.infos, report)
         self._check_crashes(crashes)
         self._collecting = False
-        report.timing = {"env": env_s, "inference": inference_s, "total": clock() - start}
+        report.timing = {"env": rows.env_s, "inference": inference_s, "total": time.perf_counter() - rows.started}
         return report, trajectory
 
     def _complete(self, trajectory: Trajectory, states: list[Tree | None]) -> None:

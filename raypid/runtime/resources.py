@@ -96,20 +96,21 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
             {"num_gpus": float(has.gpus)},
         ))  # fmt: skip
     if cpus > has.cpus + 1e-9:
-        left = max(0.0, has.cpus - needs.learner_cpus)
+        learners = _fewer_learners(needs, has.cpus)
+        left = max(0.0, has.cpus - learners)
         fits = int(left / needs.num_cpus_per_worker + 1e-9) if needs.num_cpus_per_worker else 0
-        each = math.floor(100 * left / max(1, needs.num_workers)) / 100
-        learners = f" and {_n(needs.learner_cpus)} learners" if needs.learner_cpus > 1 else ""
-        fewer = (
-            " beside so many learners: --num-learners 1 with --num-cpus-per-worker 0.5, or --num-cpus to share the CPUs"
-            if learners and not fits
-            else ""
-        )
+        fits = min(fits, needs.num_workers)
+        changes: dict[str, Any] = {"num_workers": fits}
+        if learners < needs.learner_cpus:
+            changes["num_learners"] = learners
+        each = math.floor(100 * max(0.0, has.cpus - needs.learner_cpus) / max(1, needs.num_workers)) / 100
+        of_learners = f" and {_n(needs.learner_cpus)} learners" if needs.learner_cpus > 1 else ""
+        fewer = f" --num-learners {learners}" if "num_learners" in changes and fits else ""
         fraction = f", or --num-cpus-per-worker {each:g} to keep {needs.num_workers} workers" if each > 0 else ""
         short.append((
-            f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU{learners} need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
-            f"{_workers(fits)}{fraction}{fewer}",
-            {"num_workers": fits},
+            f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU{of_learners} need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
+            f"{_workers(fits)}{fewer}{fraction}",
+            changes,
         ))  # fmt: skip
     for name, each_bytes, there in (
         ("memory", needs.worker_bytes, has.memory),
@@ -133,6 +134,14 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
             {"buffer_size": fits},
         ))  # fmt: skip
     return short
+
+
+def _fewer_learners(needs: Needs, cpus: float) -> int:
+    """Of several learners, as many as find a worker each; where only one would, none: the driver learns, and reserves no CPU."""
+    if needs.learner_cpus <= 1:
+        return int(needs.learner_cpus)
+    fits = min(int(needs.learner_cpus), int(cpus / (1 + needs.num_cpus_per_worker) + 1e-9))
+    return fits if fits > 1 else 0
 
 
 def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], list[str]]:

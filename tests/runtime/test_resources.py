@@ -54,11 +54,17 @@ def test_too_many_workers(asked: Any, there: Any, words: list[str], fitted: int)
     assert preflight(needs(**{**asked, **changes}), has(**there), fit=False) == ({}, [])
 
 
-def test_learners_that_leave_no_cpu_to_workers() -> None:
-    with pytest.raises(
-        ResourceError, match="2 workers of 1 CPU and 4 learners.*not one worker beside so many learners"
-    ):
-        preflight(needs(learner_cpus=4.0), has(), fit=True)
+@pytest.mark.parametrize(("cpus", "learners", "workers"), [(4, 2, 2), (6, 3, 3), (8, 4, 4), (2, 0, 2)])
+def test_learners_leave_cpus_to_as_many_workers(cpus: int, learners: int, workers: int) -> None:
+    asked = {"num_workers": 45, "learner_cpus": 4.0}
+    changes, notes = preflight(needs(**asked), has(cpus=float(cpus)), fit=True)
+    fitted = {"num_workers": workers, **({"num_learners": learners} if learners < 4 else {})}
+    assert changes == fitted and len(notes) == 1
+    assert notes[0].endswith(", ".join(f"{k}={v}" for k, v in fitted.items()))
+    with pytest.raises(ResourceError) as error:
+        preflight(needs(**asked), has(cpus=float(cpus)), fit=False)
+    assert f"--num-workers {workers}" in str(error.value)
+    assert (f"--num-learners {learners}" in str(error.value)) == (learners < 4)
 
 
 def test_too_many_gpus() -> None:

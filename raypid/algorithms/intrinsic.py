@@ -1,0 +1,206 @@
+"""Intrinsic rewards: what the learner gives in place of the task's rewards, to explore where the task says nothing."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import reduce
+from typing import Any, ClassVar
+
+import numpy as np
+
+from raypid.config import ConfigError
+from raypid.nn.pipeline import Inputs, Pipeline
+from raypid.nn.small import orthogonal
+from raypid.nn.spec import NetworkSpec
+from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of, scale_of, zero_moments
+from raypid.ops.optim import Adam
+from raypid.registry import INTRINSIC_REWARDS
+from raypid.types import Array, Collective, Trajectory, flat_views, tree_map
+
+
+class IntrinsicReward(ABC):
+    """Rewards that a learner makes by itself, and what it learns to make them.
+
+    Args:
+        spec: the policy's network; its pipeline says how observations become numbers.
+        gamma: discount.
+        seed: of everything random.
+    """
+
+    several_learners: ClassVar[bool] = False
+    """`reward` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
+    collective: Collective | None = None
+    """The other learners of the run, where there are several; each is given the trajectories of its own workers."""
+
+    @abstractmethod
+    def __init__(self, spec: NetworkSpec, gamma: float, seed: int) -> None: ...
+
+    @abstractmethod
+    def reward(self, trajectory: Trajectory) -> Array:
+        """Rewards [T, B] float32 of a trajectory, once for each; and learn from it."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next rewards depend on."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers about the last trajectory."""
+        return {}
+
+
+def intrinsic_class(entry: Any) -> Any:
+    """The IntrinsicReward that a setting names.
+
+    Raises:
+        ConfigError: it is none. UserError: an unknown name.
+    """
+    found = INTRINSIC_REWARDS.get(entry) if isinstance(entry, str) else entry
+    if not (inspect.isclass(found) and issubclass(found, IntrinsicReward)):
+        raise ConfigError(
+            f"intrinsic_reward takes {', '.join(INTRINSIC_REWARDS.names())}, an IntrinsicReward class or 'module:Name', not {entry!r}."
+        )
+    return found
+
+
+EMBEDDING = 64
+HIDDEN = 128
+LR = 1e-3
+CLIP = 5.0
+"""Of normalised observations (section 2.4)."""
+
+
+class RandomNetworkDistillation(IntrinsicReward):
+    """Novelty: the squared error of a predictor of what a fixed random network says of the next observation (Burda et al. 2018,
+    arXiv:1810.12894). It falls where one has often been.
+
+    Observations are normalised by their running moments and clipped to 5, rewards divided by the running deviation of their
+    discounted return (section 2.4). The predictor has a layer more than the target and takes a step of Adam a trajectory. Several
+    learners make the steps that one would with all rows. Images count pixel by pixel; of frame stacks the newest frame.
+    """
+
+    several_learners = True
+
+    def __init__(self, spec: NetworkSpec, gamma: float, seed: int) -> None:
+        self.pipeline = Pipeline(replace(spec.pipeline, normalize=False, frame_stack=1))
+        leaves = spec.pipeline.leaves
+        size = sum(int(np.prod(x.image_shape)) if x.kind == "image" else x.width for x in leaves)
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4,)))
+        self.target = _Network((size, HIDDEN, EMBEDDING), rng)
+        self.predictor = _Network((size, HIDDEN, HIDDEN, EMBEDDING), rng)
+        self.optimizer = Adam(self.predictor.flat, eps=1e-8)
+        self.moments = zero_moments(size)
+        self.scaler = ReturnScaler(gamma)
+        self.mean = float("nan")
+        """Novelty of the last trajectory, before it was divided."""
+
+    def novelty(self, inputs: Array) -> tuple[Array, Array, list[Array]]:
+        """Of inputs [N, D]: the mean squared error [N], the error [N, E] and the predictor's layers."""
+        mean, inverse = scale_of(self.moments)
+        x = np.clip((inputs - mean) * inverse, -CLIP, CLIP)
+        layers = self.predictor.forward(x)
+        error = layers[-1] - self.target.forward(x)[-1]
+        return np.mean(error * error, -1), error, layers
+
+    def reward(self, trajectory: Trajectory) -> Array:
+        t = trajectory
+        inputs = self._next_inputs(t)
+        rows = inputs[t.valid]
+        self._see(rows)
+        novelty = np.zeros(t.valid.shape, np.float32)
+        novelty[t.valid], error, layers = self.novelty(rows)
+        gradient = self.predictor.backward(layers, error * np.float32(2 / EMBEDDING))
+        total, count = np.array([novelty.sum(), len(rows)], np.float64)
+        if self.collective is not None:
+            self.collective.sum(gradient)
+            total, count = self.collective.sum(np.array([total, count]))
+        if count:
+            self.mean = total / count
+            self.optimizer.step(gradient / np.float32(count), LR)
+        return self.scaler.scale(novelty, t.first, t.valid, self.collective, t.stream)
+
+    def _next_inputs(self, t: Trajectory) -> Array:
+        """[T, B, D] of the observations that the actions led to."""
+
+        def after(x: Array) -> Array:
+            return x[1:]
+
+        def after_or_last(x: Array, last: Array) -> Array:
+            x = x[1:].copy()
+            x[t.final.t, t.final.b] = last  # type: ignore[union-attr]
+            return x
+
+        obs = tree_map(after, t.obs) if t.final is None else tree_map(after_or_last, t.obs, t.final.obs)
+        return _flat(self.pipeline.sequence(obs, None, t.first[1:])[0])
+
+    def _see(self, rows: Array) -> None:
+        """Take rows [N, D] into the moments of the observations."""
+        seen = [moments_of(rows)]
+        if self.collective is not None:
+            seen = self.collective.gather(seen[0])
+        self.moments = reduce(merge_moments, seen, self.moments)
+
+    def metrics(self) -> dict[str, float]:
+        return {"novelty": self.mean}
+
+    def state_dict(self) -> dict[str, Any]:
+        count, mean, m2 = self.moments
+        return {
+            "target": self.target.flat.copy(),
+            "predictor": self.predictor.flat.copy(),
+            "optimizer": self.optimizer.state_dict(),
+            "moments": {"count": np.asarray(count), "mean": mean, "m2": m2},
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.target.flat[:] = state["target"]
+        self.predictor.flat[:] = state["predictor"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        moments = state["moments"]
+        self.moments = (np.float64(moments["count"]), moments["mean"].copy(), moments["m2"].copy())
+        self.scaler.load_state_dict(state["scaler"])
+
+
+class _Network:
+    """Fully connected layers with ReLU between them, on one flat buffer."""
+
+    def __init__(self, sizes: tuple[int, ...], rng: np.random.Generator) -> None:
+        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        self.table = tuple(
+            (f"{i}.{part}", shape) for i, (a, b) in enumerate(pairs) for part, shape in (("w", (a, b)), ("b", (b,)))
+        )
+        self.flat = np.zeros(sum(int(np.prod(shape)) for _, shape in self.table), np.float32)
+        self.views = flat_views(self.flat, self.table)
+        self.num_layers = len(pairs)
+        for i, pair in enumerate(pairs):
+            self.views[f"{i}.w"][:] = orthogonal(rng, pair, np.sqrt(2))
+
+    def forward(self, x: Array) -> list[Array]:
+        """The inputs [N, D] and what each layer gives."""
+        layers = [x.astype(np.float32, copy=False)]
+        for i in range(self.num_layers):
+            x = layers[-1] @ self.views[f"{i}.w"] + self.views[f"{i}.b"]
+            layers.append(np.maximum(x, 0, out=x) if i < self.num_layers - 1 else x)
+        return layers
+
+    def backward(self, layers: list[Array], d: Array) -> Array:
+        """The gradient [P], summed over rows, from that of the outputs d [N, E]."""
+        gradient = np.zeros_like(self.flat)
+        parts = flat_views(gradient, self.table)
+        for i in reversed(range(self.num_layers)):
+            parts[f"{i}.w"][:] = layers[i].T @ d
+            parts[f"{i}.b"][:] = d.sum(0)
+            d = (d @ self.views[f"{i}.w"].T) * (layers[i] > 0)
+        return gradient
+
+
+def _flat(inputs: Inputs) -> Array:
+    """[T, B, D]: vector and images side by side."""
+    lead = inputs.vector.shape[:2]
+    images = [x.reshape(*lead, -1).astype(np.float32) for x in inputs.images.values()]
+    return np.concatenate([inputs.vector, *images], -1) if images else inputs.vector
