@@ -232,7 +232,10 @@ class DistributedAgent:
             agent.notes.append(f"backend local has one learner, in this process, not {self.num_learners}")
         assert agent.context.plan is not None
         agent.context.plan.max_parts = self.num_storages
-        self._steps_per_iteration = agent.context.plan.steps_per_iteration
+        c = agent.config
+        self._steps_per_iteration = (
+            c.steps_per_iteration or max(1, c.num_workers) * c.num_envs_per_worker * c.fragment_length
+        )
         return agent
 
     @property
