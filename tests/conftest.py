@@ -52,6 +52,11 @@ def wait_until(what: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
     return value
 
 
+def _heed_ctrl_c() -> None:
+    """As a terminal's commands do, also where the tests were sent to the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Command:
     """`raypid ...` as a process group of its own, as a terminal starts it. Its descendants are known by a mark."""
 
@@ -62,8 +67,9 @@ class Command:
         pipe = subprocess.PIPE
         environment = {**os.environ, "RAYPID_TEST_MARK": self.mark, **env}
         self.process = subprocess.Popen(
-            argv, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-        )
+            argv, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
+            preexec_fn=_heed_ctrl_c,
+        )  # fmt: skip
 
     def results(self, folder: str = "run") -> list[dict[str, Any]]:
         path = self.cwd / folder / "result.json"

@@ -113,6 +113,7 @@ def test_an_algorithm_that_learns_in_one_place_says_so(monkeypatch: pytest.Monke
         Agent("A2C", env="CartPole-v1", num_workers=2, num_learners=2)
 
 
+@pytest.mark.ci_slow
 def test_a_lost_learner_ends_the_run(ray_session: Any, tmp_path: Path) -> None:
     with raypid.PPO(config=SMALL, env="CartPole-v1", num_workers=2, num_learners=2, out=tmp_path) as agent:
         agent.train()
@@ -230,6 +231,7 @@ def test_a_bad_environment_is_the_same_error_everywhere(
     assert ray_session.is_initialized()
 
 
+@pytest.mark.ci_slow
 def test_more_workers_than_the_joined_ray_has(ray_session: Any) -> None:
     config = {**SMALL, "env": "CartPole-v1"}
     with pytest.raises(ResourceError, match="9 workers of 1 CPU need 9 CPUs.*has 8.*--num-workers 8"):
@@ -272,7 +274,7 @@ _EXACT = [
     ("PPO", "CartPole-v1", {}),
     ("PPO", "Pendulum-v1", {"num_workers": 2, "backend": "local", "kernel": "torch"}),
     ("PPO", "CartPole-v1", {"lr_schedule": "linear", "schedule_steps": 2000, "kernel": "numpy"}),
-    ("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}),
+    pytest.param("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}, marks=pytest.mark.ci_slow),
     pytest.param("PPO", "CartPole-v1", {"num_workers": 2, "num_learners": 2}, marks=pytest.mark.ci_slow),
 ]
 
