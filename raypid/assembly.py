@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +13,14 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError, divides
+from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.evaluation import Evaluations
 from raypid.loops import AsynchronousPlan, Context, ReplayPlan
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
+from raypid.placement import place
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
@@ -32,18 +32,14 @@ from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.learners import LearnerGroup
-from raypid.runtime.local import LocalBackend
 from raypid.runtime.publish import ByReference, ByServers
 from raypid.runtime.replay_sources import AsynchronousLearners, LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
-from raypid.runtime.resources import Has, Needs, ResourceError, check, limit_threads, num_cores, num_gpus, preflight
+from raypid.runtime.resources import ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.tuned import TUNED
 
-_RELEASE_SECONDS = 5.0
 _PLACE_SECONDS = 60.0
 _OWN_NETWORKS = ("mlp", "cnn", "resnet")
-_WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
-"""Memory of a rollout worker without and with torch."""
 
 
 @dataclass(slots=True)
@@ -114,7 +110,7 @@ def assemble(run: str, config: Any, program: Program | None = None) -> System:
     algorithm = ALGORITHMS.get(run)
     network = algorithm.network_spec(config, network)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
-    config, backend, notes = _backend(config, network)
+    config, backend, notes = place(config, network)
     limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
     try:
         own = network.network in _OWN_NETWORKS
@@ -305,76 +301,6 @@ def _evaluates_beside(c: Config, backend: Any) -> bool:
         return bool(c.evaluation_parallel)
     taken = max(1, c.num_workers) * c.num_cpus_per_worker + max(1, c.num_learners)
     return bool(backend.resources().get("CPU", 0.0) > taken)
-
-
-def _backend(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
-    """(settings that fit, backend, notes). Ray is started only after the preflight has passed."""
-    use_ray = c.backend == "ray" or (c.backend == "auto" and c.num_workers > 0)
-    frame = sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in network.pipeline.leaves)
-    needs = Needs(
-        num_workers=max(1, c.num_workers) if use_ray else 0,
-        num_cpus_per_worker=c.num_cpus_per_worker,
-        learner_cpus=float(c.num_learners),
-        num_gpus=c.num_gpus,
-        worker_bytes=_WORKER_BYTES[network.torch_free],
-        fragment_bytes=(frame + 64) * c.fragment_length * c.num_envs_per_worker,
-        replay_rows=getattr(c, "buffer_size", 0),
-        row_bytes=frame + 64 + 4 * network.num_trunks * network.state_size,
-    )
-    ray = sys.modules.get("ray")
-    joins = use_ray and (c.address is not None or (ray is not None and ray.is_initialized()))
-    if not joins:
-        changes, notes = preflight(needs, Has.here(c.num_cpus), fit=c.fit)
-        c = _fitted(c, changes, notes)
-        if not use_ray:
-            return c, LocalBackend(), notes
-    from raypid.runtime.ray import RayBackend
-
-    if not joins:
-        return c, RayBackend(num_cpus=c.num_cpus or num_cores(), num_gpus=num_gpus()), notes
-    backend = RayBackend(c.address)
-    try:
-        there = _free(backend, needs)
-        learner_gpus = there.get("GPU", 0.0) if c.num_learners else float(num_gpus())
-        has = Has(
-            cpus=there.get("CPU", 0.0),
-            gpus=learner_gpus,
-            memory=np.inf,
-            shared_memory=np.inf,
-            place="the cluster (free now)",
-        )
-        changes, notes = preflight(needs, has, fit=c.fit)
-    except BaseException:
-        backend.shutdown()
-        raise
-    return _fitted(c, changes, notes), backend, notes
-
-
-def _fitted(c: Any, changes: dict[str, Any], notes: list[str]) -> Any:
-    """The settings with what the preflight changed; of the learners, those that the workers and GPUs that are left can feed."""
-    c = c.replace(changes)
-    most = min(c.num_learners, max(1, c.num_workers))
-    fits = next(n for n in range(most, -1, -1) if divides(c.num_gpus, n) and _splits(c, n))
-    if fits < c.num_learners:
-        notes.append(f"{c.num_learners} learners are too many for that: going on with num_learners={fits}")
-        c = c.replace({"num_learners": fits})
-    return c
-
-
-def _splits(c: Any, num_learners: int) -> bool:
-    """Can each learner have as many rows of a batch as the others, where samples are drawn and not collected?"""
-    return not hasattr(c, "buffer_size") or c.batch_size % (max(1, num_learners) * max(1, c.num_replay_shards)) == 0
-
-
-def _free(backend: Any, needs: Needs) -> dict[str, float]:
-    """What nobody has taken of a cluster; waits a little for what an earlier run is giving back."""
-    deadline = time.monotonic() + _RELEASE_SECONDS
-    while True:
-        free: dict[str, float] = backend.available()
-        has = Has(cpus=free.get("CPU", 0.0), gpus=np.inf, memory=np.inf, shared_memory=np.inf, place="")
-        if not check(needs, has) or time.monotonic() > deadline:
-            return free
-        time.sleep(0.1)
 
 
 def _evaluation_env(c: Config, observation_space: Any, action_space: Any) -> EnvSpec:

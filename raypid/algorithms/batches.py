@@ -82,15 +82,20 @@ class Streams:
 
     def rows(self, collective: Collective | None) -> Batch:
         """The valid rows by themselves, once they have advantage and target. (Flattened, the rows of the last observations come last.)"""
-        learnt, columns = np.flatnonzero(self.valid.ravel()), self.columns
-        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[learnt], self.action)
-        flat = (columns[name].reshape(-1)[learnt] for name in ("log_prob", "value", "advantage", "target"))
-        batch = Batch(self.inputs.flatten().take(learnt), action, *flat)
+        learnt = np.flatnonzero(self.valid.ravel())
+        batch = self.learnt_by(self.columns, learnt)
+        batch.inputs = self.inputs.flatten().take(learnt)
         if collective is not None:
-            advantage = columns["advantage"]
+            advantage = self.columns["advantage"]
             advantage = advantage.cpu().numpy() if hasattr(advantage, "cpu") else advantage
             batch.share = share_of(advantage, self.valid, collective)
         return batch
+
+    def learnt_by(self, columns: dict[str, Any], learnt: Array | slice) -> Batch:
+        """These of the T * B flat rows with what `columns` [T, B] say of them, without inputs."""
+        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[learnt], self.action)
+        names = ("log_prob", "value", "advantage", "target")
+        return Batch(None, action, *(columns[name].reshape(-1)[learnt] for name in names))
 
     def by_row(self, log_prob: Any, value: Any) -> tuple[Any, Any]:
         """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""

@@ -147,9 +147,7 @@ class Steps(ABC):
         and which of the T * B they are."""
         columns = self.algorithm.estimate(streams.columns, *streams.by_row(log_prob, value))
         learnt = streams.learnt()
-        names = ("log_prob", "value", "advantage", "target")
-        flat = (columns[name].reshape(-1)[learnt] for name in names)
-        return Batch(None, tree_map(lambda a: a[learnt], _flat(streams.action)), *flat), learnt
+        return streams.learnt_by(columns, learnt), learnt
 
     def normalize(self, rows: Batch, share: Share | None) -> None:
         if self.config.normalize_advantages:
