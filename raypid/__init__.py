@@ -61,6 +61,15 @@ def register_network(name: str, network: Any = None) -> Any:
     return network
 
 
+def register_model(name: str, model: Any = None) -> Any:
+    """Make a class known as `model.network=name`; also as a decorator: `@register_model("mine")`.
+
+    Either a whole model in any framework, which acts and computes gradients (`raypid.nn.custom.Model`; run it with CustomModel), or a
+    torch.nn.Module that is only a network, as with `register_network`.
+    """
+    return register_network(name, model)
+
+
 def __dir__() -> list[str]:
     from raypid.registry import ALGORITHMS
 

@@ -17,7 +17,7 @@ from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.evaluation import Evaluations
 from raypid.loops import AsynchronousPlan, Context, ReplayPlan
-from raypid.nn.catalog import build_spec
+from raypid.nn.catalog import OWN_NETWORKS, build_spec
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.spec import NetworkSpec
 from raypid.placement import place
@@ -39,7 +39,6 @@ from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.tuned import TUNED
 
 _PLACE_SECONDS = 60.0
-_OWN_NETWORKS = ("mlp", "cnn", "resnet")
 
 
 @dataclass(slots=True)
@@ -108,12 +107,14 @@ def assemble(run: str, config: Any, program: Program | None = None) -> System:
         normalize=config.normalize_observations,
     )
     algorithm = ALGORITHMS.get(run)
+    if algorithm.own_model != (network.head == "model"):
+        raise ConfigError(_unlike(run, algorithm, network))
     network = algorithm.network_spec(config, network)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     config, backend, notes = place(config, network)
     limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
     try:
-        own = network.network in _OWN_NETWORKS
+        own = network.network in OWN_NETWORKS
         networks = {} if own else {network.network: NETWORKS.get(network.network)}
         spec = RolloutSpec(
             env=env_spec_of(config),
@@ -159,6 +160,18 @@ def assemble(run: str, config: Any, program: Program | None = None) -> System:
         raise
 
 
+def _unlike(run: str, algorithm: Any, network: NetworkSpec) -> str:
+    """Why an algorithm and what `model.network` names do not go together."""
+    if not algorithm.own_model:
+        return (
+            f"model.network {network.network!r} is a whole model, which learns by itself: run CustomModel, not {run}."
+        )
+    return (
+        f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
+        f"'module:Class'. {network.network!r} is a network: PPO and others train it."
+    )
+
+
 def _learner(
     run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], backend: Any, program: Program | None
 ) -> Any:
@@ -192,7 +205,7 @@ def _learner(
 def _rollout(algorithm: Any, c: Any, spec: RolloutSpec, program: Program | None, shared: Sequence[Any]) -> Factory:
     """What builds a rollout worker, given its index and how often it was built anew. `shared` are futures of what all of them read."""
     if algorithm.collect == "gradients":  # the algorithm itself computes them, in the worker
-        source = partial(algorithm, c, spec.network, c.seed)
+        source = None if algorithm.own_model else partial(algorithm, c, spec.network, c.seed)
         return lambda index, restarts: partial(GradientRollout, spec, source, index, restarts)
     if program is not None:
         return lambda index, restarts: partial(Actor, spec, program, index, restarts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from raypid.assembly import new_run_folder, resolve_config
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import entry_of
 from raypid.experiment import Run, RunOptions, lock_folder
+from raypid.lines import Lines
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS
 from raypid.roles.actor import DistributedWrapper
@@ -286,36 +287,3 @@ def _settings(kwargs: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError("hidden_dim and model.hidden are the same setting: give one of them.")
         given["model"] = {**given.get("model", {}), "hidden": [width] * len(ModelConfig().hidden)}
     return given
-
-
-class Lines:
-    """A line of numbers every `interval` iterations and for each evaluation; messages and a summary. Nothing with 0."""
-
-    def __init__(self, interval: int) -> None:
-        self.interval = interval
-
-    def start(self, run_info: Mapping[str, Any]) -> None:
-        self.message(f"{run_info['algorithm']} on {run_info['env']}, folder {run_info['folder']}")
-
-    def update(self, result: Mapping[str, Any]) -> None:
-        mean = result.get("evaluation/episode_reward_mean")
-        if not self.interval or (mean is None and result["training_iteration"] % self.interval):
-            return
-        cells = [
-            f"steps {result['timesteps_total']:,}",
-            f"updates {result['learner_updates_total']:,}",
-            f"training return {result['episode_reward_mean']:.1f}",
-            f"{result['env_steps_per_s']:,.0f} steps/s",
-        ]
-        if mean is not None:
-            cells.append(f"evaluation return {mean:.1f} ± {result['evaluation/episode_reward_ci95']:.1f}")
-        self.message("  ".join(cells))
-
-    def message(self, text: str) -> None:
-        if self.interval:
-            print(text, flush=True)
-
-    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
-        for name, text in summary:
-            if "--resume" not in text:  # that knows nothing of a subclass
-                self.message(f"{name:16}{text}")

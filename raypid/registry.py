@@ -64,6 +64,10 @@ class Registry:
     def suggest(self, name: str) -> list[str]:
         return suggest(name, self._entries)
 
+    def find(self, name: str, target: str) -> Any:
+        """The object behind `name`; where that was not registered here, what `target` ("module:attribute", or "") imports."""
+        return self.get(target if target and name not in self._entries else name)
+
     def get(self, name: str) -> Any:
         """The object behind `name`, or behind a "module:attribute" that was never registered.
 
@@ -108,6 +112,7 @@ ALGORITHMS = Registry("algorithm", {
     "SAC": "raypid.algorithms.sac:SAC",
     "TD3": "raypid.algorithms.td3:TD3",
     "DDPG": "raypid.algorithms.td3:DDPG",
+    "CustomModel": "raypid.algorithms.custom_model:CustomModel",
     "ES": "raypid.algorithms.es:ES",
     "ARS": "raypid.algorithms.es:ARS",
 })  # fmt: skip

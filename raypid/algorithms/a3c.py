@@ -5,34 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from raypid.algorithms.a2c import A2C, A2CConfig
-from raypid.algorithms.base import AsynchronousConfig
+from raypid.algorithms.gradients import GradientsConfig, reduced
 from raypid.config import ConfigError
 from raypid.types import Gradients, Trajectory, Update, Weights
 
 
 @dataclass(kw_only=True, slots=True)
-class A3CConfig(AsynchronousConfig, A2CConfig):
+class A3CConfig(GradientsConfig, A2CConfig):
     """Settings of A3C."""
 
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
     lr: float = 3e-3
-    gradients_per_update: int = 1
-    """Gradients that one step of the optimizer takes; 1 applies each as it arrives."""
-    gradient_reduce: Literal["mean", "sum"] = "mean"
-    """How several gradients become one."""
 
     def validate(self) -> None:
         A2CConfig.validate(self)
-        AsynchronousConfig.validate(self)
+        GradientsConfig.validate(self)
         if self.intrinsic_reward is not None:
             raise ConfigError(
                 "intrinsic_reward is learnt in the learner, A3C's rewards are used in its workers: take IMPALA or APPO."
             )
-        if self.gradients_per_update < 1:
-            raise ConfigError(f"gradients_per_update must be at least 1, not {self.gradients_per_update}.")
 
 
 class A3C(A2C):
@@ -70,13 +62,10 @@ class A3C(A2C):
     def update(self, batch: Any, timesteps: int) -> Update:
         gradients: list[Gradients] = batch
         lr = self.lr(timesteps)
-        total = np.add.reduce([g.flat for g in gradients])
-        if self.config.gradient_reduce == "mean":
-            total = total / len(gradients)
+        total, metrics = reduced(gradients, self.config.gradient_reduce)
         norm = self.learner.descend(total, lr)
         for part in gradients:
             if self.moments is not None and part.moments is not None:
                 self.moments.merge(part.moments)
         self.version += 1
-        metrics = {n: float(np.mean([g.metrics[n] for g in gradients])) for n in gradients[0].metrics}
         return Update({**metrics, "grad_norm": float(norm), "lr": lr}, 1)

@@ -51,6 +51,8 @@ class Algorithm(ABC):
 
     several_learners: ClassVar[bool] = False
     """`update` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
+    own_model: ClassVar[bool] = False
+    """It trains a whole model (`raypid.register_model`), which acts and differentiates by itself, in place of a network."""
     collective: Collective | None = None
     """The other learners of the run, where there are several. Each is given its own workers' fragments, and their updates
     are what one learner would do with all of them: sums over rows are summed over learners, random numbers are the same."""

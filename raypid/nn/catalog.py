@@ -10,9 +10,11 @@ import numpy as np
 from gymnasium import spaces
 
 from raypid.config import ConfigError, ModelConfig
+from raypid.nn.space_json import space_to_json
 from raypid.nn.spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.registry import NETWORKS
 
+OWN_NETWORKS = ("mlp", "cnn", "resnet")
 MIN_SIDE = 16
 """Images with a smaller side are flattened by default: a fully connected network learns them faster, without torch."""
 
@@ -146,6 +148,9 @@ def build_spec(
     if network == "auto":
         network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"
     _check(model, network, leaves)
+    facts, whole = {}, network not in OWN_NETWORKS and _is_whole(NETWORKS.get(network))
+    if whole:
+        facts = {"observation_space": space_to_json(observation_space), "action_space": space_to_json(action_space)}
     return NetworkSpec(
         pipeline=PipelineSpec(leaves=leaves, frame_stack=frame_stack, normalize=normalize, mask_size=mask_size),
         actions=actions,
@@ -157,6 +162,8 @@ def build_spec(
         log_std_init=model.log_std_init,
         custom=dict(model.custom),
         target=_target(network),
+        head="model" if whole else "actor_critic",
+        facts=facts,
         memory=cell,
         memory_size=model.memory_size if cell else 0,
     )
@@ -174,9 +181,14 @@ def _check(model: ModelConfig, network: str, leaves: tuple[Leaf, ...]) -> None:
         raise ConfigError("model.shared needs at least one hidden layer, or a memory.")
 
 
+def _is_whole(entry: Any) -> bool:
+    """Is a registered class a whole model (`raypid.nn.custom.Model`), or a network that an algorithm puts heads on?"""
+    return hasattr(entry, "choose_actions")
+
+
 def _target(network: str) -> str:
     """Where a registered class can be imported from; empty for our own and for classes of a script."""
-    if network in ("mlp", "cnn", "resnet"):
+    if network in OWN_NETWORKS:
         return ""
     cls = NETWORKS.get(network)
     return "" if cls.__module__ == "__main__" else f"{cls.__module__}:{cls.__qualname__}"

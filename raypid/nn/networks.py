@@ -19,7 +19,7 @@ from raypid.nn.pipeline import Inputs
 from raypid.nn.recurrent import Memory, unroll
 from raypid.nn.small import factorised_noise, initial_mlp
 from raypid.nn.spec import NetworkSpec
-from raypid.registry import NETWORKS, import_string
+from raypid.registry import NETWORKS
 from raypid.types import Array, flat_views
 
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
@@ -229,7 +229,7 @@ class CustomNetwork(nn.Module):
         super().__init__()
         self.spec = spec
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
-        cls = import_string(spec.target) if spec.target and spec.network not in NETWORKS else NETWORKS.get(spec.network)
+        cls = NETWORKS.find(spec.network, spec.target)
         self.module = _construct(cls, spec)
         self.heads: TwinMLP | None = None
         out = self._call(_example_inputs(spec))

@@ -83,7 +83,7 @@ class NetworkPolicy:
         self.spec = spec
         self.pipeline = Pipeline(spec.pipeline)
         self.distribution = ActionDistribution(spec.actions)
-        self.to_env = ActionMap(spec.actions)
+        self.to_env: Any = ActionMap(spec.actions)
         self.version = -1
         self.network: Any = None
         self.exploration: Mapping[str, Any] = {}
@@ -240,8 +240,12 @@ class ActorCriticPolicy(NetworkPolicy):
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
 
 
-def make_policy(spec: NetworkSpec) -> NetworkPolicy:
-    """The policy for a network's head."""
+def make_policy(spec: NetworkSpec, seed: int = 0) -> NetworkPolicy:
+    """The policy for a network's head. `seed` is for a model that draws its own random numbers."""
+    if spec.head == "model":
+        from raypid.nn.custom import ModelPolicy
+
+        return ModelPolicy(spec, int(seed))
     return _POLICIES[spec.head](spec)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 ActionKind = str
 """categorical, multi_categorical, bernoulli, gaussian, squashed_gaussian, deterministic or squashed_deterministic."""
 Head = str
-"""actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action."""
+"""actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a whole model
+of the user's own, which is no network of ours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +124,8 @@ class NetworkSpec:
     custom: dict[str, Any] = field(default_factory=dict)
     target: str = ""
     """"module:Name" of a registered network class, so that a saved policy finds it again."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What a head "model" is told: its spaces (`raypid.nn.space_json`), gamma."""
     head: Head = "actor_critic"
     layer_norm: bool = False
     """Hidden layers are normalised (without learnt scales) before their activation."""

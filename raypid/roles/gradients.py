@@ -11,7 +11,7 @@ from raypid.types import Gradients, Report, Trajectory, Weights
 
 
 class GradientSource(Protocol):
-    """What turns a fragment into a gradient: an algorithm, or a model in any framework."""
+    """What turns a fragment into a gradient: an algorithm, or a policy over a model in any framework."""
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
         """The gradient over the fragment, in the order of the weights that acted."""
@@ -23,13 +23,13 @@ class GradientSource(Protocol):
 
 
 class GradientRollout(Rollout):
-    """A rollout worker with the learner's loss. `source` builds what computes the gradients."""
+    """A rollout worker with the learner's loss. `source` builds what computes the gradients; None: the policy itself does."""
 
     def __init__(
-        self, spec: RolloutSpec, source: Callable[[], GradientSource], worker_index: int = 0, restarts: int = 0
+        self, spec: RolloutSpec, source: Callable[[], GradientSource] | None, worker_index: int = 0, restarts: int = 0
     ) -> None:
         super().__init__(spec, worker_index, restarts)
-        self.source = source()
+        self.source: Any = self.policy if source is None else source()
 
     def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Any]:
         """Act for `fragment_length` rows, then differentiate; the report counts both in timing's total."""

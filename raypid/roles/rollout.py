@@ -63,11 +63,14 @@ class Rollout:
         self.spec, self.worker_index = spec, worker_index
         self.env_spec = replace(spec.env, worker_index=worker_index)
         self.env = make_vector(self.env_spec)
-        self.policy = make_policy(spec.network)
-        self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(2, worker_index, restarts)))
+        self.policy = make_policy(spec.network, self._seed(5, restarts).generate_state(1)[0])
+        self.rng = np.random.default_rng(self._seed(2, restarts))
         self.num_crashes = 0
         self._collecting = False
         self._start(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
+
+    def _seed(self, purpose: int, restarts: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.spec.seed, spawn_key=(purpose, self.worker_index, restarts))
 
     def _start(self, seeds: list[int] | None) -> None:
         self.obs = self._noisy(self.env.reset(seeds))

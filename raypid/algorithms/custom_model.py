@@ -1,0 +1,123 @@
+"""Training of a model in any framework: it acts and computes gradients in the workers, one optimizer here follows them.
+
+Asynchronous gradient descent, as in Downpour SGD (Dean et al. 2012) and A3C (Mnih et al. 2016, arXiv:1602.01783).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from raypid.algorithms.base import Algorithm, check_table, schedule
+from raypid.algorithms.gradients import GradientsConfig, reduced
+from raypid.config import Config, ConfigError
+from raypid.nn.custom import ModelPolicy
+from raypid.nn.spec import NetworkSpec
+from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
+from raypid.types import Gradients, Update, Weights
+
+
+@dataclass(kw_only=True, slots=True)
+class CustomModelConfig(GradientsConfig, Config):
+    """Settings of CustomModel."""
+
+    lr: float = 3e-3
+    optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
+    """What follows the gradients; one for all workers."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    rmsprop_eps: float = 0.01
+    """RMSProp's epsilon, beside the root of the mean square."""
+    rmsprop_decay: float = 0.99
+    """Of RMSProp's mean square."""
+    momentum: float = 0.0
+    """Of optimizer sgd."""
+    max_grad_norm: float | None = None
+    """Largest L2 norm of a gradient; none does not clip."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """linear: the learning rate falls over schedule_steps."""
+    schedule_steps: int | None = None
+    """Environment steps of the linear schedule; the command line takes the stop at timesteps_total where there is one."""
+    schedule_end: float = 0.0
+    """Fraction at the end of the linear schedule."""
+
+    def validate(self) -> None:
+        Config.validate(self)
+        GradientsConfig.validate(self)
+        for name in ("momentum", "schedule_end", "rmsprop_decay"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ConfigError(f"max_grad_norm must be above 0 (or none), not {self.max_grad_norm!r}.")
+        if self.lr_schedule == "linear" and not self.schedule_steps:
+            raise ConfigError("lr_schedule linear needs schedule_steps (or a stop at timesteps_total).")
+        ours = {"normalize_observations": False, "normalize_rewards": False, "frame_stack": 1, "reward_scale": 1.0}
+        for name, default in {**ours, "reward_clip": None, "kernel": "auto"}.items():
+            if getattr(self, name) != default:
+                raise ConfigError(
+                    f"{name}: a model of your own is given observations and rewards as they are, and learns by itself. Change them in "
+                    "the model, or in the environment with a Gymnasium wrapper."
+                )
+
+
+class CustomModel(Algorithm):
+    """The optimizer of a registered model. Gradients are applied in the order of arrival."""
+
+    Config = CustomModelConfig
+    flow = "async"
+    collect = "gradients"
+    own_model = True
+
+    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+        super().__init__(config, spec, seed)
+        policy = ModelPolicy(spec, seed)
+        self.table = policy.layout.table
+        self.flat = policy.layout.flat(policy.model.get_weights(), "get_weights()")
+        self.optimizer: Adam | RMSProp | SGD
+        if config.optimizer == "adam":
+            self.optimizer = Adam(self.flat, eps=config.adam_eps)
+        elif config.optimizer == "rmsprop":
+            self.optimizer = RMSProp(self.flat, decay=config.rmsprop_decay, eps=config.rmsprop_eps)
+        else:
+            self.optimizer = SGD(self.flat, momentum=config.momentum)
+
+    @classmethod
+    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+        return replace(spec, facts={**spec.facts, "gamma": config.gamma})
+
+    @classmethod
+    def update_size(cls, config: Any) -> int:
+        return int(config.gradients_per_update)
+
+    def update(self, batch: list[Gradients], timesteps: int) -> Update:
+        c = self.config
+        lr = c.lr * schedule(c.lr_schedule, timesteps, c.schedule_steps, c.schedule_end)
+        gradient, metrics = reduced(batch, c.gradient_reduce)
+        norm = clip_norm(gradient, c.max_grad_norm)
+        self.optimizer.step(gradient, lr)
+        self.version += 1
+        return Update({**metrics, "grad_norm": norm, "lr": lr}, 1)
+
+    def weights(self) -> Weights:
+        return Weights(self.version, self.flat.copy(), self.table)
+
+    def set_weights(self, weights: Weights) -> None:
+        check_table(weights.table, self.table)
+        self.flat[:] = weights.flat
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "flat": self.flat.copy(),
+            "optimizer": self.optimizer.state_dict(),
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if len(state["flat"]) != len(self.flat):
+            raise ConfigError(f"The checkpoint has {len(state['flat'])} weights, this model {len(self.flat)}.")
+        self.version = int(state["version"])
+        self.flat[:] = state["flat"]
+        if state["optimizer"].keys() == self.optimizer.state_dict().keys():  # another optimizer than before begins anew
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.rng.bit_generator.state = state["rng"]

@@ -1,0 +1,41 @@
+"""What algorithms share whose workers send gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from raypid.algorithms.base import AsynchronousConfig
+from raypid.config import ConfigError
+from raypid.types import Array, Gradients
+
+
+@dataclass(kw_only=True)
+class GradientsConfig(AsynchronousConfig):
+    """Settings of what the learner makes of gradients. A Config inherits from it beside the Config that it extends."""
+
+    gradients_per_update: int = 1
+    """Gradients that one step of the optimizer takes; 1 applies each as it arrives."""
+    gradient_reduce: Literal["mean", "sum"] = "mean"
+    """How several gradients become one."""
+
+    def validate(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ConfigError: a value out of range.
+        """
+        AsynchronousConfig.validate(self)
+        if self.gradients_per_update < 1:
+            raise ConfigError(f"gradients_per_update must be at least 1, not {self.gradients_per_update}.")
+
+
+def reduced(gradients: Sequence[Gradients], how: str) -> tuple[Array, dict[str, float]]:
+    """Several gradients as one [P], by "mean" or "sum"; and the means of their metrics."""
+    total = np.add.reduce([g.flat for g in gradients])
+    if how == "mean":
+        total = total / len(gradients)
+    return total, {name: float(np.mean([g.metrics[name] for g in gradients])) for name in gradients[0].metrics}
