@@ -1,7 +1,8 @@
 """Seconds from the start of the process to a confirmed threshold, raypid and peers in turn on one machine.
 
 Tasks: PPO on CartPole-v1 (cartpole) and LunarLanderContinuous-v3 (lander), DQN on CartPole-v1 (dqn-cartpole), SAC on
-LunarLanderContinuous-v3 (sac-lander), APPO and IMPALA on CartPole-v1 with 2 workers on Ray (appo-cartpole, impala-cartpole).
+LunarLanderContinuous-v3 (sac-lander), APPO and IMPALA on CartPole-v1 with 2 workers on Ray (appo-cartpole, impala-cartpole),
+ES on CartPole-v1 (es-cartpole).
 
 A threshold counts when two greedy evaluations in a row hold it, of 10 and then of 50 episodes. The clock is this
 process's: from the start of the runner to the line that it prints, evaluation time left out, for everyone alike.
@@ -47,6 +48,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "impala-cartpole": {
         "algo": "IMPALA", "env": "CartPole-v1", "threshold": 475, "every": 10_000, "max": 300, "config": ON_TWO_WORKERS,
     },
+    "es-cartpole": {"algo": "ES", "env": "CartPole-v1", "threshold": 475, "every": 10_000, "max": 120},
 }  # fmt: skip
 RUNNERS = {
     "sbx": [str(HERE / "runners/sb3_sbx_run.py"), "--library", "sbx"],

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 import time
 
 import raypid
@@ -49,6 +50,7 @@ row = {
     "steps": result["timesteps_total"],
     "steps_per_s": (result["timesteps_total"] - warm_steps) / (trained - warm_up),
     "return": mean,
+    "torch": "torch" in sys.modules,
 }
 print(json.dumps(row), flush=True)
 agent.close()

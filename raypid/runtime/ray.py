@@ -26,7 +26,8 @@ for _name, _value in {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_SCHEDULER_EVENTS": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing",  # the supervisor says so, in one line
+    # the supervisor says the first, in one line; the second means nothing where actors take fractions of a CPU
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing|PYTHON worker processes have been started",
 }.items():
     os.environ.setdefault(_name, _value)
 
