@@ -45,12 +45,12 @@ def measure(workers: int, backend: str) -> tuple[float, list[tuple[float, float]
 
 
 def _workers() -> list[int]:
-    """Process ids of rollout actors: Ray names their processes "ray::_Role"."""
+    """Process ids of rollout actors: Ray names their processes "ray::Rollout"."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if (entry / "cmdline").read_bytes().startswith(b"ray::_Role"):
+                if (entry / "cmdline").read_bytes().startswith(b"ray::Rollout"):
                     found.append(int(entry.name))
             except OSError:
                 continue

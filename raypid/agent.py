@@ -14,7 +14,8 @@ import numpy as np
 from raypid import checkpoint, loops
 from raypid.assembly import assemble, entry_name, new_run_folder, resolve_config, tuned_settings
 from raypid.config import ConfigError, overlay
-from raypid.nn.policy import save_policy
+from raypid.nn.policy import read_policy_weights, save_policy
+from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS
 from raypid.roles.actor import Program
 from raypid.types import Weights
@@ -33,6 +34,7 @@ class Agent:
         tuned: begin from the tuned settings for this algorithm and environment (`raypid list tuned`).
         out: the run's folder, for `save` and errors; a default under runs/ when it is needed.
         program: what workers and learner do in place of the algorithm's collecting and learning (`raypid.DistributedAgent`).
+        like: the network that it must have, as a checkpoint that will be restored needs it.
 
     Raises:
         ConfigError: a setting that does not exist or does not fit; ResourceError: more workers or GPUs than there are;
@@ -49,6 +51,7 @@ class Agent:
         out: str | Path | None = None,
         tuned: bool = False,
         program: Program | None = None,
+        like: NetworkSpec | None = None,
         **settings: Any,
     ) -> None:
         if isinstance(run, Mapping):  # raypid.PPO({...})
@@ -72,7 +75,9 @@ class Agent:
         """Whether the last restore brought a replay buffer back."""
         self._replay_at: Path | None = None
         """The newest saved replay buffer of this run."""
-        system = assemble(name, checked, program)
+        self.program = "" if program is None else entry_name(type(program))
+        """"module:Class" of what a user may have overridden."""
+        system = assemble(name, checked, program, like)
         self.config, self.network, self.backend = system.config, system.network, system.backend
         self.context, self.callbacks, self.evaluations = system.context, system.callbacks, system.evaluations
         self.notes = system.notes
@@ -86,7 +91,7 @@ class Agent:
 
     def train(self, num_train_steps: int | None = None) -> dict[str, Any]:
         """One iteration, or as many as `num_train_steps` environment steps take; returns the (last) result."""
-        self._check_open()
+        self.check_open()
         if num_train_steps is None:
             return self._iterate()
         goal, result = self.context.timesteps + num_train_steps, {}
@@ -183,7 +188,7 @@ class Agent:
 
         Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
         """
-        self._check_open()
+        self.check_open()
         seed = self.config.seed if seed is None else seed
         weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
@@ -193,7 +198,7 @@ class Agent:
 
     def save(self, folder: str | Path | None = None, score: float | None = None) -> Path:
         """Write a checkpoint, whole or not at all; returns its folder. `score` (higher is better) decides what is best."""
-        self._check_open()
+        self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         workers = self.context.workers.call_all("state_dict")
         self.num_saves += 1
@@ -206,6 +211,7 @@ class Agent:
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
         manifest = {"algorithm": self.run, "config": self.plain_config(), "counters": self._counters(), "score": score}
+        manifest["program"] = self.program
         weights = self.get_weights()
         name = f"checkpoint_{self.iteration:06d}"
 
@@ -238,7 +244,7 @@ class Agent:
         Raises:
             ConfigError: they belong to another network.
         """
-        self._check_open()
+        self.check_open()
         self.context.workers.drop()  # what is being collected belongs to others
         self.backend.get(self.context.learner.submit("set_weights", weights))
         self._loop = self._new_loop()
@@ -265,7 +271,7 @@ class Agent:
         Raises:
             CheckpointError: nothing there, damaged, or of a newer format. ConfigError: it belongs to another network.
         """
-        self._check_open()
+        self.check_open()
         folder = checkpoint.find(Path(path))
         state, manifest = checkpoint.load_checkpoint(folder)
         if manifest["algorithm"] != self.run:
@@ -316,8 +322,15 @@ class Agent:
         """The agent that wrote a checkpoint, with its settings; those given here win over them."""
         folder = checkpoint.find(Path(path))
         _, manifest = checkpoint.load_checkpoint(folder)
+        program = manifest.get("program", "")
+        if program and not program.startswith("raypid."):
+            raise ConfigError(
+                f"{path} was trained by {program}, whose run and update are its own: build one in Python, call restore({str(path)!r}) "
+                "and then train."
+            )
+        like = read_policy_weights(folder / "policy")[0]
         saved = {**manifest["config"], "init_from": None}  # that was where it began
-        agent = cls(manifest["algorithm"], overlay(saved, {**(config or {}), **settings}), out=out)
+        agent = cls(manifest["algorithm"], overlay(saved, {**(config or {}), **settings}), out=out, like=like)
         try:
             agent.restore(folder)
         except BaseException:
@@ -351,7 +364,10 @@ class Agent:
         finally:
             self.backend.shutdown()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises:
+        RuntimeError: it was closed.
+        """
         if self._closed:
             raise RuntimeError("This agent is closed; build a new one (Agent.from_checkpoint goes on from a save).")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from raypid.evaluation import Evaluations
 from raypid.loops import AsynchronousPlan, Context, ReplayPlan
 from raypid.nn.catalog import OWN_NETWORKS, build_spec
 from raypid.nn.policy import read_policy_weights
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.spec import NetworkSpec, differences
 from raypid.placement import place
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.roles.actor import Actor, Program
@@ -84,14 +85,15 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
         config.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
-    config.validate()
     if config.num_learners > 1 and not algorithm.several_learners:
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
+    config.validate()
     return config
 
 
-def assemble(run: str, config: Any, program: Program | None = None) -> System:
-    """Check the settings against the environment and the machine, then build workers, learner and evaluator.
+def assemble(run: str, config: Any, program: Program | None = None, like: NetworkSpec | None = None) -> System:
+    """Check the settings against the environment and the machine, then build workers, learner and evaluator. `like` is the
+    network that it must be.
 
     Raises:
         ConfigError, EnvError, ResourceError: before anything has started.
@@ -110,6 +112,10 @@ def assemble(run: str, config: Any, program: Program | None = None) -> System:
     if algorithm.own_model != (network.head == "model"):
         raise ConfigError(_unlike(run, algorithm, network))
     network = algorithm.network_spec(config, network)
+    if like is not None and (differs := differences(like, network)):
+        raise ConfigError(
+            f"The checkpoint has another network: {'; '.join(differs)}. Leave these settings as they were, or begin a new run."
+        )
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     config, backend, notes = place(config, network)
     limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
@@ -258,6 +264,7 @@ def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPl
         batch_size=c.batch_size,
         updates_per_step=c.updates_per_step,
         start_steps=c.start_steps,
+        start_rows=c.rows_to_start(),
         updates_per_call=c.updates_per_call,
         steps_per_iteration=c.steps_per_iteration,
         exploration=partial(algorithm.exploration, c),
@@ -374,7 +381,7 @@ def callbacks_of(entry: Any) -> Callbacks | None:
 
 def new_run_folder(run: str, config: Config) -> Path:
     """A folder under runs/ that does not exist yet."""
-    safe = entry_name(config.env).replace("/", "-").replace(":", "-")
+    safe = re.sub(r"[^\w.-]+", "-", entry_name(config.env)).strip("-")
     base = f"{run}_{safe}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
     return next(p for p in names if not p.exists())

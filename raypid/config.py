@@ -194,8 +194,8 @@ class Config(Settings):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
         if self.num_learners > max(1, self.num_workers):
             raise ConfigError(
-                f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: "
-                "each learner learns from workers of its own."
+                f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: each learner learns from "
+                f"workers of its own. Set num_workers to {self.num_learners} or more."
             )
         if not divides(self.num_gpus, self.num_learners):
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,8 +17,10 @@ from raypid.envs import entry_of
 from raypid.experiment import Run, RunOptions, lock_folder
 from raypid.lines import Lines
 from raypid.nn.policy import read_policy_weights
+from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS
 from raypid.roles.actor import DistributedWrapper
+from raypid.runtime.resources import ResourceError
 from raypid.types import Trajectory, Update
 
 _OURS = {
@@ -161,9 +164,9 @@ class DistributedAgent:
         save_interval: int = 5000,
         num_eval_episodes: int = 10,
         th_compile: bool = False,
-    ) -> None:
+    ) -> dict[str, Any]:
         """Train; a second call goes on. The run's folder is what `raypid train` writes: params.json, result.json with a line an
-        iteration, checkpoints.
+        iteration, checkpoints. Returns the last iteration's result.
 
         Args:
             num_train_steps: environment steps of this call, of all actors together.
@@ -177,7 +180,8 @@ class DistributedAgent:
                 then, not with the faster NumPy kernel.
 
         Raises:
-            ConfigError: a value that does not fit. ResourceError: not even one actor fits on the machine.
+            ConfigError: a value that does not fit. ResourceError: not even one actor fits on the machine. KeyboardInterrupt: after
+            the checkpoint that Ctrl-C asks for.
         """
         for name, value, low in (
             ("num_train_steps", num_train_steps, 1),
@@ -188,6 +192,8 @@ class DistributedAgent:
         ):
             if value < low:
                 raise ConfigError(f"{name} must be at least {low}, not {value}.")
+        if self._agent is not None:
+            self._agent.check_open()
         initial = None
         if init_model_path is not None:
             initial = read_policy_weights(checkpoint.find_policy(Path(init_model_path)))[1]
@@ -207,13 +213,30 @@ class DistributedAgent:
             final_episodes=0,
         )
         with lock_folder(agent.default_out()):
-            Run(agent, options, Lines(log_interval))()
+            outcome = Run(agent, options, Lines(log_interval))()
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return outcome.result
 
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
         """Play episodes with the current weights, greedily; episode_reward_mean, episode_reward_ci95 and more."""
         return self._built().eval(num_eval_episodes)
 
-    def _built(self, th_compile: bool | None = None) -> Agent:
+    def save(self, folder: str | Path | None = None) -> Path:
+        """Write a checkpoint, by default among those of the run's folder; returns its folder."""
+        return self._built().save(folder)
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a checkpoint or a run's folder (its newest checkpoint): weights, optimizer, normaliser, counters. This agent's
+        settings, `run` and `update` hold; its results go to a folder of its own.
+
+        Raises:
+            CheckpointError: nothing there, or damaged. ConfigError: it belongs to another algorithm or network.
+        """
+        like = read_policy_weights(checkpoint.find(Path(path)) / "policy")[0]
+        self._built(like=like).restore(path)
+
+    def _built(self, th_compile: bool | None = None, like: NetworkSpec | None = None) -> Agent:
         """The agent that trains; built anew, from where it was, if it is to compile now or no longer."""
         before = self._agent
         if before is not None and th_compile in (None, before.config.th_compile):
@@ -224,9 +247,12 @@ class DistributedAgent:
             saved = before.save()
             before.close()
             self._agent = None
-        self._agent = agent = Agent(
-            self.algorithm, self.settings | {"th_compile": bool(th_compile)}, out=out, program=self
-        )
+        settings = self.settings | {"th_compile": bool(th_compile)}
+        try:
+            self._agent = agent = Agent(self.algorithm, settings, out=out, program=self, like=like)
+        except ResourceError as error:
+            raise ResourceError(_in_our_words(str(error))) from None
+        agent.notes = [_in_our_words(note) for note in agent.notes]
         if saved is not None:
             agent.restore(saved)
         if self.config.backend == "local" and self.num_learners > 1:
@@ -270,6 +296,19 @@ class APPOAgent(DistributedAgent):
     """APPO: IMPALA with PPO's clipped surrogate (Luo et al. 2020, arXiv:1912.00167)."""
 
     algorithm = "APPO"
+
+
+def _in_our_words(text: str) -> str:
+    """What the preflight says of workers and flags, as it is called here."""
+    words = {
+        "--fit does": "fit=True does",
+        "--num-workers ": "num_actors=",
+        "num_workers": "num_actors",
+        "workers": "actors",
+    }
+    for theirs, ours in {**words, "num_learners=0": "num_learners=1"}.items():
+        text = text.replace(theirs, ours)
+    return re.sub(r"--([a-z-]+) (?=[\d.])", lambda flag: flag[1].replace("-", "_") + "=", text)
 
 
 def _settings(kwargs: Mapping[str, Any]) -> dict[str, Any]:

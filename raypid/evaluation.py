@@ -50,13 +50,18 @@ class Evaluations:
         self.automatic = False
         """Without an evaluation_interval: beside, whenever the evaluator is free; inline, in at most a tenth of the time."""
         self.every_steps = 0
-        """Environment steps between evaluations, played inline; 0: they are due by iterations or by time."""
+        """Environment steps between evaluations, played inline; 0: they are due by iterations or by time. `every` sets it."""
         self.goal: float | None = None
         """An evaluation that reaches this mean is repeated with CONFIRM_EPISODES; those numbers replace it."""
         self.last: Played | None = None
         self._owed = False
         self._periods = 0
         self._ended = time.perf_counter()
+
+    def every(self, steps: int) -> None:
+        """Evaluate at each multiple of `steps` from here on."""
+        self.every_steps = steps
+        self._periods = self.context.timesteps // steps if steps else 0
 
     def turn(self, iteration: int, expected_s: float | None) -> Played | None:
         """Called after each iteration: evaluate if it is due, and return an evaluation that has ended since the last call.

@@ -76,6 +76,8 @@ class Outcome:
     result: dict[str, Any]
     folder: Path
     checkpoint: Path | None
+    interrupted: bool = False
+    """Ctrl-C or SIGTERM came."""
     final: dict[str, Any] | None = None
     """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, where it was played at the end."""
 
@@ -173,7 +175,7 @@ class Run:
         agent, resumed = self.agent, self.agent.iteration
         agent.evaluations.goal = self.stop.get(_EVALUATION)
         agent.evaluations.automatic = agent.config.evaluation_interval is None
-        agent.evaluations.every_steps = self.options.evaluation_steps
+        agent.evaluations.every(self.options.evaluation_steps)
         agent.context.workers.folder = self.folder
         if resumed:
             self.best.load()
@@ -213,7 +215,7 @@ class Run:
             if failed:
                 progress.stop([("folder", str(self.folder))])
         progress.stop(self._summary(result, reason, saved))
-        return Outcome(reason, result, self.folder, saved, self.best.final)
+        return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
 
     def _write_error(self, error: Exception) -> None:
         """What ended the run goes to its folder, with the worker's own traceback where there is one."""

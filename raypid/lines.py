@@ -11,11 +11,16 @@ class Lines:
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
+        self._lost = 0.0
 
     def start(self, run_info: Mapping[str, Any]) -> None:
         self.message(f"{run_info['algorithm']} on {run_info['env']}, folder {run_info['folder']}")
 
     def update(self, result: Mapping[str, Any]) -> None:
+        lost = {k.removeprefix("lost/").replace("_", " "): v for k, v in result.items() if k.startswith("lost/") and v}
+        if sum(lost.values()) > self._lost:
+            self._lost = sum(lost.values())
+            self.message("lost so far: " + ", ".join(f"{name} {count:g}" for name, count in lost.items()))
         mean = result.get("evaluation/episode_reward_mean")
         if not self.interval or (mean is None and result["training_iteration"] % self.interval):
             return

@@ -53,7 +53,9 @@ class ReplayPlan:
     batch_size: int
     updates_per_step: float
     start_steps: int
-    """Steps before learning starts."""
+    """Steps before learning starts, and"""
+    start_rows: int
+    """rows that the buffer holds by then."""
     updates_per_call: int
     steps_per_iteration: int
     exploration: Exploration
@@ -63,7 +65,7 @@ class ReplayPlan:
     owed: float = 0.0
     """Updates that the steps so far call for and that are not done yet."""
     filled: bool = False
-    """The buffer holds a batch."""
+    """The buffer holds what learning starts with."""
     counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """[steps that called for updates, updates done] of the last iterations."""
 
@@ -308,7 +310,7 @@ def _insert(ctx: Context, plan: ReplayPlan, worker: int, report: Report, fragmen
     ctx.timesteps += report.num_steps
     plan.source.insert(worker, fragment)
     if not plan.filled:
-        plan.filled = plan.source.holds(plan.batch_size)
+        plan.filled = plan.source.holds(plan.start_rows)
     if plan.filled and ctx.timesteps >= plan.start_steps:
         plan.owed += report.num_steps * plan.updates_per_step
         plan.counted[-1][0] += report.num_steps

@@ -64,6 +64,10 @@ class Registry:
     def suggest(self, name: str) -> list[str]:
         return suggest(name, self._entries)
 
+    def entry(self, name: str) -> Any:
+        """What was registered, not imported."""
+        return self._entries[name]
+
     def find(self, name: str, target: str) -> Any:
         """The object behind `name`; where that was not registered here, what `target` ("module:attribute", or "") imports."""
         return self.get(target if target and name not in self._entries else name)

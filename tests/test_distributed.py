@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,9 @@ from raypid import loops
 from raypid.config import ConfigError
 from raypid.envs import EnvError
 from raypid.errors import UserError
+from raypid.lines import Lines
 from raypid.runtime.local import LocalBackend
+from raypid.runtime.resources import ResourceError
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.types import Report, Update
 
@@ -350,3 +353,70 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
     counts = [made.count(i) for i in range(4)]
     assert max(counts) - min(counts) <= 1, counts
     assert learnt == sorted(learnt)  # in the order in which they came
+
+
+def test_a_subclass_goes_on_from_its_checkpoint(local: dict[str, Any]) -> None:
+    class Mine(raypid.IMPALAAgent):
+        def update(self, batch: Any, timesteps: int) -> Update:
+            done = super().update(batch, timesteps)
+            done.metrics["mine"] = 1.0
+            return done
+
+    with Mine("CartPole-v1", **local) as agent:
+        result = agent.train(500, eval_interval=0, **QUIET)
+        assert result == pytest.approx(results(agent)[-1], nan_ok=True) and result["learner/mine"] == 1
+        folder, weights = agent.folder, agent.save().parent
+    with pytest.raises(ConfigError, match=r"was trained by .*Mine, whose run and update are its own: .* restore\("):
+        raypid.Agent.from_checkpoint(folder)
+    with Mine("CartPole-v1", **local) as agent:
+        agent.restore(folder)
+        more = agent.train(100, eval_interval=0, **QUIET)
+        assert more["timesteps_total"] > result["timesteps_total"] and more["learner/mine"] == 1
+        assert more["training_iteration"] > result["training_iteration"] and agent.folder != folder
+        assert [row["training_iteration"] for row in results(agent)][0] == result["training_iteration"] + 1
+    with pytest.raises(ConfigError, match=r"another network: model.hidden \(16, 16\) there, \(8, 8\) here"):
+        Mine("CartPole-v1", **{**local, "hidden_dim": 8}).restore(weights)
+    with raypid.IMPALAAgent("CartPole-v1", **local) as agent:
+        agent.train(200, eval_interval=0, **QUIET)
+    raypid.Agent.from_checkpoint(agent.folder).close()  # nothing of its own is lost
+
+
+def test_ctrl_c_ends_training_after_a_checkpoint(local: dict[str, Any]) -> None:
+    class Stops(raypid.IMPALAAgent):
+        def update(self, batch: Any, timesteps: int) -> Update:
+            if timesteps > 500:
+                signal.raise_signal(signal.SIGINT)
+            return super().update(batch, timesteps)
+
+    with Stops("CartPole-v1", **local) as agent:
+        with pytest.raises(KeyboardInterrupt):
+            agent.train(100_000, eval_interval=0, **QUIET)
+        steps = results(agent)[-1]["timesteps_total"]
+        assert 500 < steps < 1000 and len(checkpoints(agent)) == 1
+
+
+def test_another_interval_counts_from_its_own_multiples(local: dict[str, Any]) -> None:
+    with raypid.IMPALAAgent("CartPole-v1", **local) as agent:
+        agent.train(950, eval_interval=900, **QUIET)
+        before = len(results(agent))
+        agent.train(400, eval_interval=600, **QUIET)
+        rows = results(agent)[before:]
+        evaluated = [row["timesteps_total"] for row in rows if "evaluation/episodes" in row]
+        assert len(evaluated) == 1 and evaluated[0] >= 1200
+
+
+def test_what_the_preflight_says_is_said_of_actors(ray_session: Any, local: dict[str, Any]) -> None:
+    settings = {**local, "backend": "ray", "num_actors": 60, "num_learners": 2}
+    agent = raypid.IMPALAAgent("CartPole-v1", fit=False, **settings)
+    with pytest.raises(
+        ResourceError, match=r"60 actors of 1 CPU .* What fits: num_actors=\d+, .*fit=True does it by itself"
+    ):
+        agent.train(10, **QUIET)
+
+
+def test_losses_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(10)
+    row = {"training_iteration": 1, "lost/workers": 0, "lost/stale": 2.0}
+    for more in ({}, {}, {"lost/workers": 1}):
+        lines.update(row | more)
+    assert capsys.readouterr().out == "lost so far: stale 2\nlost so far: workers 1, stale 2\n"

@@ -214,7 +214,7 @@ def test_a_run_ends_with_an_evaluation_of_its_newest_weights(ray_session: Any, t
     """If that is cheap: here an evaluation takes 0.05 s, an iteration 0.3 s."""
     config = {**BESIDE, "evaluation_interval": None, "evaluation_num_episodes": 1, "env_config": {"sleep_s": 0.005}}
     with Agent("PPO", config, out=tmp_path) as agent:
-        Run(agent, RunOptions(stop={"training_iteration": 5}, plot=False), Quiet())()
+        Run(agent, RunOptions(stop={"training_iteration": 12}, plot=False), Quiet())()
     before, last = read_results(tmp_path)[-2:]
     assert (
         last["evaluation/timesteps_total"] >= before["timesteps_total"]

@@ -57,6 +57,8 @@ class IMPALA(A2C):
 
     Config = IMPALAConfig
     flow = "async"
+    surrogate = False
+    """The loss has the ratio pi / mu itself, so advantages are not multiplied by rho."""
 
     @property
     def by_streams(self) -> bool:
@@ -71,12 +73,25 @@ class IMPALA(A2C):
 
     def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
         c, b = self.config, columns
-        ratio = array_module(log_prob).exp(log_prob - b["log_prob"]) * b["valid"]
+        ratio = self.ratio(log_prob, b["log_prob"]) * b["valid"]
         following = value[1:] * (1 - b["final"]) + b["final_value"]
         target, advantage = vtrace(
-            ratio, b["reward"], value[:-1], following, b["discount"], b["passes"], c.rho_clip, c.c_clip, c.gae_lambda
+            ratio,
+            b["reward"],
+            value[:-1],
+            following,
+            b["discount"],
+            b["passes"],
+            c.rho_clip,
+            c.c_clip,
+            c.gae_lambda,
+            weigh=not self.surrogate,
         )
         return {**columns, "target": target, "advantage": advantage}
+
+    def ratio(self, log_prob: Any, acted: Any) -> Any:
+        """pi(a|s) / mu(a|s) from their logarithms [T, B]."""
+        return array_module(log_prob).exp(log_prob - acted)
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr = self.lr(timesteps)
@@ -101,6 +116,9 @@ class APPOConfig(IMPALAConfig):
     normalize_advantages: bool = True
     num_epochs: int = 2
     """Passes over each batch."""
+    vtrace: bool = True
+    """Correct advantages and targets for who acted; false: lambda-returns of the newest values as they are. Try that with continuous actions: where
+    probabilities change fast, V-trace cuts returns short."""
     clip: float = 0.3
     """The probability ratio counts only within [1 - clip, 1 + clip]."""
     value_clip: float | None = None
@@ -120,14 +138,15 @@ class APPOConfig(IMPALAConfig):
 
 
 class APPO(ClippedSurrogate, IMPALA):
-    """IMPALA with PPO's clipped surrogate, several times over each batch: V-trace is computed once, by the network as the batch finds
+    """IMPALA with PPO's clipped surrogate, several times over each batch: advantages are computed once, by the network as the batch finds
     it, and minibatches are random rows (whole streams, where there is a memory).
 
-    With a target network (IMPACT, section 3.2) V-trace is that of pi_target, and the ratio min(mu / pi_target, rho) * pi / mu,
+    With a target network (IMPACT, section 3.2) advantages are by that of pi_target, and the ratio is min(mu / pi_target, rho) * pi / mu,
     where mu acted.
     """
 
     Config = APPOConfig
+    surrogate = True
 
     def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
@@ -148,6 +167,10 @@ class APPO(ClippedSurrogate, IMPALA):
 
     def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
         return columns
+
+    def ratio(self, log_prob: Any, acted: Any) -> Any:
+        """Without V-trace as if the network itself had acted."""
+        return super().ratio(log_prob, acted if self.config.vtrace else log_prob)
 
     def set_weights(self, weights: Weights) -> None:
         super().set_weights(weights)

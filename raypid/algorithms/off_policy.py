@@ -95,7 +95,7 @@ class OffPolicyConfig(Config):
         if self.model.cell and not self.replays_sequences:
             raise ConfigError(
                 f"A memory ({self.model.cell}) learns from sequences, this algorithm from single rows of its buffer: "
-                "set frame_stack in its place, or take R2D2, PPO or A2C."
+                "set frame_stack in its place, or take R2D2, PPO, A2C, A3C, IMPALA or APPO."
             )
         smallest = self.fragment_length * self.num_envs_per_worker * max(1, self.num_workers) * 2
         if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
@@ -122,6 +122,10 @@ class OffPolicyConfig(Config):
             )
         if self.kernel == "numpy":
             raise ConfigError("kernel numpy serves PPO and A2C; algorithms with replay learn with torch.")
+
+    def rows_to_start(self) -> int:
+        """Rows that the buffer holds before learning starts."""
+        return self.batch_size
 
     @property
     def updates_per_step(self) -> float:

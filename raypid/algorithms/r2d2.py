@@ -59,20 +59,27 @@ class R2D2Config(DQNConfig):
             raise ConfigError(
                 "R2D2 replays in the learner's process and is not compiled: leave num_replay_shards and th_compile alone."
             )
-        if self.sequence_length < 1 or self.burn_in < 0 or self.batch_size % max(1, self.sequence_length):
+        for name, low in (("sequence_length", 1), ("burn_in", 0)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} must be at least {low}, not {getattr(self, name)}.")
+        if self.batch_size % self.sequence_length:
             raise ConfigError(
-                f"sequence_length must be at least 1, burn_in at least 0 and batch_size a multiple of sequence_length, not "
-                f"{self.sequence_length}, {self.burn_in} and {self.batch_size}."
+                f"batch_size {self.batch_size} is no multiple of sequence_length {self.sequence_length}: it counts the rows that "
+                f"are learnt from. {self.sequence_length * max(1, self.batch_size // self.sequence_length)} is one."
             )
         if not 0.0 <= self.priority_max_share <= 1.0:
             raise ConfigError(f"priority_max_share must lie in [0, 1], not {self.priority_max_share!r}.")
-        rows = self.burn_in + self.sequence_length + self.fragment_length
-        least = 2 * rows * self.num_envs_per_worker * max(1, self.num_workers)
-        if self.start_steps < least:
+        if self.buffer_size < (least := self.rows_to_start()):
             raise ConfigError(
-                f"start_steps {self.start_steps:,} is too small: sequences of {rows - self.fragment_length} rows are drawn from then on, so "
-                f"that {max(1, self.num_workers)} workers of {self.num_envs_per_worker} environments need {least:,}."
+                f"buffer_size {self.buffer_size:,} is too small: sequences of {self.burn_in + self.sequence_length} rows from "
+                f"{self.num_envs_per_worker * max(1, self.num_workers)} environments need {least:,}."
             )
+
+    def rows_to_start(self) -> int:
+        """So many that every stream has sequences."""
+        rows = self.burn_in + self.sequence_length + self.fragment_length
+        streams = self.num_envs_per_worker * max(1, self.num_workers)
+        return max(self.batch_size, 2 * rows * streams)
 
 
 @dataclass(slots=True)

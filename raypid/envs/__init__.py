@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import gymnasium
+
 from raypid.envs.errors import EnvError
 from raypid.envs.make import check, choose_vectorizer, make_vector, spaces
 from raypid.envs.resolve import Resolved, list_envs, portable, resolve
@@ -38,6 +40,11 @@ __all__ = [
     "spaces",
     "stream_seeds",
 ]
+
+
+for _name in ENVS.names():  # for gymnasium.make too, once raypid.envs is imported
+    if _name.startswith("raypid/") and _name not in gymnasium.registry:
+        gymnasium.register(_name, ENVS.entry(_name))
 
 
 def register_env(name: str, creator: Any = None) -> Any:

@@ -163,9 +163,9 @@ def _resolve_object(target: Any, name: str) -> Resolved:
     elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         return Resolved(name, "function", target)
     what = f"class {target.__name__}" if inspect.isclass(target) else f"a {type(target).__name__}"
-    made = " It is already made: give its class, so that every worker can make its own." if _is_made(target) else ""
+    wrong = "which is no environment." if not _is_made(target) else "which is made already: every worker makes its own."
     raise EnvError(
-        f"env is {what}, which is no environment.{made} Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', "
+        f"env is {what}, {wrong} Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', "
         "'module:Name', a registered name, a gymnasium.Env class, or a function that returns an environment."
     )
 

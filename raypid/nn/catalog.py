@@ -171,7 +171,7 @@ def build_spec(
 
 def _check(model: ModelConfig, network: str, leaves: tuple[Leaf, ...]) -> None:
     if network in ("cnn", "resnet") and not any(leaf.kind == "image" for leaf in leaves):
-        shapes = {leaf.path: leaf.shape for leaf in leaves}
+        shapes = ", ".join(f"{leaf.path} {leaf.shape}".strip() for leaf in leaves)
         raise ConfigError(f"model.network {network!r} needs an image in the observation; it has {shapes}.")
     if any(width < 1 for width in model.hidden):
         raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden)}.")

@@ -313,9 +313,8 @@ class DeployedPolicy:
             if shape == leaf.shape:
                 return True
             if shape[1:] != leaf.shape:
-                raise ValueError(
-                    f"The observation {leaf.path!r} has shape {shape}; this policy takes {leaf.shape} or a batch of it."
-                )
+                name = f"observation {leaf.path!r}" if leaf.path else "observation"
+                raise ValueError(f"The {name} has shape {shape}; this policy takes {leaf.shape} or a batch of it.")
         return False
 
 

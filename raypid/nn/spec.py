@@ -213,3 +213,40 @@ class NetworkSpec:
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def differences(theirs: NetworkSpec, ours: NetworkSpec) -> list[str]:
+    """In what two networks differ that decides on shapes and meaning of their weights: "what: there, here" for each."""
+    found = []
+
+    def add(what: str, there: Any, here: Any) -> None:
+        if there != here:
+            found.append(f"{what} {there!r} there, {here!r} here")
+
+    def shapes(spec: NetworkSpec) -> dict[str, Any]:
+        return {leaf.path: leaf.nvec or leaf.shape for leaf in spec.pipeline.leaves}
+
+    def actions(spec: NetworkSpec) -> list[Any]:
+        return [(a.kind, a.nvec or a.shape) for a in spec.actions]
+
+    add("observations", shapes(theirs), shapes(ours))
+    add("actions", actions(theirs), actions(ours))
+    add("frame_stack", theirs.pipeline.frame_stack, ours.pipeline.frame_stack)
+    add("normalize_observations", theirs.pipeline.normalize, ours.pipeline.normalize)
+    for name in (
+        "network",
+        "hidden",
+        "channels",
+        "activation",
+        "shared",
+        "memory",
+        "memory_size",
+        "layer_norm",
+        "dueling",
+    ):
+        add(
+            f"model.{name}" if name not in ("layer_norm", "dueling") else name,
+            getattr(theirs, name),
+            getattr(ours, name),
+        )
+    return found

@@ -21,6 +21,7 @@ def vtrace(
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
     lambda_: float = 1.0,
+    weigh: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """(targets of the value, advantages of the policy), both [T, B].
 
@@ -32,7 +33,8 @@ def vtrace(
 
     ratio: pi(a|s) / mu(a|s) of the policy that learns and the one that acted, 0 on invalid rows; rho and c are it, clipped
     from above. next_value: value of what followed each row, as `ops.returns.next_values` has it. discount: gamma, 0 where
-    the episode terminated. passes: 1 where row t did not end and row t+1 is valid, 0 elsewhere and on the last row.
+    the episode terminated. passes: 1 where row t did not end and row t+1 is valid, 0 elsewhere and on the last row. weigh: advantages
+    have the factor rho; a loss with the ratio in it leaves that out.
     """
     rho, c = ratio.clip(max=rho_clip), ratio.clip(max=c_clip)
     error = rho * (reward + discount * next_value - value)
@@ -42,4 +44,5 @@ def vtrace(
     target = value + error
     following = next_value + 0.0
     following[:-1] += passes[:-1] * (target[1:] - next_value[:-1])
-    return target, rho * (reward + discount * following - value)
+    advantage = (reward + discount * following - value) * (ratio > 0)
+    return target, rho * advantage if weigh else advantage

@@ -48,6 +48,11 @@ class DistributedWrapper:
     def act(self) -> Tree:
         """What the newest policy does where the streams are: canonical actions [B, *] (continuous ones before scaling and
         clipping), drawn once a step. The loss takes whatever is stepped with as the policy's own draw."""
+        if not hasattr(self._rollout, "rows"):
+            raise UserError(
+                "run() stepped before its first trajectory was asked for: it is a generator, so it says `yield env.rollout()`, "
+                "not `return`."
+            )
         if not self._acted:
             self._action, self._acted = self._rollout.act(), True
         return self._action

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -68,8 +69,16 @@ class _Role:
         return getattr(self.role, method)(*args)
 
 
-_Actor: Any = ray.remote(max_restarts=0)(_Role)
-"""One class for all: Ray makes each known to its cluster once."""
+@functools.cache
+def _actor_class(role: str) -> Any:
+    """An actor class for each kind of role: Ray calls the processes after it ("ray::Rollout"), and makes each known to its cluster once."""
+    return ray.remote(max_restarts=0)(type(role, (_Role,), {}))
+
+
+def _role_name(factory: Callable[[], Any]) -> str:
+    while isinstance(factory, partial):
+        factory = factory.func
+    return getattr(factory, "__name__", "Role")
 
 
 def _resolved(factory: Callable[[], Any]) -> Callable[[], Any]:
@@ -120,9 +129,12 @@ class RayBackend:
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except Exception as error:  # that it timed out Ray says with a bare one
                 if address is None:
-                    raise
+                    raise UserError(
+                        f"Ray did not start on this machine: {str(error).splitlines()[0]} Is it overloaded, or short of memory or of "
+                        "space under /tmp? num_workers=0 (--num-workers 0) trains without Ray."
+                    ) from error
                 raise UserError(
                     f"No Ray cluster could be joined at {address!r}: {str(error).splitlines()[0]}. "
                     "(One that asks for a token needs RAY_AUTH_MODE=token here too.)"
@@ -142,7 +154,9 @@ class RayBackend:
         alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
         # not soft: of an actor that reserves nothing, Ray takes that as leave to place it anywhere
         where: Any = NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
-        actor_class = _Actor.options(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where)
+        actor_class = _actor_class(_role_name(factory)).options(
+            num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where
+        )
         handle = RayHandle(actor_class.remote(factory))
         self._handles.append(handle)
         return handle

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import raypid
 from raypid.agent import Agent
 from raypid.algorithms.r2d2 import R2D2, R2D2Config, n_step_targets, rescaled, unscaled
 from raypid.config import ConfigError
@@ -176,9 +177,9 @@ def test_priorities_draw_the_sequences_that_they_begin() -> None:
         ({"model": {"memory": "none"}}, "R2D2 needs a memory"),
         ({"noisy": 0.5}, "take Rainbow"),
         ({"num_atoms": 51}, "take Rainbow"),
-        ({"batch_size": 500}, "batch_size a multiple of sequence_length, not 32, 8 and 500"),
-        ({"burn_in": -1}, "burn_in at least 0"),
-        ({"start_steps": 100}, "start_steps 100 is too small"),
+        ({"batch_size": 500}, "batch_size 500 is no multiple of sequence_length 32: .* 480 is one"),
+        ({"burn_in": -1}, "burn_in must be at least 0, not -1"),
+        ({"buffer_size": 2000, "num_workers": 4}, "buffer_size 2,000 is too small: sequences of 40 rows from 32"),
         ({"priority_max_share": 1.5}, "priority_max_share must lie in"),
         ({"th_compile": True}, "is not compiled"),
     ],
@@ -220,3 +221,13 @@ def test_it_balances_without_seeing_velocities() -> None:
             if agent.eval(num_eval_episodes=20)["episode_reward_mean"] >= 450:
                 return
     raise AssertionError("not learnt within 40,000 steps")
+
+
+def test_learning_waits_until_there_are_sequences_from_all() -> None:
+    """Also with more environments than start_steps has rows for."""
+    config = {"num_envs_per_worker": 16, "start_steps": 100, "a_l_ratio": 64, "num_threads": 1}
+    with raypid.R2D2(env="CartPole-v1", seed=0, config=config) as agent:
+        assert agent.context.replay is not None and agent.context.replay.start_rows == 2 * 48 * 16
+        while not (result := agent.train())["learner_updates_total"]:
+            assert result["timesteps_total"] < 4 * 48 * 16
+        assert result["timesteps_total"] >= 2 * 48 * 16

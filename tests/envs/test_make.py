@@ -78,7 +78,7 @@ def test_choice_of_vectorizer() -> None:
         (EnvSpec(env="cases:Walkk"), "module 'cases' has no 'Walkk'. Did you mean 'cases:Walk'"),
         (EnvSpec(env=42), "env is a int, which is no environment"),
         (EnvSpec(env=dict), "env is class dict"),
-        (EnvSpec(env=cases.Counter()), "already made: give its class"),
+        (EnvSpec(env=cases.Counter()), "is made already: every worker makes its own"),
         (EnvSpec(env=lambda: 3), "gave a int without reset, step"),
         (EnvSpec(env="Pendulum-v1", vectorizer="native"), "needs a vector entry point"),
         (EnvSpec(env="Pendulum-v1", vectorizer="ale"), "needs an id 'ALE/"),
