@@ -42,6 +42,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """What is learnt by; the batches suit the thousands of rows that the workers send each second."""
 
+FRAGMENTS = {"PPO": 128}
+
 
 def turns_of(agent: Any, algorithm: str) -> Iterator[Any]:
     """The agent's own loop, whose reports are wanted here."""
@@ -129,10 +131,10 @@ def table_of(results: dict[str, Any]) -> str:
             rate, n = r["steps_per_s"], int(workers)
             of_one = f"{rate / (n * one):.0%}" if one else ""
             rows.append((
-                algorithm, n, f"{rate:,.0f}", of_one, f"{rate / (n / WAIT_S):.0%}", f"{r['start_s']:.1f}", f"{r['standing_s']:.1f}",
+                algorithm, n, r["fragment"], f"{rate:,.0f}", of_one, f"{rate / (n / WAIT_S):.0%}", f"{r['start_s']:.1f}", f"{r['standing_s']:.1f}",
                 f"{r['driver']:.0%}", f"{r['learner']:.0%}", f"{r['updates_per_s']:.1f}", f"{r['memory_gb']:.1f}",
             ))  # fmt: skip
-    header = ("20 ms a step", "workers", "steps/s", "of N times one", "of N times 50", "start, s", "all stand, s")
+    header = ("20 ms a step", "workers", "rows a call", "steps/s", "of N times one", "of N times 50", "start, s", "all stand, s")
     return markdown((*header, "driver's CPU", "learner's part", "updates/s", "memory, GB"), rows)
 
 
@@ -140,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="1,8,32,64")
     parser.add_argument("--algorithms", default="APPO,IMPALA,PPO")
-    parser.add_argument("--fragment", type=int, default=40, help="steps of a call: 40 carry 0.8 s of waiting")
+    parser.add_argument("--fragment", type=int, help="steps of a call (default: 40, 0.8 s of waiting; of PPO, whose workers wait for each other, 128)")
     parser.add_argument("--seconds", type=float, default=40, help="of each measurement")
     parser.add_argument("--config", default="{}", help="JSON, over the settings")
     parser.add_argument("--quick", action="store_true", help="results go beside the stored ones")
@@ -157,10 +159,11 @@ def main() -> None:
     results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"rows": {}}
     results.pop("machine", None)
     for algorithm in args.algorithms.split(","):
+        fragment = args.fragment or FRAGMENTS.get(algorithm, 40)
         for workers in map(int, args.workers.split(",")):
-            order = {"algorithm": algorithm, "workers": workers, "fragment": args.fragment, "seconds": args.seconds}
+            order = {"algorithm": algorithm, "workers": workers, "fragment": fragment, "seconds": args.seconds}
             row = run({**order, "settings": json.loads(args.config)})
-            results["rows"].setdefault(algorithm, {})[str(workers)] = {"fragment": args.fragment, **row}
+            results["rows"].setdefault(algorithm, {})[str(workers)] = {"fragment": fragment, **row}
             save("scaling", table_of(results), results, folder)
 
 
