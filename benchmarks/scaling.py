@@ -43,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """What is learnt by; the batches suit the thousands of rows that the workers send each second."""
 
 FRAGMENTS = {"PPO": 128}
+"""Steps of a call; 40, which hold 0.8 s of waiting, of the others."""
 
 
 def turns_of(agent: Any, algorithm: str) -> Iterator[Any]:
@@ -134,7 +135,16 @@ def table_of(results: dict[str, Any]) -> str:
                 algorithm, n, r["fragment"], f"{rate:,.0f}", of_one, f"{rate / (n / WAIT_S):.0%}", f"{r['start_s']:.1f}", f"{r['standing_s']:.1f}",
                 f"{r['driver']:.0%}", f"{r['learner']:.0%}", f"{r['updates_per_s']:.1f}", f"{r['memory_gb']:.1f}",
             ))  # fmt: skip
-    header = ("20 ms a step", "workers", "rows a call", "steps/s", "of N times one", "of N times 50", "start, s", "all stand, s")
+    header = (
+        "20 ms a step",
+        "workers",
+        "rows a call",
+        "steps/s",
+        "of N times one",
+        "of N times 50",
+        "start, s",
+        "all stand, s",
+    )
     return markdown((*header, "driver's CPU", "learner's part", "updates/s", "memory, GB"), rows)
 
 
@@ -142,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="1,8,32,64")
     parser.add_argument("--algorithms", default="APPO,IMPALA,PPO")
-    parser.add_argument("--fragment", type=int, help="steps of a call (default: 40, 0.8 s of waiting; of PPO, whose workers wait for each other, 128)")
+    parser.add_argument("--fragment", type=int, help="steps of a call (default: 40; of PPO, with its barrier, 128)")
     parser.add_argument("--seconds", type=float, default=40, help="of each measurement")
     parser.add_argument("--config", default="{}", help="JSON, over the settings")
     parser.add_argument("--quick", action="store_true", help="results go beside the stored ones")
