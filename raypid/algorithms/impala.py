@@ -113,12 +113,15 @@ class IMPALA(A2C):
 class APPOConfig(IMPALAConfig):
     """Settings of APPO."""
 
+    fragment_length: int = 128
+    gae_lambda: float = 0.98
+    """Lambda of the returns."""
     normalize_advantages: bool = True
     num_epochs: int = 2
     """Passes over each batch."""
-    vtrace: bool = True
-    """Correct advantages and targets for who acted; false: lambda-returns of the newest values as they are. Try that with continuous actions: where
-    probabilities change fast, V-trace cuts returns short."""
+    vtrace: bool = False
+    """Correct advantages and targets by V-trace for who acted; false: generalised advantages by the newest values. Where probabilities change fast,
+    as with continuous actions, V-trace cuts returns short; the loss clips its ratio in either case."""
     clip: float = 0.3
     """The probability ratio counts only within [1 - clip, 1 + clip]."""
     value_clip: float | None = None
@@ -159,6 +162,8 @@ class APPO(ClippedSurrogate, IMPALA):
             self.target[:] = self.learner.numpy()
         log_prob, value = self.learner.evaluate(streams, self.target)
         columns = super().estimate(streams.columns, log_prob, value)
+        if not self.config.vtrace:
+            columns["advantage"] = columns["target"] - value[:-1]
         if self.target is not None:
             acted = columns["log_prob"] - math.log(self.config.target_ratio)
             columns["log_prob"] = array_module(log_prob).maximum(log_prob, acted)

@@ -123,22 +123,48 @@ def test_on_policy_impala_is_a2c() -> None:
     np.testing.assert_allclose(impala.learner.numpy(), a2c.learner.numpy(), atol=1e-5)
 
 
-def test_on_policy_appo_is_ppo() -> None:
+@pytest.mark.parametrize(("vtrace", "lambda_"), [(True, 1.0), (False, 0.9)])
+def test_on_policy_appo_is_ppo(vtrace: bool, lambda_: float) -> None:
     shared = {
         "batch_size": 1000,
+        "gae_lambda": lambda_,
         "normalize_rewards": False,
         "clip": 0.2,
         "num_epochs": 1,
         "lr": 1e-3,
         "entropy_coef": 0.0,
     }
-    appo = APPO(APPOConfig(**shared), spec_of(), 0)
-    ppo = PPO(PPOConfig(**shared, gae_lambda=1.0), spec_of(), 0)
+    appo = APPO(APPOConfig(**shared, vtrace=vtrace), spec_of(), 0)
+    ppo = PPO(PPOConfig(**shared), spec_of(), 0)
     appo.learner.load(ppo.learner.numpy())
     t = acted_by(ppo, trajectory(2))
     for algorithm in (appo, ppo):
         algorithm.update(t, 0)
     np.testing.assert_allclose(appo.learner.numpy(), ppo.learner.numpy(), atol=1e-5)
+
+
+def test_appo_s_advantages_have_no_ratio_in_them() -> None:
+    """The surrogate has it. With V-trace the returns are cut where another policy acted, without they are those of the newest values."""
+    t = trajectory(0, clean=True)
+    found = {}
+    for vtrace in (True, False):
+        algorithm = APPO(
+            APPOConfig(vtrace=vtrace, gae_lambda=1.0, normalize_rewards=False, kernel="numpy"), spec_of(), 0
+        )
+        streams: Any = algorithm.prepare(t)
+        log_prob, value = algorithm.learner.evaluate(streams)
+        rows: Any = algorithm.begin(streams)
+        rho = np.exp(log_prob - t.behaviour["log_prob"]).clip(max=1.0)
+        delta = streams.columns["reward"] + 0.99 * ~t.terminated * next_of(streams, value) - value[:-1]
+        last = rows.advantage.reshape(T, B)[-1]
+        np.testing.assert_allclose(last, delta[-1], atol=1e-5)  # not rho * delta
+        found[vtrace] = rows.target.reshape(T, B) - value[:-1]
+        np.testing.assert_allclose(found[vtrace][-1], (rho[-1] if vtrace else 1) * delta[-1], atol=1e-5)
+    assert np.abs(found[True] - found[False]).max() > 0.01
+
+
+def next_of(streams: Any, value: Any) -> Any:
+    return value[1:] * (1 - streams.columns["final"]) + streams.columns["final_value"]
 
 
 def test_minibatches_are_whole_streams() -> None:

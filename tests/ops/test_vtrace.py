@@ -97,3 +97,12 @@ def test_torch_says_the_same() -> None:
         np.testing.assert_allclose(a, b.numpy(), atol=1e-6)
     for a, b in zip(args, kept, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_without_the_weight_of_a_policy_gradient() -> None:
+    r = random_rows(5)
+    args = (r["ratio"], r["reward"], r["value"], r["next_value"], (0.9 * ~r["terminated"]).astype(F), r["passes"])
+    (target, weighed), (same, plain) = (vtrace(*args, 1.5, 1.0, 0.95, weigh=weigh) for weigh in (True, False))
+    np.testing.assert_array_equal(target, same)
+    np.testing.assert_allclose(weighed, np.minimum(r["ratio"], 1.5) * plain, rtol=1e-6)
+    assert (plain[~r["valid"]] == 0).all() and (plain[r["valid"]] != 0).all()
