@@ -26,6 +26,7 @@ def main() -> int:
     new = text
     tables = {
         "sync": own(lambda a: a.flow == "sync"),
+        "async": own(lambda a: a.flow == "async" and a.collect != "fitness"),
         "replay": own(lambda a: a.flow == "replay"),
         "fitness": own(lambda a: a.collect == "fitness"),
         "all": shared(),

@@ -53,8 +53,11 @@ def register_network(name: str, network: Any = None) -> Any:
     The module is called with float tensors, [N, D] or images [N, C, H, W] (see `raypid.nn.networks.CustomNetwork`), and
     returns features [N, F], or (distribution parameters [N, P], value [N]).
     """
+    from raypid.config import ConfigError
     from raypid.registry import NETWORKS
 
+    if name in ("auto", "mlp", "cnn", "resnet", "lstm", "gru"):
+        raise ConfigError(f"{name!r} is a network of raypid's own; give yours another name.")
     if network is None:
         return lambda cls: register_network(name, cls)
     NETWORKS.register(name, network)

@@ -369,7 +369,9 @@ class Agent:
         RuntimeError: it was closed.
         """
         if self._closed:
-            raise RuntimeError("This agent is closed; build a new one (Agent.from_checkpoint goes on from a save).")
+            raise RuntimeError(
+                "This agent is closed; build a new one (Agent.from_checkpoint, or restore(), goes on from a save)."
+            )
 
     def __enter__(self) -> Agent:
         return self

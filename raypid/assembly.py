@@ -174,7 +174,7 @@ def _unlike(run: str, algorithm: Any, network: NetworkSpec) -> str:
         )
     return (
         f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
-        f"'module:Class'. {network.network!r} is a network: PPO and others train it."
+        f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
     )
 
 

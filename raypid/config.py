@@ -112,7 +112,7 @@ class Config(Settings):
     num_cpus_per_worker: float = 1
     """CPUs that each rollout worker reserves; fractions are allowed."""
     backend: Literal["auto", "local", "ray"] = "auto"
-    """auto: ray where num_workers > 0; local runs the same roles in turn in this process, with the same numbers."""
+    """auto: ray where num_workers > 0; local runs the same roles in turn in this process (PPO and A2C: with the same numbers)."""
     address: str | None = None
     """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); none starts Ray here."""
     fit: bool = False
@@ -168,7 +168,8 @@ class Config(Settings):
     init_from: str | Path | None = None
     """Checkpoint, run folder or policy folder whose weights training starts from. It may also be called weights_file."""
     exact_resume: bool = False
-    """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit."""
+    """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit; on Ray that holds for PPO and A2C alone, whose
+    workers are heard in turn."""
     worker_timeout_s: float = 300.0
     """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
     max_restarts: int = 10

@@ -36,7 +36,9 @@ def import_string(entry: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
-            raise UserError(f"{entry!r}: there is no module {error.name!r} on the path.") from error
+            raise UserError(
+                f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it."
+            ) from error
         raise
     try:
         return getattr(module, attribute)
@@ -47,8 +49,8 @@ def import_string(entry: str) -> Any:
 class Registry:
     """A table from names to objects, filled by users and resolved when used."""
 
-    def __init__(self, kind: str, entries: dict[str, Any] | None = None) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, entries: dict[str, Any] | None = None, hint: str = "") -> None:
+        self.kind, self.hint = kind, hint
         self._entries: dict[str, Any] = dict(entries or {})
 
     def register(self, name: str, entry: Any) -> None:
@@ -81,7 +83,7 @@ class Registry:
         if name not in self._entries and ":" in name:
             return import_string(name)
         if name not in self._entries:
-            raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}")
+            raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}{self.hint}")
         entry = self._entries[name]
         return import_string(entry) if isinstance(entry, str) else entry
 
@@ -101,7 +103,7 @@ NETWORKS = Registry("network", {
     "resnet": "raypid.nn.networks:ImpalaResNet",
     "lstm": "raypid.nn.networks:TwinMLP",
     "gru": "raypid.nn.networks:TwinMLP",
-})  # fmt: skip
+}, " One of your own is 'module:Class'; what a script or another process registered is not known here.")  # fmt: skip
 ALGORITHMS = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",

@@ -49,7 +49,7 @@ ALLOWED = {
     "tune": AGENT | {"agent", "experiment", "logger"},
     "serve": AGENT | {"deploy"},
     "__main__": {"cli"},
-    "__init__": {"agent", "algorithms", "callbacks", "distributed", "envs", "nn", "registry"},
+    "__init__": {"agent", "algorithms", "callbacks", "config", "distributed", "envs", "nn", "registry"},
 }
 RAY_MODULES = {"runtime/ray.py", "tune.py", "serve.py"}
 TORCH_MODULES = {"nn/networks.py", "nn/recurrent.py", "nn/critics.py", "nn/flat_adam.py"}

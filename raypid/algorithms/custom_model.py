@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from raypid.algorithms.base import Algorithm, check_table, schedule
 from raypid.algorithms.gradients import GradientsConfig, reduced
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.custom import ModelPolicy
 from raypid.nn.spec import NetworkSpec
 from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
 from raypid.types import Gradients, Update, Weights
+
+_PLAIN = ModelConfig().to_dict()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,7 +54,9 @@ class CustomModelConfig(GradientsConfig, Config):
         if self.lr_schedule == "linear" and not self.schedule_steps:
             raise ConfigError("lr_schedule linear needs schedule_steps (or a stop at timesteps_total).")
         ours = {"normalize_observations": False, "normalize_rewards": False, "frame_stack": 1, "reward_scale": 1.0}
-        for name, default in {**ours, "reward_clip": None, "kernel": "auto"}.items():
+        if self.kernel != "auto":
+            raise ConfigError(f"kernel {self.kernel}: a model of your own learns by itself; leave it at auto.")
+        for name, default in {**ours, "reward_clip": None}.items():
             if getattr(self, name) != default:
                 raise ConfigError(
                     f"{name}: a model of your own is given observations and rewards as they are, and learns by itself. Change them in "
@@ -72,7 +76,7 @@ class CustomModel(Algorithm):
         super().__init__(config, spec, seed)
         policy = ModelPolicy(spec, seed)
         self.table = policy.layout.table
-        self.flat = policy.layout.flat(policy.model.get_weights(), "get_weights()")
+        self.flat = policy.weights()
         self.optimizer: Adam | RMSProp | SGD
         if config.optimizer == "adam":
             self.optimizer = Adam(self.flat, eps=config.adam_eps)
@@ -83,7 +87,15 @@ class CustomModel(Algorithm):
 
     @classmethod
     def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
-        return replace(spec, facts={**spec.facts, "gamma": config.gamma})
+        unlike = [
+            f"model.{n}" for n, v in config.model.to_dict().items() if n not in ("network", "custom") and v != _PLAIN[n]
+        ]
+        if unlike:
+            raise ConfigError(
+                f"{unlike[0]} shapes networks of raypid's; a model of your own has its arguments in model.custom."
+            )
+        told = {"gamma": config.gamma, "batch_size": config.batch_size, "device": config.device}
+        return replace(spec, facts={**spec.facts, **told})
 
     @classmethod
     def update_size(cls, config: Any) -> int:
@@ -115,7 +127,10 @@ class CustomModel(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state["flat"]) != len(self.flat):
-            raise ConfigError(f"The checkpoint has {len(state['flat'])} weights, this model {len(self.flat)}.")
+            raise ConfigError(
+                f"The checkpoint has {len(state['flat'])} weights, this model {len(self.flat)}: leave model.network and model.custom as "
+                "they were, or begin a new run."
+            )
         self.version = int(state["version"])
         self.flat[:] = state["flat"]
         if state["optimizer"].keys() == self.optimizer.state_dict().keys():  # another optimizer than before begins anew

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Iterator, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +28,8 @@ Parts = Any
 class Model(Protocol):
     """What `raypid.register_model` takes. It is built once in each process, as `Model(args)`.
 
-    `args` has observation_space, action_space, gamma and seed (another one in each worker), and what `model.custom` gives. With a
+    `args` has observation_space, action_space, gamma, batch_size, device and seed (another one in each worker), and what
+    `model.custom` gives. With a
     static method add_args(parser) it names them itself: argparse options with defaults, and `model.custom` may set these and
     no others.
     """
@@ -51,7 +55,7 @@ class Layout:
     def __init__(self, weights: Parts, owner: str) -> None:
         self.owner = owner
         self._structure = weights
-        arrays = {name: np.asarray(part) for name, part in _named(weights)}
+        arrays = {name: np.asarray(_array(part)) for name, part in _named(weights)}
         for name, array in arrays.items():
             if not np.issubdtype(array.dtype, np.floating):
                 raise UserError(
@@ -74,11 +78,15 @@ class Layout:
             raise UserError(f"{who} returned nothing for {missing[0]!r}; get_weights() has {', '.join(names)}.")
         if unknown := [name for name in found if name not in names]:
             raise UserError(f"{who} returned {unknown[0]!r}, which get_weights() has not; it has {', '.join(names)}.")
-        arrays = [np.asarray(found[name]) for name in names]
+        arrays = [np.asarray(_array(found[name])) for name in names]
         for (name, shape), array in zip(self.table, arrays, strict=True):
             if array.shape != shape:
                 raise UserError(f"{who} returned shape {array.shape} for {name!r}; get_weights() has {shape}.")
         return np.concatenate([a.ravel() for a in arrays]).astype(np.float32, copy=False)
+
+    def is_pair(self, parts: Parts) -> bool:
+        """Are these, though they look like (gradient, metrics), parts as the weights are?"""
+        return [name for name, _ in _named(parts)] == [name for name, _ in self.table]
 
     def parts(self, flat: Array) -> Parts:
         """Arrays of their own, in the structure and the dtypes of the weights."""
@@ -116,43 +124,95 @@ class ModelPolicy(NetworkPolicy):
         super().__init__(spec)
         entry = NETWORKS.find(spec.network, spec.target)
         self.name = getattr(entry, "__qualname__", spec.network)
+        self._file = getattr(sys.modules.get(entry.__module__), "__file__", None)
         methods = ("choose_actions", "step", "get_weights", "set_weights")
         if missing := [method for method in methods if not hasattr(entry, method)]:
             raise ConfigError(f"{self.name} lacks {', '.join(missing)}; a model has {', '.join(methods)}.")
-        self.model: Model = entry(_arguments(entry, self.name, spec, seed))
-        self.layout = Layout(self.model.get_weights(), self.name)
+        if hasattr(entry, "get_state") != hasattr(entry, "set_state"):
+            raise ConfigError(
+                f"{self.name} has one of get_state and set_state: a state that is saved is also restored."
+            )
+        args = _arguments(entry, self.name, spec, seed)
+        self.model: Model = self._call("__init__", entry, args)
+        self.layout = Layout(self._call("get_weights", self.model.get_weights), self.name)
         self.to_env = self._taken
         takes = inspect.signature(self.model.choose_actions).parameters
-        self._takes = {name for name in ("deterministic", "rng") if name in takes}
+        every = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+        self._takes = {name for name in ("deterministic", "rng") if every or name in takes}
+        self._extras: set[str] | None = None
+
+    def _call(self, method: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """Raises:
+        RuntimeError: what the model raised, with its place.
+        """
+        try:
+            return function(*args, **keywords)
+        except UserError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            frame = ([f for f in frames if f.filename == self._file] or frames)[-1]
+            where = f"{frame.filename}:{frame.lineno}"
+            raise RuntimeError(f"{self.name}.{method}() raised {type(error).__name__}: {error} ({where})") from error
 
     def load(self, weights: Weights) -> None:
-        self.model.set_weights(self.layout.parts(weights.flat))
+        self._call("set_weights", self.model.set_weights, self.layout.parts(weights.flat))
         self.version = weights.version
+
+    def weights(self) -> Array:
+        """[P] as the model has them."""
+        return self.layout.flat(self._call("get_weights", self.model.get_weights), "get_weights()")
 
     def act(
         self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
     ) -> tuple[Tree, Tree | None, dict[str, Array]]:
         offered = {"deterministic": not explore, "rng": rng}
-        chosen = self.model.choose_actions(obs, **{name: offered[name] for name in self._takes})
-        actions, extras = chosen if isinstance(chosen, tuple) else (chosen, {})
-        return self._checked(actions, len(first)), None, {name: np.asarray(extra) for name, extra in extras.items()}
+        keywords = {name: offered[name] for name in self._takes}
+        chosen = self._call("choose_actions", self.model.choose_actions, obs, **keywords)
+        is_pair = isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[1], Mapping)
+        actions, extras = chosen if is_pair else (chosen, {})
+        return self._actions(actions, len(first)), None, self._checked(extras, len(first))
 
-    def _checked(self, actions: Any, num: int) -> Tree:
-        """Raises:
-        UserError: they are not actions [B, *] of this action space.
+    def _actions(self, actions: Any, num: int) -> Tree:
+        """Copies: a model may use its arrays again.
+
+        Raises:
+            UserError: they are not actions [B, *] of this action space.
         """
-        who, given = f"{self.name}.choose_actions()", dict(tree_leaves(actions))
-        paths = [leaf.path for leaf in self.spec.actions]
-        if sorted(given) != sorted(paths):
-            raise UserError(f"{who} returned actions for {sorted(given)}; the environment takes {sorted(paths)}.")
+        who = f"{self.name}.choose_actions()"
+        leaves = {leaf.path: leaf for leaf in self.spec.actions}
+        given = dict(tree_leaves(_members(actions) if "" not in leaves else actions))
+        if sorted(given) != sorted(leaves):
+            raise UserError(f"{who} returned actions for {sorted(given)}; the environment takes {sorted(leaves)}.")
         found = {}
-        for leaf in self.spec.actions:
-            found[leaf.path] = action = np.asarray(given[leaf.path])
+        for path, leaf in leaves.items():
+            found[path] = action = np.array(_array(given[path]))
             if action.shape != (num, *leaf.shape):
                 raise UserError(
                     f"{who} returned actions of shape {action.shape}; {num} observations take {(num, *leaf.shape)}."
                 )
+            if fault := _fault(leaf, action):
+                raise UserError(f"{who} returned {fault}.")
         return found if "" not in found else found[""]
+
+    def _checked(self, extras: Mapping[str, Any], num: int) -> dict[str, Array]:
+        """Raises:
+        UserError: they are not arrays [B, *], or others than before.
+        """
+        found = {name: np.array(_array(extra)) for name, extra in extras.items()}
+        for name, extra in found.items():
+            if extra.shape[:1] != (num,):
+                raise UserError(
+                    f"{self.name}.choose_actions() returned {name!r} of shape {extra.shape}; extras of {num} observations have "
+                    f"shape ({num}, ...)."
+                )
+        if self._extras is None:
+            self._extras = set(found)
+        if self._extras != set(found):
+            raise UserError(
+                f"{self.name}.choose_actions() returned extras {sorted(found)}, before that {sorted(self._extras)}: always the same."
+            )
+        return found
 
     def _taken(self, action: Tree) -> Tree:
         """Inside the bounds of a Box, in the dtype of the space."""
@@ -164,30 +224,67 @@ class ModelPolicy(NetworkPolicy):
         """What the model makes of a fragment.
 
         Raises:
-            UserError: no gradient, or one that is not finite.
+            UserError: no gradient, or one that is not finite; metrics that are no numbers.
         """
-        returned = self.model.step(trajectory)
-        is_pair = isinstance(returned, tuple) and len(returned) == 2 and _are_metrics(returned[1])
-        gradient, metrics = returned if is_pair else (returned, {})
+        if isinstance(trajectory.action, Mapping):
+            trajectory = replace(trajectory, action=nest(trajectory.action))
+        returned = self._call("step", self.model.step, trajectory)
+        is_pair = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
+        gradient, metrics = returned if is_pair and not self.layout.is_pair(returned) else (returned, {})
         flat = self.layout.flat(gradient, "step()")
         if not np.isfinite(flat.dot(flat)):
-            bad = [n for n, part in _named(gradient) if not np.isfinite(np.asarray(part)).all()] or ["all together"]
+            bad = [n for n, part in _named(gradient) if not np.isfinite(_array(part)).all()] or ["all together"]
             raise UserError(f"{self.name}.step() returned NaN or infinite gradients (first: {bad[0]!r}).")
-        numbers = {name: float(value) for name, value in metrics.items()}
+        numbers = {}
+        for name, value in metrics.items():
+            value = np.asarray(_array(value))
+            if value.ndim or not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
+                raise UserError(
+                    f"{self.name}.step() returned metric {name!r} = {metrics[name]!r:.80}; metrics are numbers."
+                )
+            numbers[name] = float(value)
         return Gradients(flat, trajectory.version, trajectory.num_valid, numbers)
 
     def local_state(self) -> dict[str, Any]:
         """What the model keeps apart from its weights, where it has get_state()."""
         get = getattr(self.model, "get_state", None)
-        return {} if get is None else {"model": get()}
+        return {} if get is None else {"model": self._call("get_state", get)}
 
     def load_local_state(self, state: dict[str, Any]) -> None:
         if "model" in state:
-            self.model.set_state(state["model"])  # type: ignore[attr-defined]
+            self._call("set_state", self.model.set_state, state["model"])  # type: ignore[attr-defined]
 
 
-def _are_metrics(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(np.ndim(number) == 0 for number in value.values())
+def _array(part: Any) -> Any:
+    """A torch tensor as NumPy has it, whether it wants a gradient or not; everything else as it is."""
+    return part.detach().cpu().numpy() if hasattr(part, "detach") else part
+
+
+def _members(actions: Any) -> Any:
+    """Tuples and lists as raypid has them: "0", "1", ..."""
+    if isinstance(actions, Mapping):
+        return {str(key): _members(part) for key, part in actions.items()}
+    if isinstance(actions, (tuple, list)):
+        return {str(i): _members(part) for i, part in enumerate(actions)}
+    return actions
+
+
+def _fault(leaf: ActionLeaf, action: Array) -> str:
+    """What is wrong with the values of actions [B, *]; "" if nothing is."""
+    if leaf.kind not in ("categorical", "multi_categorical", "bernoulli"):
+        return "" if np.isfinite(action).all() else "actions that are not finite"
+    if not np.issubdtype(action.dtype, np.integer) and action.dtype != bool:
+        return f"actions of dtype {action.dtype}; the environment takes integers"
+    nvec = np.array(leaf.nvec or 2)
+    place = action.reshape(len(action), -1) - np.array(leaf.start or 0)
+    bad = (place < 0) | (place >= nvec)
+    if not bad.any():
+        return ""
+    b, k = np.argwhere(bad)[0]
+    low, size = (
+        values[k % len(values)] if values else default for values, default in ((leaf.start, 0), (leaf.nvec, 2))
+    )
+    return f"action {action.reshape(len(action), -1)[b, k]}; the environment takes {low} to {low + size - 1}"
 
 
 def _bounded(leaf: ActionLeaf, action: Any) -> Array:
@@ -198,25 +295,48 @@ def _bounded(leaf: ActionLeaf, action: Any) -> Array:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        raise ConfigError(f"add_args: {message}; give it a default.")
+        raise ConfigError(f"model.custom: {message}.")
+
+
+_TOLD = ("observation_space", "action_space", "gamma", "batch_size", "device", "seed")
+"""What `args` has of itself."""
 
 
 def _arguments(entry: Any, name: str, spec: NetworkSpec, seed: int) -> argparse.Namespace:
     """What the model is built with.
 
     Raises:
-        ConfigError: `model.custom` has what the model's add_args does not know.
+        ConfigError: `model.custom` has what the model's add_args does not take.
     """
-    parser, given = _Parser(add_help=False), spec.custom
+    given, args = spec.custom, argparse.Namespace(**spec.custom)
     if hasattr(entry, "add_args"):
+        if not isinstance(inspect.getattr_static(entry, "add_args"), (staticmethod, classmethod)):
+            raise ConfigError(f"{name}.add_args is called before there is a model: put @staticmethod before it.")
+        parser = _Parser(add_help=False, allow_abbrev=False)
         entry.add_args(parser)
-        known = vars(parser.parse_args([]))
-        for key in given:
+        known = {action.dest: action for action in parser._actions}
+        tokens: list[str] = []
+        for key, value in given.items():
             if key not in known:
                 raise ConfigError(f"model.custom: {name} has no argument {key!r}.{did_you_mean(key, known)}")
-    parser.set_defaults(**given)
-    args = parser.parse_args([])
+            tokens += _tokens(known[key], value)
+        args = parser.parse_args(tokens)
+    if clash := [told for told in _TOLD if hasattr(args, told)]:
+        raise ConfigError(f"{name}: args has {clash[0]} of itself; give the model's own argument another name.")
     for role in ("observation_space", "action_space"):
         setattr(args, role, space_from_json(spec.facts[role]))
-    args.gamma, args.seed = spec.facts["gamma"], seed
+    for fact in ("gamma", "batch_size", "device"):
+        setattr(args, fact, spec.facts[fact])
+    args.seed = seed
     return args
+
+
+def _tokens(action: argparse.Action, value: Any) -> list[str]:
+    """A value as on a command line, so that types and choices hold."""
+    if action.nargs == 0:  # a switch
+        return [action.option_strings[0]] if value == action.const else []
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [action.option_strings[0], *map(str, value)]
+    return [f"{action.option_strings[0]}={value}"]

@@ -296,6 +296,8 @@ class DeployedPolicy:
         tree = as_tree(obs)
         single = self._is_single(tree)
         batch = tree_map(lambda x: x[None], tree) if single else tree
+        if self.policy.spec.head == "model":  # others encode what they are given
+            batch = _as_trained(batch, self.policy.spec)
         num = len(next(leaf for _, leaf in tree_leaves(batch)))
         if self._first is None or len(self._first) != num:
             self._state, self._first = self.policy.initial_state(num), np.ones(num, bool)
@@ -316,6 +318,14 @@ class DeployedPolicy:
                 name = f"observation {leaf.path!r}" if leaf.path else "observation"
                 raise ValueError(f"The {name} has shape {shape}; this policy takes {leaf.shape} or a batch of it.")
         return False
+
+
+def _as_trained(obs: Any, spec: NetworkSpec, path: str = "") -> Any:
+    """In the dtypes that the environment has."""
+    if isinstance(obs, Mapping):
+        return {key: _as_trained(part, spec, f"{path}/{key}" if path else key) for key, part in obs.items()}
+    dtype = {leaf.path: leaf.dtype for leaf in spec.pipeline.leaves}.get(path, obs.dtype)
+    return obs.astype(dtype, copy=False)
 
 
 def _scalar(x: Array) -> Any:

@@ -233,20 +233,11 @@ def differences(theirs: NetworkSpec, ours: NetworkSpec) -> list[str]:
     add("actions", actions(theirs), actions(ours))
     add("frame_stack", theirs.pipeline.frame_stack, ours.pipeline.frame_stack)
     add("normalize_observations", theirs.pipeline.normalize, ours.pipeline.normalize)
-    for name in (
-        "network",
-        "hidden",
-        "channels",
-        "activation",
-        "shared",
-        "memory",
-        "memory_size",
-        "layer_norm",
-        "dueling",
-    ):
-        add(
-            f"model.{name}" if name not in ("layer_norm", "dueling") else name,
-            getattr(theirs, name),
-            getattr(ours, name),
-        )
+    add("model.memory", theirs.memory or "none", ours.memory or "none")
+    if theirs.memory and ours.memory:
+        add("model.memory_size", theirs.memory_size, ours.memory_size)
+    for name in ("network", "hidden", "channels", "activation", "shared"):
+        add(f"model.{name}", getattr(theirs, name), getattr(ours, name))
+    for name in ("layer_norm", "dueling"):
+        add(name, getattr(theirs, name), getattr(ours, name))
     return found

@@ -19,7 +19,7 @@ from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
-from raypid.nn.custom import Layout
+from raypid.nn.custom import Layout, ModelPolicy
 from raypid.nn.space_json import space_from_json, space_to_json
 from raypid.roles.gradients import GradientRollout
 from raypid.roles.rollout import RolloutSpec
@@ -140,7 +140,7 @@ def test_torch_dicts_boxes_and_what_was_saved(backend: str, ray_session: Any, tm
         before = agent.eval(20)["episode_reward_mean"]
         result = agent.train(num_train_steps=25_000)
         after = agent.eval(20)["episode_reward_mean"]
-        assert result["learner/distance"] < 0.2 and after > before / 2
+        assert result["learner/distance"] < 0.2 and after > 0.7 * before
         path = agent.save(tmp_path)
     policy = raypid.load_policy(path)
     goal = np.array([[0.5, -0.5], [0.1, 0.2]], F)
@@ -169,6 +169,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         ("less", r"Wrong.step\(\) returned nothing for 'layers/1/b'"),
         ("more", r"Wrong.step\(\) returned 'layers/2/b', which get_weights\(\) has not"),
         ("action", r"Wrong.choose_actions\(\) returned actions of shape \(8, 1\); 8 observations take \(8,\)"),
+        ("range", r"Wrong.choose_actions\(\) returned action 7; the environment takes 0 to 1"),
+        ("float", r"Wrong.choose_actions\(\) returned actions of dtype float64; the environment takes integers"),
+        (
+            "extra",
+            r"Wrong.choose_actions\(\) returned 'x' of shape \(3,\); extras of 8 observations have shape \(8, ...\)",
+        ),
+        ("sometimes", r"Wrong.choose_actions\(\) returned extras .* always the same"),
+        ("text", r"Wrong.step\(\) returned metric 'x' = 'hello'; metrics are numbers"),
+        ("array", r"Wrong.step\(\) returned metric 'x' = array"),
         ("none", r"Wrong.get_weights\(\) returned {}: no array in it"),
         ("ints", r"Wrong.get_weights\(\): 0 has dtype int64; weights are arrays of floating-point numbers"),
     ],
@@ -179,6 +188,69 @@ def test_faults_of_a_model(fault: str, says: str) -> None:
         agent.train()
 
 
+@pytest.mark.parametrize("backend", ["local", "ray"])
+def test_what_a_model_raises_comes_with_its_place(backend: str, ray_session: Any) -> None:
+    model = {"network": "foreign:Wrong", "custom": {"fault": "raise"}}
+    more: dict[str, Any] = {"num_workers": 1, "num_cpus_per_worker": 0.5} if backend == "ray" else {}
+    with raypid.CustomModel(env="CartPole-v1", model=model, **more) as agent:
+        with pytest.raises(RuntimeError, match=r"Wrong.step\(\) raised RuntimeError: my fault \(.*foreign.py:\d+\)"):
+            agent.train()
+
+
+def test_arrays_may_be_used_again_and_weights_may_want_gradients() -> None:
+    with raypid.CustomModel(env="CartPole-v1", model={"network": "foreign:Reuses"}, seed=0) as agent:
+        assert agent.train()["learner/steps"] == 128
+        assert agent.get_weights().table == (("w", (3,)),)
+
+
+def test_nested_actions_come_back_as_they_were() -> None:
+    class Both(gymnasium.Env[Any, Any]):
+        observation_space = spaces.Box(0, 1, (1,), F)
+        action_space = spaces.Tuple(
+            [spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, (1,), F), "y": spaces.Discrete(2)})]
+        )
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(1, F), {}
+
+        def step(self, action: Any) -> Any:
+            assert action[0] == 0 and action[1]["x"] == 1.0 and action[1]["y"] == 1, action
+            return np.zeros(1, F), 0.0, False, False, {}
+
+    with raypid.CustomModel(env=Both, model={"network": "foreign:Nested"}, fragment_length=8) as agent:
+        agent.train()
+
+
+def test_an_observation_is_given_in_its_dtype(tmp_path: Path) -> None:
+    with raypid.CustomModel(env=Goal, model={"network": "foreign:Reach"}) as agent:
+        policy = raypid.load_policy(agent.save(tmp_path))
+    assert policy.act({"goal": [0.5, 0.5], "step": 1}).dtype == F
+
+
+@pytest.mark.parametrize(
+    ("custom", "says"),
+    [
+        ({"width": 2.5}, "model.custom: argument --width: invalid int value: '2.5'"),
+        ({"mode": "c"}, "model.custom: argument --mode: invalid choice: 'c'"),
+    ],
+)
+def test_types_and_choices_of_arguments_hold(custom: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ModelPolicy(network_of("foreign:Typed", custom, Goal()), 0)
+
+
+def test_arguments_as_they_are_given() -> None:
+    policy = ModelPolicy(
+        network_of("foreign:Typed", {"mode": "b", "fast": True, "sizes": [3, -4], "width": 5}, Goal()), 7
+    )
+    args = policy.model.args  # type: ignore[attr-defined]
+    assert (args.mode, args.fast, args.sizes, args.width, args.seed, args.gamma) == ("b", True, [3, -4], 5, 7, 0.99)
+    assert args.batch_size == 256 and args.device == "auto"
+    for model, says in (("Clash", "args has gamma of itself"), ("NotStatic", "put @staticmethod before it")):
+        with pytest.raises(ConfigError, match=says):
+            ModelPolicy(network_of(f"foreign:{model}", {}, Goal()), 0)
+
+
 @pytest.mark.parametrize(
     ("run", "settings", "says"),
     [
@@ -187,6 +259,12 @@ def test_faults_of_a_model(fault: str, says: str) -> None:
         ("PPO", {"model.network": "foreign:Reinforce"}, "is a whole model, which learns by itself: run CustomModel"),
         ("CustomModel", {"frame_stack": 4}, "frame_stack: a model of your own is given observations"),
         ("CustomModel", {"reward_scale": 0.1}, "reward_scale: a model of your own"),
+        (
+            "CustomModel",
+            {"model.network": "foreign:Reinforce", "model.hidden": [32]},
+            "model.hidden shapes networks of raypid's",
+        ),
+        ("CustomModel", {"kernel": "torch"}, "kernel torch: a model of your own learns by itself"),
         ("CustomModel", {"num_learners": 2, "num_workers": 2}, "learns in one place"),
         ("CustomModel", {"momentum": 2.0}, r"momentum must lie in \[0, 1\], not 2.0"),
         ("CustomModel", {"gradients_per_update": 0}, "gradients_per_update must be at least 1, not 0"),

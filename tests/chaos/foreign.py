@@ -56,6 +56,7 @@ class Reach:
 
         assert isinstance(args.observation_space, spaces.Dict) and isinstance(args.action_space, spaces.Box)
         torch.manual_seed(args.seed)
+        self.args = args
         size = args.action_space.shape[0]
         self.net = torch.nn.Sequential(
             torch.nn.Linear(size, args.width), torch.nn.Tanh(), torch.nn.Linear(args.width, size)
@@ -106,12 +107,23 @@ class Wrong(Reinforce):
             del layers[1]
         if fault == "more":
             layers.append(layers[1])
+        if fault == "raise":
+            raise RuntimeError("my fault")
+        if fault in ("text", "array"):
+            return gradient, {"x": "hello" if fault == "text" else np.zeros(3)}
         return gradient
 
     def choose_actions(self, observation: Any) -> Any:
-        return (
-            np.zeros((len(observation), 1), int) if self.args.fault == "action" else super().choose_actions(observation)
-        )
+        fault, num = self.args.fault, len(observation)
+        actions = {"action": np.zeros((num, 1), int), "range": np.full(num, 7), "float": np.full(num, 0.3)}
+        if fault in actions:
+            return actions[fault]
+        action, extras = super().choose_actions(observation)
+        if fault == "extra":
+            extras["x"] = np.zeros(3)
+        if fault == "sometimes" and self.rng.random() < 0.5:
+            extras["x"] = np.zeros(num)
+        return action, extras
 
     def get_weights(self) -> Any:
         fault = self.args.fault
@@ -122,3 +134,68 @@ class NoStep:
     def __init__(self, args: Any) -> None: ...
 
     def choose_actions(self, observation: Any) -> Any: ...
+
+
+class Reuses(Reinforce):
+    """Hands out the same arrays each time; weights are torch parameters."""
+
+    def __init__(self, args: Any) -> None:
+        import torch
+
+        super().__init__(args)
+        self.weights = {"w": torch.nn.Parameter(torch.zeros(3))}
+        self.count = self.actions = None
+
+    def choose_actions(self, observation: Any, **keywords: Any) -> Any:
+        if self.actions is None or len(self.actions) != len(observation):
+            self.count, self.actions = np.zeros(len(observation)), np.zeros(len(observation), int)
+        self.count += 1
+        self.actions[:] = keywords["rng"].integers(0, 2, len(observation))
+        return self.actions, {"count": self.count}
+
+    def step(self, trajectory: Any) -> Any:
+        counts = trajectory.behaviour["count"]
+        assert (np.diff(counts, axis=0) == 1).all() and len(np.unique(trajectory.action)) == 2
+        return self.weights, {"steps": counts[-1, 0]}
+
+
+class Nested:
+    """Nested actions come back as they were given."""
+
+    def __init__(self, args: Any) -> None:
+        self.weights = np.zeros(2, np.float32)
+
+    def choose_actions(self, observation: Any) -> Any:
+        num = len(observation)
+        return (np.zeros(num, int), {"x": np.full((num, 1), 9.0), "y": np.ones(num, int)}), {}
+
+    def step(self, trajectory: Any) -> Any:
+        action = trajectory.action
+        assert action["0"].shape == action["1"]["y"].shape and (action["1"]["x"] == 9.0).all()
+        return np.ones(2)
+
+    def get_weights(self) -> Any:
+        return self.weights
+
+    def set_weights(self, weights: Any) -> None:
+        self.weights = weights
+
+
+class Clash(Reach):
+    @staticmethod
+    def add_args(parser: Any) -> None:
+        parser.add_argument("--gamma", type=float, default=0.5)
+
+
+class Typed(Reach):
+    @staticmethod
+    def add_args(parser: Any) -> None:
+        parser.add_argument("--width", type=int, default=8)
+        parser.add_argument("--mode", choices=("a", "b"), default="a")
+        parser.add_argument("--fast", action="store_true")
+        parser.add_argument("--sizes", type=int, nargs="+", default=[1])
+
+
+class NotStatic(Reach):
+    def add_args(self, parser: Any) -> None:  # type: ignore[override]
+        ...
