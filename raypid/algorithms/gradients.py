@@ -38,4 +38,5 @@ def reduced(gradients: Sequence[Gradients], how: str) -> tuple[Array, dict[str, 
     total = np.add.reduce([g.flat for g in gradients])
     if how == "mean":
         total = total / len(gradients)
-    return total, {name: float(np.mean([g.metrics[name] for g in gradients])) for name in gradients[0].metrics}
+    names = {name: None for g in gradients for name in g.metrics}
+    return total, {n: float(np.mean([g.metrics[n] for g in gradients if n in g.metrics])) for n in names}

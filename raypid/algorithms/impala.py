@@ -135,6 +135,8 @@ class APPOConfig(IMPALAConfig):
 
     def validate(self) -> None:
         IMPALAConfig.validate(self)
+        if not self.vtrace and (self.rho_clip, self.c_clip) != (1.0, 1.0):
+            raise ConfigError("rho_clip and c_clip are V-trace's: set vtrace to true, or leave them at 1.")
         for name in ("clip", "target_interval", "target_ratio"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")

@@ -251,6 +251,7 @@ def test_a_memory_is_unrolled_from_its_stored_state(name: str, network: str) -> 
         ({"max_staleness": -1}, "max_staleness must be at least 0 .*not -1"),
         ({"fragments_per_update": 0}, "fragments_per_update must be at least 1"),
         ({"target_ratio": 0.0}, "target_ratio must be above 0"),
+        ({"c_clip": 2.0}, "rho_clip and c_clip are V-trace.s: set vtrace to true"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
