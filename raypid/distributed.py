@@ -300,15 +300,11 @@ class APPOAgent(DistributedAgent):
 
 def _in_our_words(text: str) -> str:
     """What the preflight says of workers and flags, as it is called here."""
-    words = {
-        "--fit does": "fit=True does",
-        "--num-workers ": "num_actors=",
-        "num_workers": "num_actors",
-        "workers": "actors",
-    }
-    for theirs, ours in {**words, "num_learners=0": "num_learners=1"}.items():
+    text = re.sub(r"--([a-z-]+) (?=[\d.])", lambda flag: flag[1].replace("-", "_") + "=", text)
+    words = {"--fit does": "fit=True does", "workers": "actors", "num_learners=0": "num_learners=1"}
+    for theirs, ours in words.items():
         text = text.replace(theirs, ours)
-    return re.sub(r"--([a-z-]+) (?=[\d.])", lambda flag: flag[1].replace("-", "_") + "=", text)
+    return text
 
 
 def _settings(kwargs: Mapping[str, Any]) -> dict[str, Any]:

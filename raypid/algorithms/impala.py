@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from raypid.algorithms.a2c import A2C
 from raypid.algorithms.actor_critic import ActorCriticConfig
@@ -57,7 +57,7 @@ class IMPALA(A2C):
 
     Config = IMPALAConfig
     flow = "async"
-    surrogate = False
+    surrogate: ClassVar[bool] = False
     """The loss has the ratio pi / mu itself, so advantages are not multiplied by rho."""
 
     @property

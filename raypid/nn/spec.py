@@ -125,7 +125,7 @@ class NetworkSpec:
     target: str = ""
     """"module:Name" of a registered network class, so that a saved policy finds it again."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a head "model" is told: its spaces (`raypid.nn.space_json`), gamma."""
+    """What a head "model" is told: its spaces (`raypid.nn.space_json`), gamma, batch_size, device."""
     head: Head = "actor_critic"
     layer_norm: bool = False
     """Hidden layers are normalised (without learnt scales) before their activation."""

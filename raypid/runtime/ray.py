@@ -130,13 +130,14 @@ class RayBackend:
                 ray.shutdown()
                 raise
             except Exception as error:  # that it timed out Ray says with a bare one
+                said = (str(error) or type(error).__name__).splitlines()[0]
                 if address is None:
                     raise UserError(
-                        f"Ray did not start on this machine: {str(error).splitlines()[0]} Is it overloaded, or short of memory or of "
+                        f"Ray did not start on this machine: {said} Is it overloaded, or short of memory or of "
                         "space under /tmp? num_workers=0 (--num-workers 0) trains without Ray."
                     ) from error
                 raise UserError(
-                    f"No Ray cluster could be joined at {address!r}: {str(error).splitlines()[0]}. "
+                    f"No Ray cluster could be joined at {address!r}: {said}. "
                     "(One that asks for a token needs RAY_AUTH_MODE=token here too.)"
                 ) from error
 
