@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +16,10 @@ from typing import Any
 import pytest
 
 CHAOS = str(Path(__file__).parent / "chaos")
-PATIENCE_S = 90.0
-"""Nothing here depends on the machine's speed; this only ends what would never end."""
 sys.path.insert(0, CHAOS)
 os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PYTHONPATH")) if p)
+
+from patience import PATIENCE_S, wait_until  # noqa: E402  (it lies in CHAOS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,15 +40,6 @@ def ray_session() -> Iterator[Any]:
     ray.init(address="local", num_cpus=8, num_gpus=0, **options)
     yield ray
     ray.shutdown()
-
-
-def wait_until(what: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
-    """The first true value of `what()`."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := what()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return value
 
 
 def _heed_ctrl_c() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import paced
 import pytest
+from patience import wait_until
 
 from raypid import loops
 from raypid.agent import Agent
@@ -96,11 +96,11 @@ def ray_backend(ray_session: Any) -> Any:
 
 
 def test_a_slow_worker_holds_nobody_up(ray_backend: Any) -> None:
-    ctx = context(ray_backend, plan(update_size=1), (0.01, 2.0), ray_backend.here(paced.Learner))
+    ctx = context(ray_backend, plan(update_size=1), (0.01, 1000.0), ray_backend.here(paced.Learner))
     ctx.workers.call_all("ready")
     loop = loops.asynchronous(ctx)
     done = Counter(r.worker_index for _ in range(30) for r in next(loop).reports)
-    assert done[0] >= 25 and done[1] <= 2
+    assert done[0] >= 30 and done[1] == 0
 
 
 @pytest.mark.parametrize("place", ["driver", "actor"])
@@ -122,11 +122,11 @@ def test_the_learner_in_an_actor_and_workers_go_on_at_the_same_time(ray_backend:
     learner = ray_backend.spawn(partial(paced.Learner, 0.2))
     ctx = context(ray_backend, plan(update_size=1, steps_per_iteration=60), (0.2, 0.2), learner)
     ctx.workers.call_all("ready")
-    ray_backend.get(learner.submit("learnt"))
-    start = time.monotonic()
-    turn = next(loops.asynchronous(ctx))
-    one_after_the_other = 0.2 * len(turn.reports) + 0.2 * turn.update.num_updates
-    assert len(turn.reports) >= 6 and time.monotonic() - start < one_after_the_other
+    assert len(next(loops.asynchronous(ctx)).reports) >= 6
+    updates = ray_backend.get(learner.submit("busy"))
+    for handle in ctx.workers.handles:
+        calls = ray_backend.get(handle.submit("busy"))
+        assert any(max(a, c) < min(b, d) for a, b in calls for c, d in updates), (calls, updates)
 
 
 SMALL: dict[str, Any] = {
@@ -145,8 +145,10 @@ def test_a_killed_worker_is_replaced(ray_session: Any) -> None:
         agent.train()
         handle: Any = agent.context.workers.handles[0]
         ray_session.kill(handle.actor)
+        result = wait_until(lambda: next((r for r in [agent.train()] if r["lost/workers"]), None))
+        before = result["timesteps_total"]
         result = [agent.train() for _ in range(6)][-1]
-        assert result["lost/workers"] == 1 and result["timesteps_total"] > 600
+        assert result["lost/workers"] == 1 and result["timesteps_total"] > before + 300
 
 
 @pytest.mark.parametrize("run", ["IMPALA", "A3C", pytest.param("ES", marks=pytest.mark.ci_slow)])
@@ -199,7 +201,6 @@ def test_two_learners_and_one_that_dies(ray_session: Any, tmp_path: Path) -> Non
         path = agent.save(tmp_path)
         ray_session.kill(learners.handles[1].actor)
         with pytest.raises(LearnersFailed, match="Learner 1 of 2 died"):
-            for _ in range(20):
-                agent.train()
+            wait_until(lambda: agent.train() is None)
     with Agent.from_checkpoint(path) as resumed:
         assert resumed.train()["training_iteration"] == 6
