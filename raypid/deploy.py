@@ -25,7 +25,7 @@ MAX_VIDEO_STEPS = 5000
 def evaluate_policy(
     folder: Path, num_episodes: int, *, seed: int = 1, explore: bool = False, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Play episodes in the policy's environment: (`Evaluation.summary`, the policy's info).
+    """Play episodes in the policy's environment: (`Evaluation.summary`, the policy's info, where `actions` says how they were chosen).
 
     overrides: fields of its environment to change.
 
@@ -43,6 +43,7 @@ def evaluate_policy(
     finally:
         evaluator.close()
     info["env"]["env"] = env.env
+    info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
     return summary, info
 
 

@@ -51,8 +51,7 @@ def main(options: argparse.Namespace) -> int:
     mean, half, count = (summary[k] for k in ("episode_reward_mean", "episode_reward_ci95", "episodes"))
     interval = f" ± {half:.2f} (95% interval)" if count > 1 else ""
     low, high = summary["episode_reward_min"], summary["episode_reward_max"]
-    how = "sampled" if options.explore else "greedy"
-    print(f"{info['algorithm']} on {info['env']['env']}, {count} episode{'s' * (count > 1)}, {how} actions")
+    print(f"{info['algorithm']} on {info['env']['env']}, {count} episode{'s' * (count > 1)}, {info['actions']} actions")
     print(f"return  {mean:.2f}{interval}, from {low:.2f} to {high:.2f}")
     print(f"length  {summary['episode_len_mean']:.1f} steps")
     print(f"policy  {folder} (weights' version {summary['weights_version']})")

@@ -36,8 +36,8 @@ class Model(Protocol):
 
     def choose_actions(self, observation: Tree) -> Any:
         """Actions [B, *] as the environment takes them, for raw observations [B, *]; or (actions, extras), where extras are arrays [B, *]
-        by name that come back in `trajectory.behaviour`. It may take keywords: `deterministic` (bool, True in evaluations) and `rng`, a
-        numpy.random.Generator of this worker's, which a saved run continues."""
+        by name that come back in `trajectory.behaviour`. It may take keywords: `deterministic` (bool, True in evaluations), `first` (bool
+        [B], where an episode begins) and `rng`, a numpy.random.Generator of this worker's, which a saved run continues."""
 
     def step(self, trajectory: Trajectory) -> Any:
         """The gradient of the loss over a fragment that this model has acted: parts as in `get_weights`, which an optimizer will
@@ -138,7 +138,8 @@ class ModelPolicy(NetworkPolicy):
         self.to_env = self._taken
         takes = inspect.signature(self.model.choose_actions).parameters
         every = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-        self._takes = {name for name in ("deterministic", "rng") if every or name in takes}
+        self._takes = {name for name in ("deterministic", "first", "rng") if every or name in takes}
+        self.greedy = "deterministic" in self._takes
         self._extras: set[str] | None = None
 
     def _call(self, method: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -166,7 +167,7 @@ class ModelPolicy(NetworkPolicy):
     def act(
         self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
     ) -> tuple[Tree, Tree | None, dict[str, Array]]:
-        offered = {"deterministic": not explore, "rng": rng}
+        offered = {"deterministic": not explore, "first": first, "rng": rng}
         keywords = {name: offered[name] for name in self._takes}
         chosen = self._call("choose_actions", self.model.choose_actions, obs, **keywords)
         is_pair = isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[1], Mapping)

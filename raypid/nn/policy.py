@@ -90,6 +90,8 @@ class NetworkPolicy:
         """Numbers that came with the call: random (act without the network), epsilon (for all, or [B]), noise."""
         self.temperature: Any = None
         """Of a softmax over action values; it comes with the weights."""
+        self.greedy = True
+        """Where it does not explore, it takes its best action."""
 
     def initial_state(self, num_streams: int) -> Tree | None:
         memory = initial_memory(self.spec, num_streams) if self.spec.memory else None

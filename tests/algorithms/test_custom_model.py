@@ -15,6 +15,7 @@ from gymnasium import spaces
 import raypid
 from raypid.agent import Agent
 from raypid.algorithms.custom_model import CustomModel, CustomModelConfig
+from raypid.cli import main
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
@@ -201,6 +202,20 @@ def test_arrays_may_be_used_again_and_weights_may_want_gradients() -> None:
     with raypid.CustomModel(env="CartPole-v1", model={"network": "foreign:Reuses"}, seed=0) as agent:
         assert agent.train()["learner/steps"] == 128
         assert agent.get_weights().table == (("w", (3,)),)
+
+
+def test_a_memory_is_told_where_episodes_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"network": "foreign:Remembers"}
+    with raypid.CustomModel(env="CartPole-v1", seed=0, num_envs_per_worker=2, model=model) as agent:
+        results = [agent.train() for _ in range(3)]
+        path = agent.save(tmp_path)
+    assert results[-1]["learner/oldest"] > 10 and sum(r["learner/begun"] for r in results) > 4
+    policy = raypid.load_policy(path)
+    assert [policy.act(np.zeros(4)) for _ in range(3)] == [0, 1, 0]
+    policy.reset()
+    assert policy.act(np.zeros(4)) == 0
+    assert main(["eval", str(path), "--episodes", "2"]) == 0
+    assert "2 episodes, the model's own actions" in capsys.readouterr().out
 
 
 def test_nested_actions_come_back_as_they_were() -> None:

@@ -159,6 +159,27 @@ class Reuses(Reinforce):
         return self.weights, {"steps": counts[-1, 0]}
 
 
+class Remembers(Reinforce):
+    """Its memory is how old the episode is; it acts by that alone, so it has no greedy action."""
+
+    def __init__(self, args: Any) -> None:
+        super().__init__(args)
+        self.age = np.zeros(0, int)
+
+    def choose_actions(self, observation: Any, first: Any) -> Any:
+        if len(self.age) != len(observation):
+            self.age = np.zeros(len(observation), int)
+        self.age = np.where(first, 0, self.age + 1)
+        return self.age % 2, {"age": self.age}
+
+    def step(self, trajectory: Any) -> Any:
+        t = trajectory
+        age = t.behaviour["age"]
+        assert (age[t.first[:-1]] == 0).all()
+        assert (np.diff(age, axis=0) == 1)[~t.first[1:-1]].all()
+        return self.weights, {"oldest": age.max(), "begun": t.first.sum()}
+
+
 class Nested:
     """Nested actions come back as they were given."""
 
