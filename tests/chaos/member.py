@@ -13,6 +13,8 @@ from raypid.runtime.collective import TorchCollective
 
 class Member:
     def __init__(self, rank: int, size: int, timeout_s: float = 60.0) -> None:
+        import torch.distributed  # noqa: F401  (seconds, which are not to be those of the first meeting)
+
         self.collective = TorchCollective(rank, size, timeout_s=timeout_s)
 
     def open(self) -> str:

@@ -39,6 +39,7 @@ class Members:
     def __init__(self, backend: Any, size: int, timeout_s: float = 60.0) -> None:
         self.backend = backend
         self.handles = [backend.spawn(partial(member.Member, rank, size, timeout_s)) for rank in range(size)]
+        backend.get([h.ready for h in self.handles])
         address = self.handles[0].submit("open")
         backend.get([h.submit("join", address) for h in self.handles])
 
@@ -226,11 +227,11 @@ def test_a_dead_member_of_three_is_named_by_all(ray_session: Any, ray_backend: A
 @pytest.mark.ci_slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_member_that_hangs_is_named_after_the_timeout(ray_session: Any, ray_backend: Any, lost: int) -> None:
-    group = Members(ray_backend, 2, timeout_s=3.0)
+    group = Members(ray_backend, 2, timeout_s=5.0)
     hung = pid_of(ray_session, group.handles[lost])
     os.kill(hung, signal.SIGSTOP)
     try:
-        with pytest.raises(CollectiveLost, match=f"Learner {lost} of 2 died or did not answer within 3 s"):
+        with pytest.raises(CollectiveLost, match=f"Learner {lost} of 2 died or did not answer within 5 s"):
             ray_backend.get(group.handles[1 - lost].submit("gather", 1), timeout=60)
     finally:
         os.kill(hung, signal.SIGKILL)
