@@ -76,7 +76,7 @@ class WorkerGroup:
     def call_all(self, method: str, *args: Any, num_returns: int = 1) -> list[Any]:
         """Call every worker; the results in worker order. With num_returns > 1: [first value, *futures of the others]."""
         pending = {i: self._submit(i, method, args, num_returns) for i in range(len(self))}
-        deadline = time.monotonic() + self.timeout_s
+        deadline = {i: self._due(i) for i in pending}
         results: list[Any] = [None] * len(self)
         while pending:
             for i, future in list(pending.items()):
@@ -84,19 +84,22 @@ class WorkerGroup:
                 try:
                     if not self._built[i]:  # its start is not the call's time
                         self.backend.get(self.handles[i].ready, timeout=max(START_S, self.timeout_s))
-                        self._built[i], deadline = True, time.monotonic() + self.timeout_s
-                    value = self.backend.get(head, timeout=max(0.0, deadline - time.monotonic()))
+                        self._built[i], deadline[i] = True, self._due(i)
+                    value = self.backend.get(head, timeout=max(0.0, deadline[i] - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
                     if not isinstance(error, ArgumentLost):
                         self.replace(i, f"{method}()", error)
                     elif not self._mended(i, args):
                         raise
-                    pending[i] = self._submit(i, method, args, num_returns)
-                    deadline = time.monotonic() + self.timeout_s
+                    pending[i], deadline[i] = self._submit(i, method, args, num_returns), self._due(i)
                     continue
                 results[i] = value if num_returns == 1 else [value, *future[1:]]
                 del pending[i]
         return results
+
+    def _due(self, index: int) -> float:
+        """By when a call that is made now has to be done: it comes behind those under way."""
+        return time.monotonic() + self.timeout_s * (1 + self.running(index))
 
     # -- one at a time -------------------------------------------------------------------------------------------------
 
@@ -152,7 +155,6 @@ class WorkerGroup:
             values = [self.backend.get(call.futures[0]), *call.futures[1:]]
         except (WorkerLost, TimeoutError) as error:
             if not isinstance(error, ArgumentLost):
-                calls.clear()
                 self.replace(index, f"{call.method}()", error)
             elif not self._mended(index, call.args):
                 raise
@@ -168,11 +170,12 @@ class WorkerGroup:
             self.finished(None)
 
     def replace(self, index: int, call: str, error: Exception) -> None:
-        """Kill worker `index` and build it anew.
+        """Kill worker `index` and build it anew; calls that it has under way are lost with it.
 
         Raises:
             WorkersFailed: the budget is used up; the message names the worker, its environment and its last call.
         """
+        self._running[index].clear()
         overdue = isinstance(error, TimeoutError)
         what = f"did not answer within {self.timeout_s:g} s" if overdue else "died"
         message = f"{self.kind} {index} ({self.describe}) {what} in {call}."

@@ -107,3 +107,25 @@ def test_the_start_of_a_process_is_not_the_calls_time() -> None:
     workers.call_all("collect")
     ready, first, second = workers.backend.timeouts  # type: ignore[attr-defined]
     assert ready >= 30 and first <= 1.0 and second <= 1.0
+
+
+def test_a_worker_that_is_lost_with_calls_under_way_is_lost_once() -> None:
+    gone = (1, 0)
+    workers = group(lambda i, r, m: WorkerLost("gone") if (i, r) == gone and m != "ready" else (m, i, r))
+    for _ in range(2):
+        for i in range(3):
+            workers.start(i, "collect", num_returns=2)
+    assert workers.call_all("state_dict") == [("state_dict", 0, 0), ("state_dict", 1, 1), ("state_dict", 2, 0)]
+    assert [workers.running(i) for i in range(3)] == [2, 0, 2]
+    assert [i for i, _ in workers.finished(0.0)] == [0, 2, 0, 2]
+    assert workers.lost == {"workers": 1, "timeouts": 0} and workers.backend.killed == [gone]  # type: ignore[attr-defined]
+
+
+def test_a_call_behind_others_has_their_time_too() -> None:
+    workers = group(lambda i, r, m: i, num_workers=2, timeout_s=1000.0)
+    workers.call_all("ready")
+    workers.start(1, "collect", num_returns=2)
+    workers.start(1, "collect", num_returns=2)
+    workers.backend.timeouts.clear()  # type: ignore[attr-defined]
+    workers.call_all("state_dict")
+    assert workers.backend.timeouts == [pytest.approx(1000, abs=90), pytest.approx(3000, abs=90)]  # type: ignore[attr-defined]
