@@ -41,6 +41,14 @@ def scale_of(moments: Moments) -> tuple[Array, Array]:
     return mean.astype(np.float32), (1.0 / np.sqrt(m2 / count + 1e-8)).astype(np.float32)
 
 
+def _nth(items: Array) -> Array:
+    """How often each [N] was there before."""
+    order = np.argsort(items, kind="stable")
+    nth = np.empty(len(items), np.int64)
+    nth[order] = np.arange(len(items)) - np.searchsorted(items[order], items[order])
+    return nth
+
+
 class ReturnScaler:
     """Divides rewards by the running deviation of the discounted return (Engstrom et al. 2020, section 3)."""
 
@@ -60,9 +68,9 @@ class ReturnScaler:
     ) -> Array:
         """Scaled rewards [T, B]; takes the fragment into the moments first.
 
-        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B]. stream [B]: which of all streams these are;
-        without it, all of them in their order. With a `collective` the streams of its learners, in rank order, count as one
-        fragment, and the state is the same in all of them.
+        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B]. stream [B]: which of all streams these are, one
+        several times where its fragments lie side by side, the earliest first; without it, all of them in their order. With a
+        `collective` the streams of its learners, in rank order, count as one fragment, and the state is the same in all of them.
         """
         num_rows, num_streams = reward.shape
         streams = [num_streams if stream is None else stream]
@@ -73,11 +81,17 @@ class ReturnScaler:
             streams = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
         self._make_room(1 + max(int(s.max()) for s in streams))
         returns = np.empty((num_rows, num_streams))
-        carry = self.carry[streams[0 if collective is None else collective.rank]]
-        for t in range(num_rows):
-            carry = np.where(first[t], 0.0, carry) * self.gamma + reward[t]
-            returns[t] = carry
-        seen = (carry, moments_of(returns[valid][:, None]))
+        here = streams[0 if collective is None else collective.rank]
+        nth = _nth(here)
+        for k in range(nth.max() + 1):  # a stream whose next fragment is here too goes on there
+            columns = np.flatnonzero(nth == k)
+            passes, carry = ~first[:-1, columns] * self.gamma, self.carry[here[columns]]
+            so_far = reward[:, columns].astype(np.float64)
+            for t in range(num_rows):
+                so_far[t] = carry = carry * passes[t] + so_far[t]
+            returns[:, columns] = so_far
+            self.carry[here[columns]] = carry
+        seen = (self.carry[here], moments_of(returns[valid][:, None]))
         everywhere = [seen] if collective is None else collective.gather(seen)
         for of, (there, _) in zip(streams, everywhere, strict=True):
             self.carry[of] = there

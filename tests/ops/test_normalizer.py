@@ -82,6 +82,22 @@ def test_return_scaler_equals_a_loop_across_calls() -> None:
         assert scaled.dtype == np.float32
 
 
+@pytest.mark.parametrize("ids", [[0, 1, 0, 1, 0], [2, 2, 2], [1, 0, 0]])
+def test_fragments_of_one_stream_side_by_side_follow_each_other(ids: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    joined, apart = ReturnScaler(0.9), ReturnScaler(0.9)
+    for _ in range(4):
+        reward = rng.normal(3, 2, (9, len(ids))).astype(np.float32)
+        first, valid = rng.random((10, len(ids))) < 0.1, np.ones((9, len(ids)), bool)
+        joined.scale(reward, first, valid, stream=np.array(ids))
+        for k, stream in enumerate(ids):
+            one = slice(k, k + 1)
+            apart.scale(reward[:, one], first[:, one], valid[:, one], stream=np.array([stream]))
+        np.testing.assert_allclose(joined.carry, apart.carry)
+        for ours, theirs in zip(joined.moments, apart.moments, strict=True):
+            np.testing.assert_allclose(ours, theirs)
+
+
 def test_return_scaler_goes_on_from_its_state() -> None:
     calls, whole, part = random_calls(1), ReturnScaler(0.9), ReturnScaler(0.9)
     whole.scale(*calls[0])
