@@ -14,6 +14,10 @@ import numpy as np
 from raypid.algorithms.share import Share, share_of
 from raypid.types import Array, Collective, Trajectory, tree_map
 
+MAX_LOG_RATIO = 20.0
+"""Of two policies' probabilities of an action: beyond it (actions at the edge of a squashed Gaussian, whose mean lies far outside) a
+float32 overflows sooner or later."""
+
 
 @dataclass(slots=True)
 class Batch:

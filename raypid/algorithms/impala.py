@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from raypid.algorithms.a2c import A2C
 from raypid.algorithms.actor_critic import ActorCriticConfig
 from raypid.algorithms.base import AsynchronousConfig
-from raypid.algorithms.batches import Batch, Streams, vtrace_columns
+from raypid.algorithms.batches import MAX_LOG_RATIO, Batch, Streams, vtrace_columns
 from raypid.algorithms.ppo import ClippedSurrogate
 from raypid.config import ConfigError
 from raypid.nn.distributions import array_module
@@ -91,7 +91,7 @@ class IMPALA(A2C):
 
     def ratio(self, log_prob: Any, acted: Any) -> Any:
         """pi(a|s) / mu(a|s) from their logarithms [T, B]."""
-        return array_module(log_prob).exp(log_prob - acted)
+        return array_module(log_prob).exp((log_prob - acted).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr = self.lr(timesteps)

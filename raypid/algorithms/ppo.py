@@ -9,7 +9,7 @@ import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from raypid.algorithms.base import schedule
-from raypid.algorithms.batches import Batch
+from raypid.algorithms.batches import MAX_LOG_RATIO, Batch
 from raypid.config import ConfigError
 from raypid.types import Array, Trajectory, Update
 
@@ -50,7 +50,7 @@ class ClippedSurrogate(ActorCritic):
         import torch
 
         c, advantage = self.config, batch.advantage
-        log_ratio = log_prob - batch.log_prob
+        log_ratio = (log_prob - batch.log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
@@ -71,11 +71,12 @@ class ClippedSurrogate(ActorCritic):
         self, log_prob: Array, entropy: Array, value: Array, batch: Batch
     ) -> tuple[Array, float, Array, dict[str, float]]:
         c, advantage, n = self.config, batch.advantage, len(log_prob)
-        log_ratio = log_prob - batch.log_prob
+        log_ratio = (log_prob - batch.log_prob).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratio = np.exp(log_ratio)
         surrogate = ratio * advantage
         clipped = np.clip(ratio, 1 - self.clip, 1 + self.clip)
-        counts = surrogate <= clipped * advantage  # elsewhere the clipped term is smaller, and it is flat
+        # elsewhere the clipped term is smaller, or the ratio is beyond all reason; both are flat
+        counts = (surrogate <= clipped * advantage) & (np.abs(log_ratio) < MAX_LOG_RATIO)
         by_log_prob = np.where(counts, surrogate, 0) * np.float32(-1 / n)
         difference = value - batch.target
         by_value, error = difference, difference * difference

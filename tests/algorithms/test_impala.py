@@ -78,6 +78,21 @@ def test_both_kernels_learn_the_same(name: str, action: str, settings: dict[str,
     assert np.abs(ours.learner.numpy() - before).max() > 3e-3
 
 
+@pytest.mark.parametrize("name", ["IMPALA", "APPO", "vtrace"])
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+def test_probabilities_that_are_far_apart_overflow_nothing(name: str, kernel: str) -> None:
+    """As at the edge of a squashed Gaussian whose mean lies far outside; on rows that count and on those that do not."""
+    cls, config = BOTH["IMPALA" if name == "IMPALA" else "APPO"]
+    more = {"vtrace": True} if name == "vtrace" else {}
+    algorithm = cls(config(kernel=kernel, batch_size=20, **more), spec_of(), 0)
+    t = trajectory()
+    t.behaviour["log_prob"][::3] = -200.0
+    t.behaviour["log_prob"][1::3] = 200.0
+    assert (~t.valid[::3]).any()
+    update = algorithm.update(t, 0)
+    assert np.isfinite(algorithm.weights().flat).all() and np.isfinite(list(update.metrics.values())).all()
+
+
 @pytest.mark.parametrize("kernels", [("numpy", "torch"), ("torch", "numpy")])
 def test_rmsprop_goes_on_with_the_other_kernel(kernels: tuple[str, str]) -> None:
     settings = {"optimizer": "rmsprop", "rmsprop_eps": 1e-3, "batch_size": 1000}
