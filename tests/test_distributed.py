@@ -164,6 +164,37 @@ def test_a_run_that_does_not_fit(local: dict[str, Any], program: Any, words: str
     agent.close()
 
 
+def test_each_step_and_episode_of_a_run_counts_once(local: dict[str, Any]) -> None:
+    class Ahead(raypid.DistributedAgent):
+        def run(self, env: Any, actor_idx: int) -> Iterator[Any]:
+            while True:
+                one, two = env.rollout(), env.rollout()
+                env.act()  # a look ahead: no part of either
+                yield one
+                env.act()
+                yield two
+
+    for model in ({}, {"model": {"memory": "gru"}}):
+        with Ahead("CartPole-v1", **{**local, "num_actors": 1}, **model) as agent:
+            reports: list[Report] = []
+            actor = agent._built().context.workers.handles[0].role  # type: ignore[attr-defined]
+            collect = actor.collect
+
+            def collected(*args: Any, collect: Any = collect, reports: Any = reports) -> Any:
+                report, trajectory = collect(*args)
+                assert trajectory.num_rows == 16
+                reports.append(report)
+                return report, trajectory
+
+            actor.collect = collected
+            agent.train(600, **QUIET, eval_interval=0, save_interval=0)
+            steps = sum(report.num_steps for report in reports)
+            lengths = [length for report in reports for length in report.episode_lengths]
+            rewards = [reward for report in reports for reward in report.episode_rewards]
+            assert 600 <= steps <= 800 and lengths == rewards and 0.7 * steps < sum(lengths) <= steps
+            assert results(agent)[-1]["timesteps_total"] == sum(report.num_steps for report in reports[: len(reports)])
+
+
 def test_an_update_that_does_not_fit(local: dict[str, Any]) -> None:
     class Mine(raypid.DistributedAgent):
         def update(self, batch: Any, timesteps: int) -> Any:

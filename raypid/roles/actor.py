@@ -33,6 +33,8 @@ class DistributedWrapper:
         """Of one environment."""
         self.report: Report | None = None
         """Episodes and times of the trajectory that was handed out last."""
+        self.counted = self.nothing()
+        """Those of all that were handed out since the last one was yielded."""
 
     @property
     def obs(self) -> Tree:
@@ -54,6 +56,7 @@ class DistributedWrapper:
                 "not `return`."
             )
         if not self._acted:
+            self._before = self._rollout.state
             self._action, self._acted = self._rollout.act(), True
         return self._action
 
@@ -73,10 +76,20 @@ class DistributedWrapper:
             raise UserError(
                 "run() asked for a trajectory before any step: call env.step(action) num_steps times first."
             )
+        self.forget_look()
         self.report, trajectory = self._rollout.finish()
+        self.counted.join(self.report)
         self._rollout.begin_rows()
-        self._acted = False
         return trajectory
+
+    def nothing(self) -> Report:
+        return Report(self._rollout.worker_index, 0, 0, timing={"env": 0.0, "inference": 0.0, "total": 0.0})
+
+    def forget_look(self) -> None:
+        """An action that was only looked at is none of the trajectory's; the next one begins with another, of the newest policy."""
+        if self._acted:
+            self._rollout.take_back(self._before)
+            self._acted = False
 
     def rollout(self) -> Trajectory:
         """`num_steps` steps of the newest policy, as a trajectory."""
@@ -122,16 +135,20 @@ class Actor(Rollout):
     def begin(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> None:
         if self._collecting:  # a generator that raised is spent
             self._begin_program()
+        self.wrapper.forget_look()
         super().begin(weights, exploration)
 
     def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
         """What the program yields next."""
         self.begin(weights, exploration)
         trajectory: Any = next(self.trajectories, None)
-        report, length = self.wrapper.report, self.spec.fragment_length
-        if report is None or not isinstance(trajectory, Trajectory):
+        length = self.spec.fragment_length
+        if not isinstance(trajectory, Trajectory):
             what = "ended" if trajectory is None else f"yielded {trajectory!r:.80}"
             raise UserError(f"run() {what}; it yields what env.rollout() or env.trajectory() gives, for ever.")
         if trajectory.num_rows != length:
             raise UserError(f"run() yielded {trajectory.num_rows} rows; every trajectory has num_steps={length} rows.")
+        report, self.wrapper.counted = self.wrapper.counted, self.wrapper.nothing()
+        report.version = trajectory.version
+        self._collecting = False
         return report, trajectory

@@ -132,6 +132,13 @@ class Rollout:
         rows.inference_s += time.perf_counter() - before
         return action
 
+    def take_back(self, state: Tree | None) -> None:
+        """As if the last `act` had not been; `state` is what the policy remembered before it."""
+        self.state = state
+        self.rows.behaviours.pop()
+        if self.spec.network.memory:
+            self.rows.states.pop()
+
     def step(self, action: Tree) -> Step:
         """Take canonical actions [B, *]: a row of the fragment."""
         rows, before = self.rows, time.perf_counter()
