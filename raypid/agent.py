@@ -202,7 +202,8 @@ class Agent:
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         workers = self.context.workers.call_all("state_dict")
         self.num_saves += 1
-        if self.config.exact_resume:
+        in_turn = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
+        if self.config.exact_resume and in_turn:  # elsewhere runs differ anyway, by who comes first
             self.context.workers.call_all("boundary", self.num_saves)
             self._loop = self._new_loop()  # as a resumed run does: it acts with the newest moments
         state = {

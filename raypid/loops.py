@@ -15,7 +15,7 @@ from raypid.runtime.local import LocalFuture
 from raypid.runtime.publish import ByReference
 from raypid.runtime.replay_sources import ReplaySource
 from raypid.runtime.supervisor import WorkerGroup
-from raypid.types import Report, Update
+from raypid.types import Report, Update, means
 
 
 @dataclass(slots=True)
@@ -174,21 +174,24 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     first = ctx.backend.get(ctx.learner.submit("weights"))
     ctx.weights.start(ctx.backend.put(first))
     learning = Learning(ctx, first.version)
-    while True:
-        start, began, reports = clock(), ctx.timesteps, list[Report]()
-        while not learning.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - began):
-            for i in learning.free():
-                ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
-                learning.sent[i] += 1
-            for i, (report, data) in ctx.workers.finished(*learning.patience()):
-                reports.append(report)
-                ctx.timesteps += report.num_steps
-                learning.take(i, report, data)
-            learning.advance()
-        update, learnt = learning.summary()
-        if plan.max_parts is not None:
-            plan.storages = {"free": plan.max_parts - sum(learning.held.values()), **learning.held}
-        yield Iteration(reports, update, {"collect": clock() - start - learnt, "learner": learnt})
+    try:
+        while True:
+            start, began, reports = clock(), ctx.timesteps, list[Report]()
+            while not learning.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - began):
+                for i in learning.free():
+                    ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
+                    learning.sent[i] += 1
+                for i, (report, data) in ctx.workers.finished(*learning.patience()):
+                    reports.append(report)
+                    ctx.timesteps += report.num_steps
+                    learning.take(i, report, data)
+                learning.advance()
+            update, learnt = learning.summary()
+            if plan.max_parts is not None:
+                plan.storages = {"free": plan.max_parts - sum(learning.held.values()), **learning.held}
+            yield Iteration(reports, update, {"collect": clock() - start - learnt, "learner": learnt})
+    finally:  # another loop takes over, which knows nothing of them
+        plan.lost["stale"] += len(learning.waiting)
 
 
 class Learning:
@@ -207,7 +210,8 @@ class Learning:
         """Updates of this iteration."""
         self.sent = [0] * len(ctx.workers)
         """Calls of each worker so far."""
-        self._learning = 0
+        self._learning: list[tuple[int, Report, Any]] = []
+        """What the update under way learns from."""
         self._staleness: list[int] = []
         self._seconds = 0.0
 
@@ -239,7 +243,7 @@ class Learning:
     def held(self) -> dict[str, int]:
         """Parts that are being collected (filling), and that wait or are learnt from (full)."""
         filling = sum(self.ctx.workers.running(i) for i in range(len(self.sent)))
-        return {"filling": filling, "full": len(self.waiting) + self._learning}
+        return {"filling": filling, "full": len(self.waiting) + len(self._learning)}
 
     def take(self, worker: int, report: Report, data: Any) -> None:
         self.waiting.append((worker, report, data))
@@ -248,7 +252,8 @@ class Learning:
     def patience(self) -> tuple[float | None, list[Any]]:
         """(seconds to wait for workers, what else ends the waiting)."""
         if self.under_way is not None:
-            return None, self._pending()
+            pending = self._pending()
+            return (None if pending else 0.0), pending
         return (0.0 if self._enough else None), []
 
     def _pending(self) -> list[Any]:
@@ -278,8 +283,7 @@ class Learning:
         """Learn from what has waited longest, as much as one update takes."""
         num = next(n for n in range(1, len(self.waiting) + 1) if self._is_enough(self.waiting[:n]))
         parts, self.waiting = self.waiting[:num], self.waiting[num:]
-        self._learning = num
-        self._staleness += [self.version - report.version for _, report, _ in parts]
+        self._learning = parts
         before = time.perf_counter()
         data = (future for _, _, future in parts)
         self.under_way = self.ctx.learner.submit("update", self.ctx.timesteps, *data, num_returns=2)
@@ -290,15 +294,15 @@ class Learning:
     def _finish(self) -> None:
         assert self.under_way is not None
         update, weights = self.under_way
-        self.under_way, self._learning = None, 0
-        self.done.append(self.ctx.backend.get(update))
-        self.version += 1
+        parts, self.under_way, self._learning = self._learning, None, []
+        self.done.append(done := self.ctx.backend.get(update))
+        self._staleness += [self.version - report.version for _, report, _ in parts]
+        self.version = done.version
         self.ctx.weights.publish(weights)
 
     def summary(self) -> tuple[Update, float]:
         """The updates of this iteration as one, with means of their metrics; and the driver's seconds in them."""
-        names = self.done[-1].metrics
-        metrics = {n: float(np.mean([u.metrics[n] for u in self.done if n in u.metrics])) for n in names}
+        metrics = means([update.metrics for update in self.done])
         metrics["staleness"] = float(np.mean(self._staleness))
         update, seconds = Update(metrics, sum(u.num_updates for u in self.done)), self._seconds
         self.done, self._staleness, self._seconds = [], [], 0.0

@@ -286,6 +286,12 @@ def concat_fitness(parts: Sequence[Fitness]) -> Fitness:
     )
 
 
+def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number over those that have it."""
+    names = {name: None for m in metrics for name in m}
+    return {n: float(np.mean([m[n] for m in metrics if n in m])) for n in names}
+
+
 @dataclass(slots=True)
 class Update:
     """What one learner update did."""
@@ -295,6 +301,8 @@ class Update:
     """Gradient steps taken."""
     priorities: Array | None = None
     """[N] new priorities of the rows of a sample, where they are wanted."""
+    version: int = 0
+    """Of the weights after it; the learner's role says it."""
 
 
 @dataclass(slots=True)
@@ -315,3 +323,13 @@ class Report:
     """Seconds in this call: env, inference, total."""
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt."""
+
+    def join(self, more: Report) -> None:
+        """Count what another one counted, too."""
+        self.num_steps += more.num_steps
+        for name in ("episode_rewards", "episode_lengths", "crashes"):
+            getattr(self, name).extend(getattr(more, name))
+        for metric, values in more.episode_metrics.items():
+            self.episode_metrics.setdefault(metric, []).extend(values)
+        for part, seconds in more.timing.items():
+            self.timing[part] = self.timing.get(part, 0.0) + seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paced
@@ -16,6 +17,7 @@ from raypid.agent import Agent
 from raypid.runtime.learners import LearnersFailed
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.types import Update
 
 
 def plan(**more: Any) -> loops.AsynchronousPlan:
@@ -84,6 +86,59 @@ def test_an_error_of_the_learner_reaches_the_caller_and_the_loop_begins_anew() -
         next(loop)
     learner.fails_at = None
     assert next(loops.asynchronous(ctx)).update.num_updates == 1
+
+
+def test_the_learner_says_which_version_it_is_at() -> None:
+    """One that learns twice in an update, and then not at all: nothing that is fresh is taken for stale."""
+    ctx, learner = local(update_size=1, max_staleness=2)
+    steps = iter([2, 0, 0, 2, 2, 0, 0, 0])
+    versions = [0]
+
+    def update(timesteps: int, *parts: Any) -> Any:
+        versions.append(versions[-1] + next(steps))
+        return Update({}, 1, version=versions[-1]), SimpleNamespace(version=versions[-1])
+
+    learner.update = update  # type: ignore[method-assign]
+    loop = loops.asynchronous(ctx)
+    staleness = [next(loop).update.metrics["staleness"] for _ in range(8)]
+    assert all(0 <= s <= 2 for s in staleness) and max(staleness) == 2
+    assert ctx.plan is not None and ctx.plan.lost["stale"] > 0
+
+
+def test_staleness_and_metrics_are_of_the_updates_that_ended() -> None:
+    ctx, learner = local(update_size=1, steps_per_iteration=200)
+    numbers = iter([{"loss": 1.0}, {}, {"loss": 3.0, "more": 5.0}, *[{}] * 30])
+    plain = learner.update
+
+    def update(timesteps: int, *parts: Any) -> Any:
+        done, weights = plain(timesteps, *parts)
+        done.metrics = next(numbers)
+        return done, weights
+
+    learner.update = update  # type: ignore[method-assign]
+    turn = next(loops.asynchronous(ctx)).update
+    assert turn.num_updates == len(learner.updates) > 3
+    assert turn.metrics["loss"] == 2.0 and turn.metrics["more"] == 5.0
+
+
+def test_an_update_across_iterations_counts_where_it_ends(ray_backend: Any) -> None:
+    learner = ray_backend.spawn(partial(paced.Learner, 0.05))
+    ctx = context(ray_backend, plan(update_size=3), (0.0, 0.0), learner)
+    loop = loops.asynchronous(ctx)
+    for _ in range(8):
+        assert next(loop).update.metrics["staleness"] >= 0
+
+
+def test_what_waits_as_the_loop_begins_anew_is_counted() -> None:
+    ctx, learner = local(update_size=2)
+    loop = loops.asynchronous(ctx)
+    for _ in range(3):
+        next(loop)
+    collected = sum(h.role.calls() for h in ctx.workers.handles)  # type: ignore[attr-defined]
+    under_way = sum(ctx.workers.running(i) for i in range(3))
+    loop.close()
+    assert ctx.plan is not None
+    assert ctx.plan.lost["stale"] == collected - under_way - sum(map(len, learner.updates)) > 0
 
 
 @pytest.fixture
@@ -188,6 +243,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run: str, tmp_path: Path) -> 
     with Agent.from_checkpoint(path) as resumed:
         assert [resumed.train()["timesteps_total"] for _ in range(3)] == expected
         assert (resumed.get_weights().flat == weights.flat).all()
+
+
+def test_a_save_wastes_no_update_of_a_learner_elsewhere(ray_session: Any, tmp_path: Path) -> None:
+    with Agent("IMPALA", SMALL, num_learners=1, num_cpus_per_worker=0.25, exact_resume=True) as agent:
+        agent.train()
+        loop = agent._loop
+        agent.save(tmp_path)
+        assert agent._loop is loop  # with the update under way, and what waits
 
 
 @pytest.mark.ci_slow

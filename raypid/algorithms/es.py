@@ -140,8 +140,9 @@ class ES(Algorithm):
 
     @classmethod
     def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
-        """What one call of a worker evaluates: its share of the population."""
-        return {"pairs": math.ceil(config.population / max(1, config.num_workers)), "sigma": config.sigma}
+        """What one call of a worker evaluates: its share of the population, at least a pair."""
+        each, more = divmod(config.population, max(1, config.num_workers))
+        return {"pairs": max(1, each + (worker_index < more)), "sigma": config.sigma}
 
     def update(self, batch: Fitness, timesteps: int) -> Update:
         c = self.config

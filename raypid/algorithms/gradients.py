@@ -10,7 +10,7 @@ import numpy as np
 
 from raypid.algorithms.base import AsynchronousConfig
 from raypid.config import ConfigError
-from raypid.types import Array, Gradients
+from raypid.types import Array, Gradients, means
 
 
 @dataclass(kw_only=True)
@@ -38,5 +38,4 @@ def reduced(gradients: Sequence[Gradients], how: str) -> tuple[Array, dict[str, 
     total = np.add.reduce([g.flat for g in gradients])
     if how == "mean":
         total = total / len(gradients)
-    names = {name: None for g in gradients for name in g.metrics}
-    return total, {n: float(np.mean([g.metrics[n] for g in gradients if n in g.metrics])) for n in names}
+    return total, means([g.metrics for g in gradients])

@@ -171,8 +171,12 @@ class ModelPolicy(NetworkPolicy):
         keywords = {name: offered[name] for name in self._takes}
         chosen = self._call("choose_actions", self.model.choose_actions, obs, **keywords)
         is_pair = isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[1], Mapping)
-        actions, extras = chosen if is_pair else (chosen, {})
+        actions, extras = chosen if is_pair and not self._is_action(chosen) else (chosen, {})
         return self._actions(actions, len(first)), None, self._checked(extras, len(first))
+
+    def _is_action(self, chosen: Any) -> bool:
+        """Is this, though it looks like (actions, extras), an action of a space that is such a pair?"""
+        return sorted(path for path, _ in tree_leaves(_members(chosen))) == sorted(a.path for a in self.spec.actions)
 
     def _actions(self, actions: Any, num: int) -> Tree:
         """Copies: a model may use its arrays again.

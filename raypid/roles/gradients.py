@@ -32,8 +32,12 @@ class GradientRollout(Rollout):
         self.source: Any = self.policy if source is None else source()
 
     def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Any]:
-        """Act for `fragment_length` rows, then differentiate; the report counts both in timing's total."""
+        """Act for `fragment_length` rows, then differentiate; the report counts both in timing's total. Rows of which none is a step
+        (short fragments of environments that take one to reset) give no gradient: more are collected."""
         report, trajectory = super().collect(weights, exploration)
+        while not trajectory.num_valid:
+            more, trajectory = super().collect(weights, exploration)
+            report.join(more)
         before = time.perf_counter()
         gradients = self.source.gradients(trajectory, weights)
         report.timing["total"] += time.perf_counter() - before

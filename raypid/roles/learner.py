@@ -65,7 +65,9 @@ class Learner:
                 moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
             if moments:
                 batch.moments = reduce(merge_moments, moments)
-        return self._done(self._learn(batch, timesteps)), self.algorithm.weights()
+        update, weights = self._done(self._learn(batch, timesteps)), self.algorithm.weights()
+        update.version = weights.version
+        return update, weights
 
     def _done(self, update: Any) -> Update:
         if isinstance(update, Update):

@@ -53,6 +53,18 @@ def test_one_worker_learns_what_a2c_does(kernel: str) -> None:
     plain.close()
 
 
+def test_a_fragment_without_a_step_gives_no_gradient() -> None:
+    """One row of one environment that takes a row to reset: every fragment but some is no step at all."""
+    a3c = A3C(A3CConfig(), spec_of(normalize=False), 0)
+    env = EnvSpec(env="CartPole-v1", num_envs=1, seed=3, vectorizer="sync", time_limit=1)
+    spec = RolloutSpec(env=env, network=spec_of(normalize=False), fragment_length=1, seed=3)
+    worker = GradientRollout(spec, partial(A3C, A3CConfig(), spec.network, 7))
+    reports = [worker.collect(a3c.weights()) for _ in range(4)]
+    assert [(report.num_steps, gradients.num_steps) for report, gradients in reports] == [(1, 1)] * 4
+    assert [report.episode_lengths for report, _ in reports] == [[1]] * 4
+    worker.close()
+
+
 def gradients_of(a3c: Any, scale: float) -> Gradients:
     return Gradients(np.full(len(a3c.learner.numpy()), scale, F), 0, 10, {"policy_loss": scale})
 

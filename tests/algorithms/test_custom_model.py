@@ -218,7 +218,8 @@ def test_a_memory_is_told_where_episodes_begin(tmp_path: Path, capsys: pytest.Ca
     assert "2 episodes, the model's own actions" in capsys.readouterr().out
 
 
-def test_nested_actions_come_back_as_they_were() -> None:
+@pytest.mark.parametrize("name", ["Nested", "Pair"])
+def test_nested_actions_come_back_as_they_were(name: str) -> None:
     class Both(gymnasium.Env[Any, Any]):
         observation_space = spaces.Box(0, 1, (1,), F)
         action_space = spaces.Tuple(
@@ -232,7 +233,7 @@ def test_nested_actions_come_back_as_they_were() -> None:
             assert action[0] == 0 and action[1]["x"] == 1.0 and action[1]["y"] == 1, action
             return np.zeros(1, F), 0.0, False, False, {}
 
-    with raypid.CustomModel(env=Both, model={"network": "foreign:Nested"}, fragment_length=8) as agent:
+    with raypid.CustomModel(env=Both, model={"network": f"foreign:{name}"}, fragment_length=8) as agent:
         agent.train()
 
 

@@ -275,6 +275,8 @@ def test_settings_out_of_range(config: Any, settings: dict[str, Any], message: s
 def test_a_call_takes_a_workers_share_of_the_population() -> None:
     assert ES.exploration(ESConfig(population=10, num_workers=4), 0, 0) == {"pairs": 3, "sigma": 0.05}
     assert ES.exploration(ESConfig(population=10), 0, 0)["pairs"] == 10
+    each = [ES.exploration(ESConfig(population=32, num_workers=5), 0, i)["pairs"] for i in range(5)]
+    assert each == [7, 7, 6, 6, 6] and ES.exploration(ESConfig(population=2, num_workers=4), 0, 3)["pairs"] == 1
 
 
 def test_the_table_is_one_for_all_in_a_process() -> None:

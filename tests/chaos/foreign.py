@@ -202,6 +202,13 @@ class Nested:
         self.weights = weights
 
 
+class Pair(Nested):
+    """Its action is a tuple whose second part is a dict, as (actions, extras) would be."""
+
+    def choose_actions(self, observation: Any) -> Any:
+        return super().choose_actions(observation)[0]
+
+
 class Clash(Reach):
     @staticmethod
     def add_args(parser: Any) -> None:
