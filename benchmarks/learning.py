@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import raypid
+from raypid.registry import ALGORITHMS
 from raypid.tuned import TUNED
 
 RESULTS = Path(__file__).parent / "results"
@@ -107,7 +108,10 @@ def run_task(name: str, seed: int, backend: str) -> dict[str, Any]:
     if backend == "ray":
         if not config.get("num_workers"):
             config |= {"num_workers": 2, "num_cpus_per_worker": 0.5}
-            config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
+            algorithm = ALGORITHMS.get(task.algo)
+            by_fragment = algorithm.flow == "async" and algorithm.collect == "trajectory"
+            if not by_fragment:  # elsewhere an update has the streams of all workers
+                config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
         config |= task.on_ray
     start, evaluated, due, solved, best = time.perf_counter(), 0.0, task.every, False, float("-inf")
     with getattr(raypid, task.algo)(env=task.env, seed=seed, config=config) as agent:
