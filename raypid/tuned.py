@@ -38,9 +38,6 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
     ("PPO", "raypid/TMaze-v0"): _MEMORY | {"gamma": 0.98},
     ("IMPALA", "raypid/PositionCartPole-v0"): {"model": {"network": "lstm"}},
     ("IMPALA", "raypid/TMaze-v0"): {"model": {"network": "lstm"}, "gamma": 0.98},
-    ("APPO", "LunarLanderContinuous-v3"): {
-        "fragment_length": 256, "batch_size": 128, "num_epochs": 5, "lr": 5e-4, "clip": 0.2, "fragments_in_flight": 1,
-    },
     ("A2C", "CartPole-v1"): {"lr": 3e-3, "entropy_coef": 0.0},
     ("DQN", "CartPole-v1"): _Q_CARTPOLE | {"epsilon_steps": 2_000, "epsilon_end": 0.02},
     ("SQN", "CartPole-v1"): _Q_CARTPOLE | {"alpha_init": 0.05},

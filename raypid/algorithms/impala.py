@@ -111,18 +111,21 @@ class IMPALA(A2C):
 
 @dataclass(kw_only=True, slots=True)
 class APPOConfig(IMPALAConfig):
-    """Settings of APPO."""
+    """Settings of APPO. Where PPO has them too, the defaults are PPO's."""
 
-    fragment_length: int = 128
+    fragment_length: int = 256
+    batch_size: int = 128
+    """Rows in one gradient step; a larger batch is cut into several steps."""
+    lr: float = 5e-4
     gae_lambda: float = 0.98
     """Lambda of the returns."""
     normalize_advantages: bool = True
-    num_epochs: int = 2
+    num_epochs: int = 5
     """Passes over each batch."""
     vtrace: bool = False
     """Correct advantages and targets by V-trace for who acted; false: generalised advantages by the newest values. Where probabilities change fast,
     as with continuous actions, V-trace cuts returns short; the loss clips its ratio in either case."""
-    clip: float = 0.3
+    clip: float = 0.2
     """The probability ratio counts only within [1 - clip, 1 + clip]."""
     value_clip: float | None = None
     """Clip the value's change to [-x, x] in its loss; none does not."""
