@@ -158,7 +158,9 @@ def find(path: Path | str) -> Path:
         parent = path / "checkpoints" if (path / "checkpoints").is_dir() else path
         newest = latest(parent)
         if newest is None:
-            raise CheckpointError(f"{path} holds no checkpoint; found there: {_found(path)}.")
+            raise CheckpointError(
+                f"{path} holds no checkpoint (a run writes its first after about a minute); found there: {_found(path)}."
+            )
         chosen = newest
     try:
         _verify(chosen, "manifest.json")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,7 +85,7 @@ class DistributedAgent:
     ) -> None:
         self.tag, self.num_steps, self.num_actors = tag, num_steps, num_actors
         self.num_learners, self.num_storages, self.pretraining = num_learners, num_storages, pretraining
-        given = _settings(kwargs)
+        given = _settings(kwargs, [f.name for f in fields(ALGORITHMS.get(self.algorithm).Config)])
         self._check(given)
         local = given.get("backend") == "local"
         entry = entry_of(env, dict(given.get("env_config", {})))
@@ -307,14 +310,18 @@ def _in_our_words(text: str) -> str:
     return text
 
 
-def _settings(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(kwargs: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """Keyword arguments under the names that the settings have.
 
     Raises:
-        ConfigError: one that has a name of its own here.
+        ConfigError: one that has a name of its own here, or is close to one.
     """
     given = dict(kwargs)
+    own = [name for name in inspect.signature(DistributedAgent).parameters if name not in ("env", "kwargs")]
     for key in given:
+        near = get_close_matches(key, own, 1, 0.85)  # what is further off, the settings' own error knows better
+        if near and key not in known:
+            raise ConfigError(f"Unknown setting {key!r}. Did you mean {near[0]!r}?")
         if ours := _OURS.get(key.replace("-", "_")):
             raise ConfigError(f"Setting {key!r} is called {ours} here.")
     if (width := given.pop("hidden_dim", None)) is not None:

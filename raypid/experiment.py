@@ -323,6 +323,7 @@ class Run:
             "env": entry_name(c.env),
             "seed": c.seed,
             "num_workers": c.num_workers,
+            "num_learners": c.num_learners,
             "backend": self.agent.backend.name,
             "folder": str(self.folder),
         }

@@ -245,6 +245,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run: str, tmp_path: Path) -> 
         assert (resumed.get_weights().flat == weights.flat).all()
 
 
+@pytest.mark.parametrize("call", ["train", "save", "get_weights"])
+def test_a_learner_process_that_dies_is_named(call: str, ray_session: Any, tmp_path: Path) -> None:
+    with Agent("IMPALA", SMALL, num_learners=1, num_cpus_per_worker=0.25, out=tmp_path) as agent:
+        agent.train()
+        agent.backend.kill(agent.context.learner)
+        with pytest.raises(
+            LearnersFailed, match=r"^The learner died in \w+\(\). A run goes on from its last checkpoint"
+        ):
+            wait_until(lambda: getattr(agent, call)() is None)
+
+
 def test_a_save_wastes_no_update_of_a_learner_elsewhere(ray_session: Any, tmp_path: Path) -> None:
     with Agent("IMPALA", SMALL, num_learners=1, num_cpus_per_worker=0.25, exact_resume=True) as agent:
         agent.train()

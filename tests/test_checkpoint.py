@@ -374,7 +374,7 @@ def test_find(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="There is nothing at"):
         find(run)
     parent.mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="holds no checkpoint; found there: checkpoints"):
+    with pytest.raises(CheckpointError, match="holds no checkpoint .*; found there: checkpoints"):
         find(run)
     paths = [save(parent, iteration, w=np.arange(100) * iteration) for iteration in (1, 2, 3)]
     assert find(run) == find(str(parent)) == find(paths[2]) == paths[2]

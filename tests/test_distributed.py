@@ -302,6 +302,12 @@ def test_what_does_not_fit(local: dict[str, Any], settings: dict[str, Any], word
     assert re.search(words, str(error.value)), error.value
 
 
+def test_names_of_its_own_are_suggested(local: dict[str, Any]) -> None:
+    for key, near in (("num_actor", "num_actors"), ("num_storage", "num_storages"), ("entropy_coeff", "entropy_coef")):
+        with pytest.raises(ConfigError, match=f"Unknown setting '{key}'. Did you mean '{near}'"):
+            raypid.IMPALAAgent("CartPole-v1", **{**local, key: 2})
+
+
 def test_what_else_does_not_fit(local: dict[str, Any]) -> None:
     class Replays(raypid.DistributedAgent):
         algorithm = "DQN"

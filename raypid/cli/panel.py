@@ -37,7 +37,7 @@ COUNTS = frozenset(NAMES) - {EVALUATION, TRAINING}
 
 # timing/<key>: (name, colour, glyph where there are no colours, what to do if it takes most of the time)
 PARTS = {
-    "env": ("environment", "blue", "█", "a faster vectoriser, or a machine with more CPUs"),
+    "env": ("environment", "blue", "█", "a faster vectoriser or more CPUs; if it waits, more workers or envs"),
     "inference": ("inference", "cyan", "▓", "more envs per worker, so larger batches"),
     "transport": ("transport", "magenta", "▒", "longer fragments, so fewer messages"),
     "learner": ("learner", "green", "▚", "fewer updates for each step, narrower layers or a GPU"),
@@ -49,7 +49,7 @@ PARTS = {
 class Progress(Protocol):
     """What `raypid train` tells about a run while it goes on.
 
-    `run_info` has algorithm, env, seed, num_workers, backend, folder; each may be missing. `stop` shows the last state
+    `run_info` has algorithm, env, seed, num_workers, num_learners, backend, folder; each may be missing. `stop` shows the last state
     and the summary and leaves the terminal as it was; a second call does nothing.
     """
 
@@ -128,6 +128,7 @@ class State:
         facts = {
             f"seed {info.get('seed')}": info.get("seed") is not None,
             f"{workers} worker{'s' * (workers != 1)}" if workers else "one process": workers is not None,
+            f"{info.get('num_learners')} learners": (info.get("num_learners") or 0) > 1,
             f"backend {info.get('backend')}": workers and info.get("backend"),
             str(info.get("folder")): info.get("folder"),
         }
