@@ -3,17 +3,53 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 COMMANDS = ("train", "eval", "plot", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, 1 (a run failed), 2 (bad input), 130 (Ctrl-C twice)."""
+    """Run a command; returns the exit code: 0, 1 (a run failed), 2 (bad input), 130 (Ctrl-C twice, or before a run has begun)."""
+    with _noted_ctrl_c() as came:
+        try:
+            code = _command(argv)
+        except BaseException:
+            if not came:
+                raise
+            print("raypid: stopped at once.", file=sys.stderr)
+    return INTERRUPTED if came else code
+
+
+@contextlib.contextmanager
+def _noted_ctrl_c() -> Iterator[list[int]]:
+    """Whether Ctrl-C came: where it falls into the import of a C extension, that fails with an error that says something else.
+    A run has a handler of its own."""
+    came: list[int] = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield came
+        return
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _command(argv: Sequence[str] | None) -> int:
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: its matrices here are small
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

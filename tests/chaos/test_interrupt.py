@@ -85,3 +85,10 @@ def test_ctrl_c_while_it_starts_leaves_nothing(delay_s: float, start: Callable[.
     if delay_s > 0.5:
         assert "Traceback" not in done.stderr
     command.assert_nothing_left()
+
+
+def test_ctrl_c_in_an_import_is_ctrl_c(start: Callable[..., Any]) -> None:
+    command = start("train", "--run", "PPO", "--env", "broken_off:Env")
+    done = command.finish()
+    assert done.returncode == 130 and "Traceback" not in done.stderr
+    command.assert_nothing_left()
