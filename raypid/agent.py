@@ -6,7 +6,6 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,8 +18,7 @@ from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.nn.spec import NetworkSpec
 from raypid.registry import ALGORITHMS
 from raypid.roles.actor import Program
-from raypid.runtime.handle import ArgumentLost, WorkerLost
-from raypid.runtime.learners import LearnersFailed
+from raypid.runtime.learners import losses_named
 from raypid.types import Weights
 
 EPISODE_WINDOW = 100
@@ -105,7 +103,7 @@ class Agent:
     def _iterate(self) -> dict[str, Any]:
         start = time.perf_counter()
         try:
-            with self._losses_named("update()"):
+            with losses_named(self.config.num_learners, "update()"):
                 turn = next(self._loop)
         except BaseException:
             self._loop = self._new_loop()  # a generator that raised is spent; after a mended cause one may go on
@@ -198,24 +196,6 @@ class Agent:
         count = num_eval_episodes or self.config.evaluation_num_episodes
         return self.evaluations.evaluator.evaluate(weights, count, seed + self.iteration, explore=explore).summary()
 
-    @contextmanager
-    def _losses_named(self, call: str) -> Iterator[None]:
-        """Workers are replaced, so who is lost here is a learner (several of them name it themselves), or what it was to learn from.
-
-        Raises:
-            LearnersFailed: in the place of what the backend says of it.
-        """
-        try:
-            yield
-        except WorkerLost as error:
-            who = f"Learner 0 of {self.config.num_learners}" if self.config.num_learners > 1 else "The learner"
-            what = (
-                "What a worker had collected was lost with its node"
-                if isinstance(error, ArgumentLost)
-                else f"{who} died in {call}"
-            )
-            raise LearnersFailed(f"{what}. A run goes on from its last checkpoint (--resume).") from error
-
     # -- state -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path | None = None, score: float | None = None) -> Path:
@@ -262,7 +242,7 @@ class Agent:
         return weights
 
     def _from_learner(self, method: str) -> Any:
-        with self._losses_named(f"{method}()"):
+        with losses_named(self.config.num_learners, f"{method}()"):
             return self.backend.get(self.context.learner.submit(method))
 
     def set_weights(self, weights: Weights) -> None:

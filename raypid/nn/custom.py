@@ -29,9 +29,8 @@ class Model(Protocol):
     """What `raypid.register_model` takes. It is built once in each process, as `Model(args)`.
 
     `args` has observation_space, action_space, gamma, batch_size, device and seed (another one in each worker), and what
-    `model.custom` gives. With a
-    static method add_args(parser) it names them itself: argparse options with defaults, and `model.custom` may set these and
-    no others.
+    `model.custom` gives. With a static method add_args(parser) it names them itself: argparse options with defaults, and
+    `model.custom` may set these and no others.
     """
 
     def choose_actions(self, observation: Tree) -> Any:

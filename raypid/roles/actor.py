@@ -33,7 +33,7 @@ class DistributedWrapper:
         """Of one environment."""
         self.report: Report | None = None
         """Episodes and times of the trajectory that was handed out last."""
-        self.counted = self.nothing()
+        self._counted = self._nothing()
         """Those of all that were handed out since the last one was yielded."""
 
     @property
@@ -76,16 +76,17 @@ class DistributedWrapper:
             raise UserError(
                 "run() asked for a trajectory before any step: call env.step(action) num_steps times first."
             )
-        self.forget_look()
+        self._forget_look()
         self.report, trajectory = self._rollout.finish()
-        self.counted.join(self.report)
+        self._counted.join(self.report)
         self._rollout.begin_rows()
         return trajectory
 
-    def nothing(self) -> Report:
+    def _nothing(self) -> Report:
+        """A report of no step."""
         return Report(self._rollout.worker_index, 0, 0, timing={"env": 0.0, "inference": 0.0, "total": 0.0})
 
-    def forget_look(self) -> None:
+    def _forget_look(self) -> None:
         """An action that was only looked at is none of the trajectory's; the next one begins with another, of the newest policy."""
         if self._acted:
             self._rollout.take_back(self._before)
@@ -135,7 +136,7 @@ class Actor(Rollout):
     def begin(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> None:
         if self._collecting:  # a generator that raised is spent
             self._begin_program()
-        self.wrapper.forget_look()
+        self.wrapper._forget_look()
         super().begin(weights, exploration)
 
     def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
@@ -148,7 +149,7 @@ class Actor(Rollout):
             raise UserError(f"run() {what}; it yields what env.rollout() or env.trajectory() gives, for ever.")
         if trajectory.num_rows != length:
             raise UserError(f"run() yielded {trajectory.num_rows} rows; every trajectory has num_steps={length} rows.")
-        report, self.wrapper.counted = self.wrapper.counted, self.wrapper.nothing()
+        report, self.wrapper._counted = self.wrapper._counted, self.wrapper._nothing()
         report.version = trajectory.version
         self._collecting = False
         return report, trajectory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
@@ -18,6 +19,26 @@ _GRACE_S = NOTICE_S + 3.0
 
 class LearnersFailed(RuntimeError):
     """A learner of several was lost; what it held in memory cannot be had again."""
+
+
+_GO_ON = "A run goes on from its last checkpoint (--resume)."
+
+
+@contextmanager
+def losses_named(num_learners: int, call: str) -> Iterator[None]:
+    """For what a run waits for apart from its workers, which are replaced: who is lost here is a learner (a `LearnerGroup` names
+    it by itself, but for what it asks of rank 0 alone), or what it was to learn from.
+
+    Raises:
+        LearnersFailed: in the place of what the backend says of it.
+    """
+    try:
+        yield
+    except ArgumentLost as error:
+        raise LearnersFailed(f"What a worker had collected was lost with its node. {_GO_ON}") from error
+    except WorkerLost as error:
+        who = f"Learner 0 of {num_learners}" if num_learners > 1 else "The learner"
+        raise LearnersFailed(f"{who} died in {call}. {_GO_ON}") from error
 
 
 def split(items: Sequence[Any], num_parts: int) -> list[Sequence[Any]]:
@@ -158,6 +179,6 @@ class Together(LocalFuture):
             reason = str(next(iter(errors.values())))
         else:
             reason = f"{' and '.join(f'Learner {r}' for r in lost)} of {len(self.group)} {what} in {self.call}"
-        failed = LearnersFailed(f"{reason}. A run goes on from its last checkpoint (--resume).")
+        failed = LearnersFailed(f"{reason}. {_GO_ON}")
         failed.__cause__ = errors[min(errors)]
         return failed
