@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from reporting import RESULTS, markdown, save
 
-from raypid.roles.replay import Replay, ReplaySpec
+from raypid.replay.buffer import Replay, ReplaySpec
 from raypid.types import Trajectory
 
 OBS, ACTION, STREAMS = 17, 6, 32

@@ -48,8 +48,8 @@ FRAGMENTS = {"PPO": 128}
 
 def turns_of(agent: Any, algorithm: str) -> Iterator[Any]:
     """The agent's own loop, whose reports are wanted here."""
-    from raypid import loops
     from raypid.registry import ALGORITHMS
+    from raypid.run import loops
 
     run = {"sync": loops.sync, "async": loops.asynchronous}[ALGORITHMS.get(algorithm).flow]
     return run(agent.context)

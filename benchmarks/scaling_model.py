@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from reporting import markdown, save
 
-from raypid.loops import AsynchronousPlan, Context, asynchronous
+from raypid.run.loops import AsynchronousPlan, Context, asynchronous
 from raypid.runtime.ray import RayBackend, RayHandle, _Role, ray
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.types import Report, Trajectory, Update, Weights, concat_trajectories

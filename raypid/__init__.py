@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from raypid.agent import Agent as Agent
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
-    from raypid.distributed import APPOAgent as APPOAgent
-    from raypid.distributed import DistributedAgent as DistributedAgent
-    from raypid.distributed import IMPALAAgent as IMPALAAgent
     from raypid.envs import register_env as register_env
     from raypid.nn.policy import load_policy as load_policy
+    from raypid.run.agent import Agent as Agent
+    from raypid.run.distributed import APPOAgent as APPOAgent
+    from raypid.run.distributed import DistributedAgent as DistributedAgent
+    from raypid.run.distributed import IMPALAAgent as IMPALAAgent
 
 _LAZY = {
-    "Agent": "raypid.agent:Agent",
-    "APPOAgent": "raypid.distributed:APPOAgent",
+    "Agent": "raypid.run.agent:Agent",
+    "APPOAgent": "raypid.run.distributed:APPOAgent",
     "Callbacks": "raypid.callbacks:Callbacks",
-    "DistributedAgent": "raypid.distributed:DistributedAgent",
-    "IMPALAAgent": "raypid.distributed:IMPALAAgent",
+    "DistributedAgent": "raypid.run.distributed:DistributedAgent",
+    "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = import_string(_LAZY[name])
     elif name in ALGORITHMS:
-        from raypid.agent import Agent
+        from raypid.run.agent import Agent
 
         default = ALGORITHMS.get(name).Config().to_dict()
         value = type(
@@ -67,7 +67,7 @@ def register_network(name: str, network: Any = None) -> Any:
 def register_model(name: str, model: Any = None) -> Any:
     """Make a class known as `model.network=name`; also as a decorator: `@register_model("mine")`.
 
-    Either a whole model in any framework, which acts and computes gradients (`raypid.nn.custom.Model`; run it with CustomModel), or a
+    Either a whole model in any framework, which acts and computes gradients (`raypid.nn.user_model.Model`; run it with CustomModel), or a
     torch.nn.Module that is only a network, as with `register_network`.
     """
     return register_network(name, model)

@@ -179,6 +179,6 @@ def test_what_the_local_trainer_needs_is_no_ray_and_no_torch() -> None:
         f"raypid.algorithms.{n}" for n in ("ppo", "a2c", "a3c", "impala", "dqn", "r2d2", "sqn", "sac", "td3", "es")
     )
     loaded = loaded_by(
-        f"import raypid.agent, raypid.roles.rollout, raypid.roles.fitness, raypid.roles.replay_store, {algorithms}"
+        f"import raypid.run.agent, raypid.roles.rollout, raypid.roles.fitness, raypid.replay.disk, {algorithms}"
     )
     assert not loaded & HEAVY

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
-from raypid.algorithms.batches import Batch
+from raypid.algorithms.minibatches import Batch
 from raypid.types import Array, Trajectory, Update
 
 

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, ObservationMoments, check_table, schedule
-from raypid.algorithms.batches import Batch, Streams, share_of_streams
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
-from raypid.algorithms.share import share_of
+from raypid.algorithms.joint_batch import share_of
+from raypid.algorithms.minibatches import Batch, Streams, share_of_streams
 from raypid.algorithms.steps import NumpySteps, TorchSteps, kernel_for, mean_metrics
 from raypid.config import Config, ConfigError
-from raypid.nn.memory import split_state
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_cells import split_state
 from raypid.nn.pipeline import Pipeline
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.returns import gae, next_values
 from raypid.types import Array, Collective, Trajectory, Tree, Weights, tree_map

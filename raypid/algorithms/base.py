@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from raypid.config import Config, ConfigError
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.types import Array, Collective, Update, Weights
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from raypid.algorithms.base import Algorithm, check_table, schedule
 from raypid.algorithms.gradients import GradientsConfig, reduced
 from raypid.config import Config, ConfigError, ModelConfig
-from raypid.nn.custom import ModelPolicy
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.user_model import ModelPolicy
 from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
 from raypid.types import Gradients, Update, Weights
 

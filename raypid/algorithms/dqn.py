@@ -10,8 +10,8 @@ import numpy as np
 
 from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
 from raypid.config import ConfigError, ModelConfig
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.q_head import q_logits, q_values
-from raypid.nn.spec import NetworkSpec
 
 
 def _narrow() -> ModelConfig:
@@ -98,8 +98,8 @@ class DQN(OffPolicy):
         import torch
 
         from raypid.nn.distributions import ActionDistribution
-        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import TorchNetwork
+        from raypid.nn.torch_optimizers import FlatAdam
 
         c = self.config
         self.online = TorchNetwork(self.spec, seed, str(self.device))

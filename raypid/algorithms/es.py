@@ -11,9 +11,9 @@ import numpy as np
 
 from raypid.algorithms.base import Algorithm, AsynchronousConfig, ObservationMoments, check_table, schedule
 from raypid.config import Config, ConfigError, ModelConfig
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_mlp import initial_mlp
 from raypid.nn.pipeline import Pipeline
-from raypid.nn.small import initial_mlp
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
 from raypid.ops.optim import SGD, Adam
 from raypid.types import Array, Fitness, Update, Weights

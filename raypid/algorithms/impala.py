@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from raypid.algorithms.a2c import A2C
 from raypid.algorithms.actor_critic import ActorCriticConfig
 from raypid.algorithms.base import AsynchronousConfig
-from raypid.algorithms.batches import MAX_LOG_RATIO, Batch, Streams, vtrace_columns
+from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Streams, vtrace_columns
 from raypid.algorithms.ppo import ClippedSurrogate
 from raypid.config import ConfigError
 from raypid.nn.distributions import array_module
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.vtrace import vtrace
 from raypid.types import Array, Trajectory, Update, Weights
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raypid.config import ConfigError
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_mlp import orthogonal
 from raypid.nn.pipeline import Inputs, Pipeline
-from raypid.nn.small import orthogonal
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of, scale_of, zero_moments
 from raypid.ops.optim import Adam
 from raypid.registry import INTRINSIC_REWARDS

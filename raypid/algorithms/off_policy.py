@@ -10,8 +10,8 @@ import numpy as np
 
 from raypid.algorithms.base import Algorithm, ObservationMoments, check_table
 from raypid.config import Config, ConfigError, ModelConfig
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Pipeline
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import Moments
 from raypid.types import Array, Collective, Sample, Trajectory, Update, Weights, tree_leaves
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from raypid.algorithms.base import schedule
-from raypid.algorithms.batches import MAX_LOG_RATIO, Batch
+from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch
 from raypid.config import ConfigError
 from raypid.types import Array, Trajectory, Update
 

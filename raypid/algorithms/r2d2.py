@@ -181,7 +181,7 @@ class R2D2(DQN):
         """A network's own memory after the burn-in; no gradient passes through it."""
         import torch
 
-        from raypid.nn.recurrent import Memory
+        from raypid.nn.torch_cells import Memory
 
         burn, state = self.config.burn_in, b.memory
         if burn:

@@ -12,7 +12,7 @@ import numpy as np
 
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous, one_discrete
 from raypid.config import ConfigError
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Collective
 
 
@@ -66,8 +66,8 @@ class SAC(OffPolicy):
 
         from raypid.nn.critics import Critics, Temperature
         from raypid.nn.distributions import ActionDistribution
-        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import FlatParameters, TorchNetwork
+        from raypid.nn.torch_optimizers import FlatAdam
 
         c, spec = self.config, self.spec
         self.discrete = spec.actions[0].kind == "categorical"

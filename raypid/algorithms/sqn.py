@@ -48,8 +48,8 @@ class SQN(DQN):
     def build(self, seed: int) -> None:
         DQN.build(self, seed)
         from raypid.nn.critics import Temperature
-        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import FlatParameters
+        from raypid.nn.torch_optimizers import FlatAdam
 
         c = self.config
         self.temperature = Temperature(c.alpha_init if c.alpha is None else c.alpha).to(self.device)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raypid.algorithms.batches import Batch, Streams
-from raypid.algorithms.share import Share
+from raypid.algorithms.joint_batch import Share
+from raypid.algorithms.minibatches import Batch, Streams
 from raypid.config import ConfigError
 from raypid.nn.distributions import ActionDistribution
-from raypid.nn.small import SmallNetwork, initial_mlp
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp
 from raypid.ops.optim import Adam, RMSProp, clip_norm
 from raypid.types import Array, Collective, Tree, flat_views, tree_map
 
@@ -238,8 +238,8 @@ class TorchSteps(Steps):
     """Gradient steps with autograd and a fused optimizer on one flat parameter."""
 
     def __init__(self, algorithm: ActorCritic, seed: int) -> None:
-        from raypid.nn.flat_adam import FlatAdam, FlatRMSProp
         from raypid.nn.networks import TorchNetwork
+        from raypid.nn.torch_optimizers import FlatAdam, FlatRMSProp
 
         super().__init__(algorithm)
         c = algorithm.config
@@ -325,7 +325,7 @@ class TorchSteps(Steps):
         """params [(T+1) * B, P] and value [(T+1) * B] of streams, with the recurrent state carried along."""
         import torch
 
-        from raypid.nn.recurrent import Memory
+        from raypid.nn.torch_cells import Memory
 
         memory = None
         if self.algorithm.spec.memory:

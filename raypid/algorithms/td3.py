@@ -7,7 +7,7 @@ from typing import Any
 
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous
 from raypid.config import ConfigError
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,8 +58,8 @@ class TD3(OffPolicy):
         import torch
 
         from raypid.nn.critics import Critics
-        from raypid.nn.flat_adam import FlatAdam
         from raypid.nn.networks import FlatParameters, TorchNetwork
+        from raypid.nn.torch_optimizers import FlatAdam
 
         c, spec = self.config, self.spec
         size = sum(leaf.size for leaf in spec.actions)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raypid.plots import XAxis
+    from raypid.reporting.plots import XAxis
 
 X_AXES: dict[str, XAxis] = {"steps": "timesteps_total", "time": "time_total_s"}
 
@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], 
 
 def main(args: argparse.Namespace) -> int:
     """Draw; ValueError if a folder holds no run or `--out` is no kind of picture."""
-    from raypid.plots import learning_curve
+    from raypid.reporting.plots import learning_curve
 
     print(learning_curve(args.runs, args.out, X_AXES[args.x], title=args.title))
     return 0

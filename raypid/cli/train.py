@@ -99,7 +99,7 @@ def _algorithm_in(folder: str | None) -> str | None:
     """The algorithm of the run in a folder, so that a resumed run takes its settings as flags."""
     if folder is None:
         return None
-    from raypid.logger import read_params
+    from raypid.reporting.logger import read_params
 
     return read_params(folder).get("run")
 
@@ -207,9 +207,9 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train; 0 at the end of a run, also after one Ctrl-C."""
-    from raypid.agent import Agent
-    from raypid.cli.panel import make_progress
-    from raypid.experiment import Run, RunOptions, check_folder, check_stop, clear_folder, lock_folder
+    from raypid.reporting.panel import make_progress
+    from raypid.run.agent import Agent
+    from raypid.run.experiment import Run, RunOptions, check_folder, check_stop, clear_folder, lock_folder
     from raypid.tuned import TUNED
 
     stop = check_stop(read_mapping(options.stop, "--stop")) if options.stop else {}
@@ -244,7 +244,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[str, float]) -> dict[str, Any]:
-    from raypid.assembly import tuned_settings
+    from raypid.run.assembly import tuned_settings
 
     name = options.run
     if name is None:
@@ -263,8 +263,8 @@ def _resumed(
     out: Path, given: dict[str, Any], stop: dict[str, float], options: argparse.Namespace
 ) -> tuple[Any, dict[str, float]]:
     from raypid import checkpoint
-    from raypid.agent import Agent
-    from raypid.logger import read_params
+    from raypid.reporting.logger import read_params
+    from raypid.run.agent import Agent
 
     algorithm = checkpoint.read_manifest(checkpoint.find(out))["algorithm"]
     if options.run and options.run != algorithm:

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import gymnasium
 
+from raypid.envs.env_spec import VECTORIZERS, EnvSpec, stream_seeds
 from raypid.envs.errors import EnvError
+from raypid.envs.from_vector import Entry, entry_of
 from raypid.envs.make import check, choose_vectorizer, make_vector, spaces
 from raypid.envs.resolve import Resolved, list_envs, portable, resolve
-from raypid.envs.reuse import Entry, entry_of
-from raypid.envs.spec import VECTORIZERS, EnvSpec, stream_seeds
 from raypid.envs.vector import Step, VectorEnv
 from raypid.registry import ENVS
 

@@ -18,12 +18,12 @@ import gymnasium
 from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError
 from raypid.envs.gym_vector import GymVector, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import Resolved
-from raypid.envs.spec import EnvSpec
 from raypid.envs.wrappers import ActionRepeat, Checked
 
 CONFIG_NAMES = ("config", "env_config", "cfg")

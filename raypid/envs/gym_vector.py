@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, user_traceback
-from raypid.envs.layout import ObservationError, ObservationLayout, action_batch, check_space
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_batch, check_space
 from raypid.envs.quiet import quiet
-from raypid.envs.spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.vector import Step, VectorEnv
 from raypid.types import Array, Tree
 

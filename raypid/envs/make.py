@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium
 
 from raypid.envs.creators import load, parameters, vectorize
+from raypid.envs.env_spec import VECTORIZERS, EnvSpec
 from raypid.envs.errors import EnvError
 from raypid.envs.resolve import Resolved, resolve
-from raypid.envs.spec import VECTORIZERS, EnvSpec
 from raypid.envs.vector import VectorEnv
 from raypid.registry import did_you_mean
 

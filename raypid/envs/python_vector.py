@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, user_traceback
-from raypid.envs.layout import ObservationError, ObservationLayout, action_rows, check_space
-from raypid.envs.spec import EnvSpec, rebuild_seed, stream_seeds
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_rows, check_space
 from raypid.envs.vector import Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
 from raypid.types import Array, Tree

@@ -6,10 +6,10 @@ import inspect
 from dataclasses import replace
 from typing import Any
 
+from raypid.envs.env_spec import EnvSpec
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import resolve
-from raypid.envs.spec import EnvSpec
 from raypid.envs.vector import VectorEnv
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from raypid.envs.errors import EnvError
-from raypid.envs.layout import ObservationError, ObservationLayout
+from raypid.envs.observation_checks import ObservationError, ObservationLayout
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from raypid.config import ConfigError, ModelConfig
+from raypid.nn.network_spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.nn.space_json import space_to_json
-from raypid.nn.spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.registry import NETWORKS
 
 OWN_NETWORKS = ("mlp", "cnn", "resnet")
@@ -182,7 +182,7 @@ def _check(model: ModelConfig, network: str, leaves: tuple[Leaf, ...]) -> None:
 
 
 def _is_whole(entry: Any) -> bool:
-    """Is a registered class a whole model (`raypid.nn.custom.Model`), or a network that an algorithm puts heads on?"""
+    """Is a registered class a whole model (`raypid.nn.user_model.Model`), or a network that an algorithm puts heads on?"""
     return hasattr(entry, "choose_actions")
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import ImpalaResNet, NatureCNN, TorchInputs
-from raypid.nn.small import orthogonal
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.numpy_mlp import orthogonal
 from raypid.types import Collective
 
 _ENCODERS = {"cnn": NatureCNN.encoder, "resnet": ImpalaResNet.encoder}

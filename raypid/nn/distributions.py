@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.nn.spec import ActionLeaf
+from raypid.nn.network_spec import ActionLeaf
 
 Tensor = Any
 """A NumPy array or a torch tensor."""

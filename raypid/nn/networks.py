@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from raypid.errors import UserError
 from raypid.nn.allocation import keep_freed_memory
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_mlp import factorised_noise, initial_mlp
 from raypid.nn.pipeline import Inputs
-from raypid.nn.recurrent import Memory, unroll
-from raypid.nn.small import factorised_noise, initial_mlp
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.torch_cells import Memory, unroll
 from raypid.registry import NETWORKS
 from raypid.types import Array, flat_views
 

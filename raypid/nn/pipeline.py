@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.nn.spec import Leaf, PipelineSpec
+from raypid.nn.network_spec import Leaf, PipelineSpec
 from raypid.ops.normalizer import Moments, scale_of
 from raypid.types import Array, Tree, tree_map
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from raypid.nn.distributions import ActionDistribution
-from raypid.nn.memory import begun, initial_memory, join_state, split_state
+from raypid.nn.network_spec import ActionLeaf, NetworkSpec
+from raypid.nn.numpy_cells import begun, initial_memory, join_state, split_state
+from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
-from raypid.nn.small import SmallNetwork
-from raypid.nn.spec import ActionLeaf, NetworkSpec
 from raypid.types import Array, Trajectory, Tree, Weights, tree_leaves, tree_map
 
 
@@ -245,7 +245,7 @@ _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, 
 def make_policy(spec: NetworkSpec, seed: int = 0) -> NetworkPolicy:
     """The policy for a network's head. `seed` is for a model that draws its own random numbers."""
     if spec.head == "model":
-        from raypid.nn.custom import ModelPolicy
+        from raypid.nn.user_model import ModelPolicy
 
         return ModelPolicy(spec, int(seed))
     return _POLICIES[spec.head](spec)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs
-from raypid.nn.small import SmallNetwork
-from raypid.nn.spec import NetworkSpec
 from raypid.types import Array
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raypid.nn.distributions import array_module, log_softmax
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 
 
 def q_logits(spec: NetworkSpec, params: Any, value: Any | None) -> Any:

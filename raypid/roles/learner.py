@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from raypid.errors import UserError
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
 from raypid.registry import ALGORITHMS, NETWORKS
 from raypid.roles.actor import Program

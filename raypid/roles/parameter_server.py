@@ -8,8 +8,8 @@ import numpy as np
 
 from raypid.checkpoint import find_policy
 from raypid.config import ConfigError
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
-from raypid.nn.spec import NetworkSpec
 from raypid.types import Array, Weights
 
 

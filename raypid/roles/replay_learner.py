@@ -9,8 +9,8 @@ import numpy as np
 
 from raypid.ops.normalizer import Moments
 from raypid.ops.sum_tree import importance
+from raypid.replay.buffer import Replay, ReplaySpec
 from raypid.roles.learner import Learner
-from raypid.roles.replay import Replay, ReplaySpec
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from raypid.callbacks import Callbacks
 from raypid.envs import EnvError, EnvSpec, Step, make_vector, stream_seeds
-from raypid.nn.memory import split_state
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_cells import split_state
 from raypid.nn.policy import make_policy
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import moments_of
 from raypid.registry import NETWORKS
 from raypid.types import Array, Final, Report, Trajectory, Tree, Weights, tree_concat, tree_map, tree_stack

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class WorkerLost(RuntimeError):
@@ -14,8 +19,13 @@ class ArgumentLost(WorkerLost):
     """A future that was an argument of a call has no value: the process that should have made it is gone."""
 
 
-class Future(Protocol):
+class Future(Protocol[T_co]):
     """A value to come. It may be an argument of `submit`: then it resolves where the call runs."""
+
+
+def name_of(method: str | Callable[..., object]) -> str:
+    """The name of a role's method."""
+    return method if isinstance(method, str) else method.__name__
 
 
 class Handle(Protocol):
@@ -24,7 +34,7 @@ class Handle(Protocol):
     ready: Any
     """Future that resolves once the role is built, and raises what its factory raised."""
 
-    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
+    def submit(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
         """Call `method` there; returns a Future at once, or a list of them where the method returns a tuple."""
 
 
@@ -56,7 +66,7 @@ class Backend(Protocol):
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         """The node where a role is; "" where that does not become known within `wait_s`."""
 
-    def put(self, value: Any) -> Future:
+    def put(self, value: Any) -> Future[Any]:
         """Make a value known to all workers, once. A future is passed on as it is."""
 
     def get(self, future: Any, timeout: float | None = None) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from raypid.runtime.handle import name_of
+
 
 class LocalFuture:
     """A value, or the exception that `get` raises."""
@@ -38,11 +40,11 @@ class LocalHandle:
             self._error = error
         self.ready = LocalFuture(error=self._error)
 
-    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
+    def submit(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
         try:
             if self._error is not None:
                 raise self._error
-            value = getattr(self.role, method)(*(self._resolve(a) for a in args))
+            value = getattr(self.role, name_of(method))(*(self._resolve(a) for a in args))
         except Exception as error:
             failed = LocalFuture(error=error)
             return failed if num_returns == 1 else [failed] * num_returns

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from raypid.errors import UserError
-from raypid.runtime.handle import ArgumentLost, WorkerLost
+from raypid.runtime.handle import ArgumentLost, WorkerLost, name_of
 from raypid.runtime.local import LocalFuture, LocalHandle
 
 # Read by Ray when it is imported and when its processes start; a user's own settings win.
@@ -99,8 +99,8 @@ class RayHandle:
         """Where it is, once that was asked and answered."""
         self.node_future: Any = None
 
-    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
-        return self.actor.call.options(num_returns=num_returns).remote(method, *args)
+    def submit(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
+        return self.actor.call.options(num_returns=num_returns).remote(name_of(method), *args)
 
 
 class RayBackend:

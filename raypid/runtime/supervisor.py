@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raypid.runtime.handle import Argument, ArgumentLost, Backend, Handle, WorkerLost
+from raypid.runtime.handle import Argument, ArgumentLost, Backend, Handle, WorkerLost, name_of
 
 Factory = Callable[[int, int], Callable[[], Any]]
 """(worker index, restarts so far) -> what builds the role."""
@@ -64,7 +64,7 @@ class WorkerGroup:
     def __len__(self) -> int:
         return len(self.handles)
 
-    def _submit(self, index: int, method: str, args: tuple[Any, ...], num_returns: int) -> Any:
+    def _submit(self, index: int, method: str | Callable[..., Any], args: tuple[Any, ...], num_returns: int) -> Any:
         handle = self.handles[index]
         given = (a.of(handle) if isinstance(a, Argument) else a for a in args)
         return handle.submit(method, *given, num_returns=num_returns)
@@ -73,7 +73,7 @@ class WorkerGroup:
         """The call of a worker had no argument; it is not the worker that was lost."""
         return any(a.mend(self.handles[index]) for a in args if isinstance(a, Argument))
 
-    def call_all(self, method: str, *args: Any, num_returns: int = 1) -> list[Any]:
+    def call_all(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> list[Any]:
         """Call every worker; the results in worker order. With num_returns > 1: [first value, *futures of the others]."""
         pending = {i: self._submit(i, method, args, num_returns) for i in range(len(self))}
         deadline = {i: self._due(i) for i in pending}
@@ -88,7 +88,7 @@ class WorkerGroup:
                     value = self.backend.get(head, timeout=max(0.0, deadline[i] - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
                     if not isinstance(error, ArgumentLost):
-                        self.replace(i, f"{method}()", error)
+                        self.replace(i, f"{name_of(method)}()", error)
                     elif not self._mended(i, args):
                         raise
                     pending[i], deadline[i] = self._submit(i, method, args, num_returns), self._due(i)
@@ -112,11 +112,11 @@ class WorkerGroup:
         """Workers without a call under way."""
         return [i for i, calls in enumerate(self._running) if not calls]
 
-    def start(self, index: int, method: str, *args: Any, num_returns: int) -> None:
+    def start(self, index: int, method: str | Callable[..., Any], *args: Any, num_returns: int) -> None:
         """Begin a call of worker `index`, behind those that it has under way; `finished` hands its result out."""
         futures = self._submit(index, method, args, num_returns)
         patience = self.timeout_s + (0.0 if self._built[index] else START_S)
-        self._running[index].append(_Call(method, args, futures, time.monotonic() + patience))
+        self._running[index].append(_Call(name_of(method), args, futures, time.monotonic() + patience))
 
     def finished(self, timeout_s: float | None, others: Sequence[Any] = ()) -> list[tuple[int, list[Any]]]:
         """(worker, [first value, *futures of the others]) of the calls that have ended, in worker order, each worker's in

@@ -14,7 +14,7 @@ from raypid.algorithms.a3c import A3C, A3CConfig
 from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
-from raypid.roles.gradients import GradientRollout
+from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Gradients
 

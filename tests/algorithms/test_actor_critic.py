@@ -15,8 +15,8 @@ from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.algorithms.steps import kernel_for, mean_metrics
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Inputs
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.normalizer import moments_of, scale_of
 from raypid.types import Final, Trajectory, Weights
 

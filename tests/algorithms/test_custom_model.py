@@ -13,17 +13,17 @@ import pytest
 from gymnasium import spaces
 
 import raypid
-from raypid.agent import Agent
 from raypid.algorithms.custom_model import CustomModel, CustomModelConfig
 from raypid.cli import main
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
-from raypid.nn.custom import Layout, ModelPolicy
 from raypid.nn.space_json import space_from_json, space_to_json
-from raypid.roles.gradients import GradientRollout
+from raypid.nn.user_model import Layout, ModelPolicy
+from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import RolloutSpec
+from raypid.run.agent import Agent
 from raypid.types import Gradients
 
 F = np.float32

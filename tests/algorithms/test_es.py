@@ -12,8 +12,8 @@ from raypid.algorithms.es import ARS, ES, ARSConfig, ESConfig
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import load_policy, save_policy
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.evolution import noise_table, weighted_sum
 from raypid.ops.normalizer import moments_of
 from raypid.roles.evaluator import Evaluator

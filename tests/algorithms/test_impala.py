@@ -9,8 +9,8 @@ import pytest
 from gymnasium import spaces
 
 from raypid.algorithms.a2c import A2C, A2CConfig
-from raypid.algorithms.batches import Streams
 from raypid.algorithms.impala import APPO, IMPALA, APPOConfig, IMPALAConfig
+from raypid.algorithms.minibatches import Streams
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec

@@ -13,14 +13,14 @@ import torch
 from gymnasium import spaces
 
 from raypid.algorithms.dqn import huber, project
-from raypid.assembly import resolve_config
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchNetwork
+from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.policy import make_policy
-from raypid.nn.small import SmallNetwork
 from raypid.registry import ALGORITHMS
+from raypid.run.assembly import resolve_config
 from raypid.types import Sample, Trajectory, Transition, Weights, flat_views, tree_map
 
 F = np.float32

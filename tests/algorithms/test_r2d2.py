@@ -11,7 +11,6 @@ import torch
 from gymnasium import spaces
 
 import raypid
-from raypid.agent import Agent
 from raypid.algorithms.r2d2 import R2D2, R2D2Config, n_step_targets, rescaled, unscaled
 from raypid.config import ConfigError
 from raypid.envs import EnvSpec
@@ -19,9 +18,10 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.q_head import q_values
-from raypid.nn.recurrent import Memory
-from raypid.roles.replay import Replay, ReplaySpec
+from raypid.nn.torch_cells import Memory
+from raypid.replay.buffer import Replay, ReplaySpec
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.run.agent import Agent
 
 F = np.float32
 

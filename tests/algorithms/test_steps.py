@@ -14,8 +14,8 @@ from raypid.algorithms.actor_critic import Batch
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
+from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs
-from raypid.nn.small import SmallNetwork
 
 N = 48
 ALGORITHMS: dict[str, Any] = {"PPO": (PPO, PPOConfig), "A2C": (A2C, A2CConfig)}

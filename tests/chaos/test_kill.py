@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from raypid import checkpoint
-from raypid.agent import Agent
-from raypid.cli.panel import Quiet
-from raypid.experiment import Run, RunOptions
-from raypid.logger import read_results
+from raypid.reporting.logger import read_results
+from raypid.reporting.panel import Quiet
+from raypid.run.agent import Agent
+from raypid.run.experiment import Run, RunOptions
 from raypid.runtime.supervisor import WorkersFailed
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}

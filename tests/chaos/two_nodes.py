@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from raypid.agent import Agent
+from raypid.run.agent import Agent
 from raypid.runtime.ray import ray
 
 SETTINGS: dict[str, Any] = {

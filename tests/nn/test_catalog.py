@@ -12,7 +12,7 @@ from gymnasium import spaces
 from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 
 BOX = spaces.Box(-1, 1, (3,))
 TWO = spaces.Discrete(2)

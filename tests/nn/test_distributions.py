@@ -10,7 +10,7 @@ import torch
 from torch import distributions as td
 
 from raypid.nn.distributions import ActionDistribution
-from raypid.nn.spec import ActionLeaf
+from raypid.nn.network_spec import ActionLeaf
 
 N = 11
 LEAVES = {

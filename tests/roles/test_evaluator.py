@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from raypid.config import ModelConfig
 from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
-from raypid.nn.small import initial_mlp
+from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.evaluator import Evaluation, Evaluator, ci95
 from raypid.roles.rollout import RolloutSpec
 from raypid.types import Weights

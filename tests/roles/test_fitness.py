@@ -19,10 +19,10 @@ from raypid.config import ModelConfig
 from raypid.envs import EnvError, EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp
 from raypid.nn.pipeline import Inputs
 from raypid.nn.population import Population
-from raypid.nn.small import SmallNetwork, initial_mlp
-from raypid.nn.spec import NetworkSpec
 from raypid.ops.evolution import noise_table
 from raypid.ops.normalizer import moments_of
 from raypid.roles import fitness
@@ -335,7 +335,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
 LIGHT = """
 import sys
 import numpy as np
-from raypid.assembly import assemble, resolve_config
+from raypid.run.assembly import assemble, resolve_config
 from raypid.nn.policy import load_policy, save_policy
 system = assemble({run!r}, resolve_config({run!r}, {{"env": "CartPole-v1", "population": 4, "seed": 0, "noise_table_size": 100_000}}))
 role, learner = system.context.workers.handles[0].role, system.context.learner.role

@@ -12,7 +12,7 @@ from raypid.algorithms.ppo import PPOConfig
 from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
-from raypid.nn.spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import moments_of
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec

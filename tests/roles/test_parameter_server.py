@@ -13,16 +13,16 @@ import pytest
 from gymnasium import spaces
 
 import raypid
-from raypid import loops
-from raypid.agent import Agent
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
-from raypid.nn.small import initial_mlp
+from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.parameter_server import ParameterServer
+from raypid.run import loops
+from raypid.run.agent import Agent
 from raypid.runtime.handle import ArgumentLost
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.publish import ByReference, ByServers
 from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
+from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.types import Report, Update, Weights
 
 SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(8,)))

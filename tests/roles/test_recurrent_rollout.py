@@ -15,9 +15,9 @@ from gymnasium.wrappers import TimeLimit
 from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
-from raypid.nn.memory import split_state
 from raypid.nn.networks import TorchInputs, TorchNetwork
-from raypid.nn.recurrent import Memory
+from raypid.nn.numpy_cells import split_state
+from raypid.nn.torch_cells import Memory
 from raypid.roles.evaluator import Evaluator
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Trajectory, Weights, concat_trajectories

@@ -16,7 +16,7 @@ from raypid.callbacks import Callbacks
 from raypid.config import ModelConfig
 from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
-from raypid.nn.small import initial_mlp
+from raypid.nn.numpy_mlp import initial_mlp
 from raypid.ops.normalizer import moments_of
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Report, Trajectory, Weights
@@ -323,7 +323,7 @@ from gymnasium import spaces
 from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
-from raypid.nn.small import initial_mlp
+from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.evaluator import Evaluator
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Weights

@@ -17,13 +17,13 @@ from gymnasium import spaces
 from raypid.algorithms.ppo import PPOConfig
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
-from raypid.nn.memory import initial_memory
+from raypid.nn.numpy_cells import initial_memory
 from raypid.ops.normalizer import moments_of
 from raypid.registry import ALGORITHMS
 from raypid.roles.learner import Learner
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import WorkerLost
-from raypid.runtime.learners import split
+from raypid.runtime.learner_group import split
 from raypid.types import Final, Trajectory, tree_map
 
 SIZE = 3

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from raypid.agent import Agent
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import moments_of
 from raypid.ops.sum_tree import importance
 from raypid.registry import ALGORITHMS
+from raypid.replay.buffer import ReplaySpec
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import SharedParameters
-from raypid.roles.replay import ReplaySpec
 from raypid.roles.replay_learner import interleave
-from raypid.runtime.learners import LearnersFailed
+from raypid.run.agent import Agent
+from raypid.runtime.learner_group import LearnersFailed
 from raypid.types import Trajectory, Weights
 
 SIZE, T, B, UPDATES = 2, 20, 2, 3

@@ -1,0 +1,346 @@
+"""Models of the user's own, in any framework: they act, they compute gradients, and their weights are NumPy arrays."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from raypid.config import ConfigError
+from raypid.errors import UserError
+from raypid.nn.network_spec import ActionLeaf, NetworkSpec
+from raypid.nn.pipeline import nest
+from raypid.nn.policy import NetworkPolicy
+from raypid.nn.space_json import space_from_json
+from raypid.registry import NETWORKS, did_you_mean
+from raypid.types import Array, Gradients, Trajectory, Tree, Weights, tree_leaves
+
+Parts = Any
+"""Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
+
+
+class Model(Protocol):
+    """What `raypid.register_model` takes. It is built once in each process, as `Model(args)`.
+
+    `args` has observation_space, action_space, gamma, batch_size, device and seed (another one in each worker), and what
+    `model.custom` gives. With a static method add_args(parser) it names them itself: argparse options with defaults, and
+    `model.custom` may set these and no others.
+    """
+
+    def choose_actions(self, observation: Tree) -> Any:
+        """Actions [B, *] as the environment takes them, for raw observations [B, *]; or (actions, extras), where extras are arrays [B, *]
+        by name that come back in `trajectory.behaviour`. It may take keywords: `deterministic` (bool, True in evaluations), `first` (bool
+        [B], where an episode begins) and `rng`, a numpy.random.Generator of this worker's, which a saved run continues."""
+
+    def step(self, trajectory: Trajectory) -> Any:
+        """The gradient of the loss over a fragment that this model has acted: parts as in `get_weights`, which an optimizer will
+        descend; or (gradient, metrics) with numbers by name."""
+
+    def get_weights(self) -> Parts: ...
+
+    def set_weights(self, weights: Parts) -> None:
+        """Take weights over, in the structure and the dtypes of `get_weights`. The arrays are the model's to keep."""
+
+
+class Layout:
+    """Where each array of a model's weights lies in one flat float32 buffer."""
+
+    def __init__(self, weights: Parts, owner: str) -> None:
+        self.owner = owner
+        self._structure = weights
+        arrays = {name: np.asarray(_array(part)) for name, part in _named(weights)}
+        for name, array in arrays.items():
+            if not np.issubdtype(array.dtype, np.floating):
+                raise UserError(
+                    f"{owner}.get_weights(): {name or 'it'} has dtype {array.dtype}; weights are arrays of floating-point numbers."
+                )
+        if not arrays:
+            raise UserError(f"{owner}.get_weights() returned {weights!r}: no array in it.")
+        self.table = tuple((name, array.shape) for name, array in arrays.items())
+        self._dtypes = [array.dtype for array in arrays.values()]
+
+    def flat(self, parts: Parts, method: str) -> Array:
+        """[P] float32, of weights or gradients.
+
+        Raises:
+            UserError: they are not as the weights were at first.
+        """
+        found = dict(_named(parts))
+        who, names = f"{self.owner}.{method}", [name for name, _ in self.table]
+        if missing := [name for name in names if found.get(name) is None]:
+            raise UserError(f"{who} returned nothing for {missing[0]!r}; get_weights() has {', '.join(names)}.")
+        if unknown := [name for name in found if name not in names]:
+            raise UserError(f"{who} returned {unknown[0]!r}, which get_weights() has not; it has {', '.join(names)}.")
+        arrays = [np.asarray(_array(found[name])) for name in names]
+        for (name, shape), array in zip(self.table, arrays, strict=True):
+            if array.shape != shape:
+                raise UserError(f"{who} returned shape {array.shape} for {name!r}; get_weights() has {shape}.")
+        return np.concatenate([a.ravel() for a in arrays]).astype(np.float32, copy=False)
+
+    def is_pair(self, parts: Parts) -> bool:
+        """Are these, though they look like (gradient, metrics), parts as the weights are?"""
+        return [name for name, _ in _named(parts)] == [name for name, _ in self.table]
+
+    def parts(self, flat: Array) -> Parts:
+        """Arrays of their own, in the structure and the dtypes of the weights."""
+        return _rebuilt(self._structure, self._arrays(flat))
+
+    def _arrays(self, flat: Array) -> Iterator[Array]:
+        offset = 0
+        for (_, shape), dtype in zip(self.table, self._dtypes, strict=True):
+            size = int(np.prod(shape))
+            yield flat[offset : offset + size].reshape(shape).astype(dtype)
+            offset += size
+
+
+def _named(parts: Parts, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(parts, (Mapping, list, tuple)):
+        for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
+            yield from _named(part, f"{path}/{key}" if path else str(key))
+    else:
+        yield path, parts
+
+
+def _rebuilt(structure: Parts, arrays: Iterator[Array]) -> Parts:
+    if isinstance(structure, Mapping):
+        return {key: _rebuilt(part, arrays) for key, part in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        parts = [_rebuilt(part, arrays) for part in structure]
+        return parts if isinstance(structure, list) else tuple(parts)
+    return next(arrays)
+
+
+class ModelPolicy(NetworkPolicy):
+    """Acts with a registered model, and has it differentiate what it acted (a `GradientSource`)."""
+
+    def __init__(self, spec: NetworkSpec, seed: int) -> None:
+        super().__init__(spec)
+        entry = NETWORKS.find(spec.network, spec.target)
+        self.name = getattr(entry, "__qualname__", spec.network)
+        self._file = getattr(sys.modules.get(entry.__module__), "__file__", None)
+        methods = ("choose_actions", "step", "get_weights", "set_weights")
+        if missing := [method for method in methods if not hasattr(entry, method)]:
+            raise ConfigError(f"{self.name} lacks {', '.join(missing)}; a model has {', '.join(methods)}.")
+        if hasattr(entry, "get_state") != hasattr(entry, "set_state"):
+            raise ConfigError(
+                f"{self.name} has one of get_state and set_state: a state that is saved is also restored."
+            )
+        args = _arguments(entry, self.name, spec, seed)
+        self.model: Model = self._call("__init__", entry, args)
+        self.layout = Layout(self._call("get_weights", self.model.get_weights), self.name)
+        self.to_env = self._taken
+        takes = inspect.signature(self.model.choose_actions).parameters
+        every = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+        self._takes = {name for name in ("deterministic", "first", "rng") if every or name in takes}
+        self.greedy = "deterministic" in self._takes
+        self._extras: set[str] | None = None
+
+    def _call(self, method: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """Raises:
+        RuntimeError: what the model raised, with its place.
+        """
+        try:
+            return function(*args, **keywords)
+        except UserError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            frame = ([f for f in frames if f.filename == self._file] or frames)[-1]
+            where = f"{frame.filename}:{frame.lineno}"
+            raise RuntimeError(f"{self.name}.{method}() raised {type(error).__name__}: {error} ({where})") from error
+
+    def load(self, weights: Weights) -> None:
+        self._call("set_weights", self.model.set_weights, self.layout.parts(weights.flat))
+        self.version = weights.version
+
+    def weights(self) -> Array:
+        """[P] as the model has them."""
+        return self.layout.flat(self._call("get_weights", self.model.get_weights), "get_weights()")
+
+    def act(
+        self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
+    ) -> tuple[Tree, Tree | None, dict[str, Array]]:
+        offered = {"deterministic": not explore, "first": first, "rng": rng}
+        keywords = {name: offered[name] for name in self._takes}
+        chosen = self._call("choose_actions", self.model.choose_actions, obs, **keywords)
+        is_pair = isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[1], Mapping)
+        actions, extras = chosen if is_pair and not self._is_action(chosen) else (chosen, {})
+        return self._actions(actions, len(first)), None, self._checked(extras, len(first))
+
+    def _is_action(self, chosen: Any) -> bool:
+        """Is this, though it looks like (actions, extras), an action of a space that is such a pair?"""
+        return sorted(path for path, _ in tree_leaves(_members(chosen))) == sorted(a.path for a in self.spec.actions)
+
+    def _actions(self, actions: Any, num: int) -> Tree:
+        """Copies: a model may use its arrays again.
+
+        Raises:
+            UserError: they are not actions [B, *] of this action space.
+        """
+        who = f"{self.name}.choose_actions()"
+        leaves = {leaf.path: leaf for leaf in self.spec.actions}
+        given = dict(tree_leaves(_members(actions) if "" not in leaves else actions))
+        if sorted(given) != sorted(leaves):
+            raise UserError(f"{who} returned actions for {sorted(given)}; the environment takes {sorted(leaves)}.")
+        found = {}
+        for path, leaf in leaves.items():
+            found[path] = action = np.array(_array(given[path]))
+            if action.shape != (num, *leaf.shape):
+                raise UserError(
+                    f"{who} returned actions of shape {action.shape}; {num} observations take {(num, *leaf.shape)}."
+                )
+            if fault := _fault(leaf, action):
+                raise UserError(f"{who} returned {fault}.")
+        return found if "" not in found else found[""]
+
+    def _checked(self, extras: Mapping[str, Any], num: int) -> dict[str, Array]:
+        """Raises:
+        UserError: they are not arrays [B, *], or others than before.
+        """
+        found = {name: np.array(_array(extra)) for name, extra in extras.items()}
+        for name, extra in found.items():
+            if extra.shape[:1] != (num,):
+                raise UserError(
+                    f"{self.name}.choose_actions() returned {name!r} of shape {extra.shape}; extras of {num} observations have "
+                    f"shape ({num}, ...)."
+                )
+        if self._extras is None:
+            self._extras = set(found)
+        if self._extras != set(found):
+            raise UserError(
+                f"{self.name}.choose_actions() returned extras {sorted(found)}, before that {sorted(self._extras)}: always the same."
+            )
+        return found
+
+    def _taken(self, action: Tree) -> Tree:
+        """Inside the bounds of a Box, in the dtype of the space."""
+        if isinstance(action, Mapping):
+            return nest({leaf.path: _bounded(leaf, action[leaf.path]) for leaf in self.spec.actions})
+        return _bounded(self.spec.actions[0], action)
+
+    def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
+        """What the model makes of a fragment.
+
+        Raises:
+            UserError: no gradient, or one that is not finite; metrics that are no numbers.
+        """
+        if isinstance(trajectory.action, Mapping):
+            trajectory = replace(trajectory, action=nest(trajectory.action))
+        returned = self._call("step", self.model.step, trajectory)
+        is_pair = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
+        gradient, metrics = returned if is_pair and not self.layout.is_pair(returned) else (returned, {})
+        flat = self.layout.flat(gradient, "step()")
+        if not np.isfinite(flat.dot(flat)):
+            bad = [n for n, part in _named(gradient) if not np.isfinite(_array(part)).all()] or ["all together"]
+            raise UserError(f"{self.name}.step() returned NaN or infinite gradients (first: {bad[0]!r}).")
+        numbers = {}
+        for name, value in metrics.items():
+            value = np.asarray(_array(value))
+            if value.ndim or not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
+                raise UserError(
+                    f"{self.name}.step() returned metric {name!r} = {metrics[name]!r:.80}; metrics are numbers."
+                )
+            numbers[name] = float(value)
+        return Gradients(flat, trajectory.version, trajectory.num_valid, numbers)
+
+    def local_state(self) -> dict[str, Any]:
+        """What the model keeps apart from its weights, where it has get_state()."""
+        get = getattr(self.model, "get_state", None)
+        return {} if get is None else {"model": self._call("get_state", get)}
+
+    def load_local_state(self, state: dict[str, Any]) -> None:
+        if "model" in state:
+            self._call("set_state", self.model.set_state, state["model"])  # type: ignore[attr-defined]
+
+
+def _array(part: Any) -> Any:
+    """A torch tensor as NumPy has it, whether it wants a gradient or not; everything else as it is."""
+    return part.detach().cpu().numpy() if hasattr(part, "detach") else part
+
+
+def _members(actions: Any) -> Any:
+    """Tuples and lists as raypid has them: "0", "1", ..."""
+    if isinstance(actions, Mapping):
+        return {str(key): _members(part) for key, part in actions.items()}
+    if isinstance(actions, (tuple, list)):
+        return {str(i): _members(part) for i, part in enumerate(actions)}
+    return actions
+
+
+def _fault(leaf: ActionLeaf, action: Array) -> str:
+    """What is wrong with the values of actions [B, *]; "" if nothing is."""
+    if leaf.kind not in ("categorical", "multi_categorical", "bernoulli"):
+        return "" if np.isfinite(action).all() else "actions that are not finite"
+    if not np.issubdtype(action.dtype, np.integer) and action.dtype != bool:
+        return f"actions of dtype {action.dtype}; the environment takes integers"
+    nvec = np.array(leaf.nvec or 2)
+    place = action.reshape(len(action), -1) - np.array(leaf.start or 0)
+    bad = (place < 0) | (place >= nvec)
+    if not bad.any():
+        return ""
+    b, k = np.argwhere(bad)[0]
+    low, size = (
+        values[k % len(values)] if values else default for values, default in ((leaf.start, 0), (leaf.nvec, 2))
+    )
+    return f"action {action.reshape(len(action), -1)[b, k]}; the environment takes {low} to {low + size - 1}"
+
+
+def _bounded(leaf: ActionLeaf, action: Any) -> Array:
+    if leaf.low:
+        action = np.clip(action, np.reshape(leaf.low, leaf.shape), np.reshape(leaf.high, leaf.shape))
+    return action.astype(leaf.dtype, copy=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise ConfigError(f"model.custom: {message}.")
+
+
+_TOLD = ("observation_space", "action_space", "gamma", "batch_size", "device", "seed")
+"""What `args` has of itself."""
+
+
+def _arguments(entry: Any, name: str, spec: NetworkSpec, seed: int) -> argparse.Namespace:
+    """What the model is built with.
+
+    Raises:
+        ConfigError: `model.custom` has what the model's add_args does not take.
+    """
+    given, args = spec.custom, argparse.Namespace(**spec.custom)
+    if hasattr(entry, "add_args"):
+        if not isinstance(inspect.getattr_static(entry, "add_args"), (staticmethod, classmethod)):
+            raise ConfigError(f"{name}.add_args is called before there is a model: put @staticmethod before it.")
+        parser = _Parser(add_help=False, allow_abbrev=False)
+        entry.add_args(parser)
+        known = {action.dest: action for action in parser._actions}
+        tokens: list[str] = []
+        for key, value in given.items():
+            if key not in known:
+                raise ConfigError(f"model.custom: {name} has no argument {key!r}.{did_you_mean(key, known)}")
+            tokens += _tokens(known[key], value)
+        args = parser.parse_args(tokens)
+    if clash := [told for told in _TOLD if hasattr(args, told)]:
+        raise ConfigError(f"{name}: args has {clash[0]} of itself; give the model's own argument another name.")
+    for role in ("observation_space", "action_space"):
+        setattr(args, role, space_from_json(spec.facts[role]))
+    for fact in ("gamma", "batch_size", "device"):
+        setattr(args, fact, spec.facts[fact])
+    args.seed = seed
+    return args
+
+
+def _tokens(action: argparse.Action, value: Any) -> list[str]:
+    """A value as on a command line, so that types and choices hold."""
+    if action.nargs == 0:  # a switch
+        return [action.option_strings[0]] if value == action.const else []
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [action.option_strings[0], *map(str, value)]
+    return [f"{action.option_strings[0]}={value}"]

@@ -1,0 +1,313 @@
+"""Learning curves of one run or of several, as a picture.
+
+Thin lines are training returns as they were reported, thick lines the means of evaluations with their 95% intervals.
+Runs that differ in nothing but their seed are drawn as one: median, and the band from the worst to the best seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from raypid.errors import UserError
+from raypid.reporting.logger import read_params, read_results
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+    Column: TypeAlias = NDArray[np.float64]
+
+TRAINING = "episode_reward_mean"
+EVALUATION = "evaluation/episode_reward_mean"
+INTERVAL = "evaluation/episode_reward_ci95"
+
+XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
+
+# Okabe and Ito's colours, which people with any kind of colour vision can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+STYLES = ("-", "--", ":")
+
+# Settings that say where and for how long a run went, not what it was.
+NOT_SETTINGS = frozenset({"seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "config"})
+
+
+class Run(NamedTuple):
+    folder: Path
+    settings: dict[str, Any]
+    results: list[dict[str, Any]]
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.settings.get("algorithm") or self.settings.get("run") or "")
+
+    @property
+    def env(self) -> str:
+        return str(self.settings.get("env") or "")
+
+    @property
+    def seed(self) -> Any:
+        return self.settings.get("seed")
+
+    def column(self, x: str, key: str) -> tuple[Column, Column]:
+        """The points at which `key` is known: (x [K], value [K]). An evaluation stands at the steps of the weights that played it."""
+        import numpy as np
+
+        own = f"evaluation/{x}" if key.startswith("evaluation/") else x
+        rows = [row for row in self.results if isfinite(row.get(key, float("nan"))) and x in row]
+        points = [(row.get(own, row[x]), row[key]) for row in rows]
+        xs, ys = zip(*points, strict=True) if points else ((), ())
+        return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+
+
+class Group(NamedTuple):
+    """Runs that differ only in their seed."""
+
+    label: str
+    runs: list[Run]
+
+
+def learning_curve(
+    folders: Sequence[Path], out: Path, x: XAxis = "timesteps_total", *, title: str | None = None
+) -> Path:
+    """Draw the learning curves of these runs into `out` (its ending says the format: png, svg, pdf).
+
+    Raises ValueError if a folder has no results, if no run has ended an episode, or for an ending that is no format.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not folders:
+        raise UserError("learning_curve needs the folder of at least one run")
+    runs = [_load(Path(folder)) for folder in folders]
+    if not any(len(run.column(x, key)[0]) for run in runs for key in (TRAINING, EVALUATION)):
+        raise UserError(f"no episode has ended yet in {', '.join(str(run.folder) for run in runs)}: nothing to draw")
+    groups = group_by_seed(runs)
+    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    unit, label = _x_unit(runs, x)
+    dotted, evaluated = False, any(len(run.column(x, EVALUATION)[0]) for run in runs)
+    for i, group in enumerate(groups):
+        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+        if len(group.runs) == 1:
+            _draw_run(axes, group.runs[0], x, unit, colour, style, evaluated)
+        else:
+            dotted |= _draw_seeds(axes, group.runs, x, unit, colour, style)
+    _draw_target(axes, runs)
+    _dress(axes, label, x)
+    axes.set_title(title or _title(groups), loc="left", fontsize=13, fontweight="bold", pad=10)
+    handles = _legend(groups, x, dotted)
+    columns = _legend_columns([handle.get_label() for handle in handles])
+    figure.set_figheight(4.6 + 0.21 * -(-len(handles) // columns))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
+    out = Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out)
+    return out
+
+
+def group_by_seed(runs: Sequence[Run]) -> list[Group]:
+    """Put runs together that have the same settings and different seeds, each group named by what sets it apart."""
+    together: dict[str, list[Run]] = {}
+    for run in runs:
+        together.setdefault(json.dumps([run.env, run.algorithm, _settings(run)], sort_keys=True), []).append(run)
+    parts: list[list[Run]] = []
+    for same in together.values():
+        seeds = {str(run.seed) for run in same}
+        # The same seed twice: repetitions that someone wants to see beside each other.
+        parts.extend([same] if len(seeds) == len(same) else [[run] for run in same])
+    return [Group(_label(part, parts), part) for part in parts]
+
+
+def _load(folder: Path) -> Run:
+    params = read_params(folder)
+    nested = params.get("config")
+    return Run(folder, {**nested, **params} if isinstance(nested, dict) else params, read_results(folder))
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.settings.items() if key not in NOT_SETTINGS}
+
+
+def _label(part: list[Run], parts: list[list[Run]]) -> str:
+    run = part[0]
+    words = [run.algorithm or run.folder.name] if len({p[0].algorithm for p in parts}) > 1 else []
+    if len({p[0].env for p in parts}) > 1:
+        words.append(f"on {run.env}" if words else run.env)
+    alike = [p[0] for p in parts if (p[0].env, p[0].algorithm) == (run.env, run.algorithm)]
+    if len(alike) > 1:
+        keys = sorted({key for other in alike for key in _settings(other)})
+        apart = [key for key in keys if len({json.dumps(r.settings.get(key), sort_keys=True) for r in alike}) > 1]
+        words.append(
+            ", ".join(f"{key}={run.settings.get(key)}" for key in apart)
+            if 0 < len(apart) <= 2
+            else _folder_name(run, alike)
+        )
+    if len(part) > 1:
+        words.append(f"({len(part)} seeds)")
+    return " ".join(words)
+
+
+def _folder_name(run: Run, others: list[Run]) -> str:
+    names = [other.folder.name for other in others]
+    return run.folder.name if names.count(run.folder.name) == 1 else str(run.folder)
+
+
+def _title(groups: Sequence[Group]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    algorithms, envs = {run.algorithm for run in runs}, {run.env for run in runs}
+    if len(envs) > 1:
+        return f"{runs[0].algorithm} learning curves" if len(algorithms) == 1 else "Learning curves"
+    env = runs[0].env or "Learning curve"
+    title = f"{runs[0].algorithm} on {env}" if len(algorithms) == 1 and runs[0].algorithm else env
+    if len(groups) == 1:
+        seeds = f"{len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].seed is not None else ""
+        title += f", {seeds}" if seeds else ""
+    return title
+
+
+def _draw_run(axes: Axes, run: Run, x: str, unit: float, colour: str, style: str, evaluated: bool) -> None:
+    """`evaluated`: some run of the picture has evaluations, so that thick lines mean these."""
+    xs, ys = run.column(x, TRAINING)
+    at, mean = run.column(x, EVALUATION)
+    axes.plot(xs / unit, ys, style, color=colour, lw=1.0 if evaluated else 1.8, alpha=0.5 if evaluated else 1.0)
+    if not len(at):
+        return
+    marker = "o" if len(at) <= 30 else None
+    axes.plot(at / unit, mean, style, color=colour, lw=2.4, marker=marker, ms=4.5, solid_capstyle="round", zorder=3)
+    where, half = run.column(x, INTERVAL)
+    if len(where) == len(at):
+        axes.fill_between(at / unit, mean - half, mean + half, color=colour, alpha=0.2, lw=0)
+
+
+def _draw_seeds(axes: Axes, runs: list[Run], x: str, unit: float, colour: str, style: str) -> bool:
+    """Median and worst-to-best band of the evaluations; of the training returns where a run has no evaluation.
+
+    Returns whether it drew a dotted end, where some seeds have stopped already.
+    """
+    evaluated = all(len(run.column(x, EVALUATION)[0]) > 1 for run in runs)
+    columns = [run.column(x, EVALUATION if evaluated else TRAINING) for run in runs]
+    if evaluated:
+        thin, _, median, _, _ = _over_seeds([run.column(x, TRAINING) for run in runs])
+        axes.plot(thin / unit, median, style, color=colour, lw=1.0, alpha=0.5)
+    grid, common, median, low, high = _over_seeds(columns)
+    axes.plot(grid[common] / unit, median[common], style, color=colour, lw=2.4, solid_capstyle="round", zorder=3)
+    axes.fill_between(grid / unit, low, high, color=colour, alpha=0.18, lw=0)
+    if common[-4:].any():
+        return False
+    # Beyond the shortest run the median is that of the seeds still running: shown, but not as if it were the same.
+    axes.plot(grid / unit, median, ":", color=colour, lw=1.6, zorder=2)
+    return True
+
+
+def _over_seeds(columns: Sequence[tuple[Column, Column]]) -> tuple[Column, NDArray[np.bool_], Column, Column, Column]:
+    """On a common grid [K]: x, whether every seed has got there, and median, minimum and maximum of those that have."""
+    import numpy as np
+
+    columns = [(xs, ys) for xs, ys in columns if len(xs)]
+    if not columns:
+        nothing = np.zeros(0)
+        return nothing, nothing.astype(bool), nothing, nothing, nothing
+    grid = np.linspace(min(xs[0] for xs, _ in columns), max(xs[-1] for xs, _ in columns), 400)
+    table = np.stack([np.interp(grid, xs, ys, left=np.nan, right=np.nan) for xs, ys in columns])
+    there = np.isfinite(table)
+    keep = there.any(0)
+    grid, table, there = grid[keep], table[:, keep], there[:, keep]
+    return grid, np.asarray(there.all(0)), np.nanmedian(table, 0), np.nanmin(table, 0), np.nanmax(table, 0)
+
+
+def _draw_target(axes: Axes, runs: Sequence[Run]) -> None:
+    """A line at the return at which the runs were to stop, where they agree on it and came near."""
+    stops = [run.settings.get("stop") or {} for run in runs]
+    targets = {next((float(v) for k, v in stop.items() if k.endswith(TRAINING)), None) for stop in stops}
+    target = targets.pop() if len(targets) == 1 else None
+    low, high = axes.get_ylim()
+    if target is not None and low - (high - low) / 2 <= target <= high + (high - low) / 2:
+        axes.axhline(target, color="#888888", lw=1.0, ls=(0, (5, 4)), zorder=1)
+        axes.annotate(
+            f"target {target:g}",
+            (0, target),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 3),
+            textcoords="offset points",
+            fontsize=8.5,
+            color="#666666",
+        )
+
+
+def _dress(axes: Axes, x_label: str, x: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlabel(x_label, fontsize=10.5)
+    axes.set_ylabel("episode return", fontsize=10.5)
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+    if x == "timesteps_total":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: steps_text(value)))
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    axes.grid(True, color="#E3E3E3", lw=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.01)
+    axes.set_xlim(left=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#999999")
+    axes.tick_params(colors="#444444", labelsize=9.5)
+
+
+def _legend(groups: Sequence[Group], x: str, dotted: bool) -> list[Any]:
+    """What the colours are (several groups), then what thin, thick and shaded mean."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    entries: list[Any] = []
+    for i, group in enumerate(groups if len(groups) > 1 else ()):
+        style = STYLES[i // len(COLOURS) % len(STYLES)]
+        entries.append(Line2D([], [], color=COLOURS[i % len(COLOURS)], ls=style, lw=2.4, label=group.label))
+    colour = COLOURS[0] if len(groups) == 1 else "#4D4D4D"
+    seeds = any(len(group.runs) > 1 for group in groups)
+    evaluated = any(len(run.column(x, EVALUATION)[0]) for group in groups for run in group.runs)
+    median = ", median of seeds" if seeds and len(groups) == 1 else ""
+    thin = Line2D([], [], color=colour, lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1)
+    thin.set_label(f"training return{median}")
+    entries.append(thin)
+    if evaluated:
+        entries.append(Line2D([], [], color=colour, lw=2.4, label=f"evaluation mean{median}"))
+    bands = ["95% interval"] if evaluated and any(len(group.runs) == 1 for group in groups) else []
+    bands += ["worst to best seed"] if seeds else []
+    if bands:
+        entries.append(Patch(color=colour, alpha=0.2, lw=0, label=" / ".join(bands)))
+    if dotted:
+        entries.append(Line2D([], [], color=colour, ls=":", lw=1.6, label="seeds still running"))
+    return entries
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many columns, at most three, as fit below the picture (some 105 characters of this size)."""
+    for columns in (3, 2):
+        rows = -(-len(labels) // columns)
+        widths = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
+        if len(widths) == columns and sum(widths) + 8 * columns <= 105:
+            return columns
+    return 1
+
+
+def _x_unit(runs: Sequence[Run], x: str) -> tuple[float, str]:
+    """What to divide x by, and the name of the axis."""
+    if x == "timesteps_total":
+        return 1.0, "environment steps"
+    longest = max((row.get(x, 0.0) for run in runs for row in run.results), default=0.0)
+    if longest < 180:
+        return 1.0, "wall time (seconds)"
+    return (60.0, "wall time (minutes)") if longest < 3 * 3600 else (3600.0, "wall time (hours)")
+
+
+def steps_text(value: float) -> str:
+    """1500000 as 1.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"

@@ -1,0 +1,232 @@
+"""Evaluation during training: inline and beside, what is reported when, and an evaluator that is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raypid.config import Config, ConfigError
+from raypid.nn.policy import read_policy_weights
+from raypid.reporting.logger import read_results
+from raypid.reporting.panel import Quiet
+from raypid.roles.evaluator import EVALUATION_INDEX
+from raypid.run.agent import Agent
+from raypid.run.assembly import _evaluates_beside
+from raypid.run.experiment import Run, RunOptions
+from raypid.runtime.supervisor import WorkersFailed
+
+SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "num_threads": 1}
+FRAGILE = {**SMALL, "env": "fragile:Fragile", "vectorizer": "sync", "num_workers": 1}
+BESIDE = {**FRAGILE, "evaluation_parallel": True, "evaluation_interval": 1, "evaluation_num_episodes": 2}
+MEAN = "evaluation/episode_reward_mean"
+
+
+def evaluator_only(mode: str, **more: Any) -> dict[str, Any]:
+    """The environment as `mode` says in the evaluator, and sound in the workers. It breathes, so that a test has few iterations."""
+    return {"mode": mode, "worker": EVALUATION_INDEX, "sleep_s": 0.001, **more}
+
+
+def train_until(agent: Agent, what: Callable[[dict[str, Any]], Any], timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    """The results up to the first for which `what` is true."""
+    results, deadline = [agent.train()], time.monotonic() + timeout_s
+    while not what(results[-1]):
+        assert time.monotonic() < deadline, "waited in vain"
+        results.append(agent.train())
+    return results
+
+
+def test_training_does_not_wait_and_results_say_whose_they_are(ray_session: Any) -> None:
+    with Agent("PPO", BESIDE, env_config=evaluator_only("slow")) as agent:
+        weights, steps = {}, {}
+
+        def arrived(result: dict[str, Any]) -> bool:
+            now = agent.get_weights()
+            weights[now.version], steps[now.version] = now.flat, result["timesteps_total"]
+            return MEAN in result
+
+        first = train_until(agent, arrived)
+        second = train_until(agent, arrived)
+        for results in (first, second):  # an evaluation takes 1 s and more
+            assert len(results) > 3
+            assert max(r["timing/evaluation"] for r in results) < 0.9
+            newest, version = max(weights), results[-1]["evaluation/weights_version"]
+            assert version < newest
+            assert results[-1]["evaluation/timesteps_total"] == steps[version]
+        assert first[-1]["evaluation/weights_version"] == 1
+        # the second was asked for when the first was there, with the newest weights then
+        assert second[-1]["evaluation/weights_version"] == len(first)
+        played = agent.evaluations.last
+        assert played is not None
+        np.testing.assert_array_equal(agent.backend.get(played.weights).flat, weights[played.evaluation.version])
+        assert agent.eval(3)["weights_version"] == max(weights)  # at once, and of the current ones
+
+
+def test_beside_gives_the_numbers_of_inline(ray_session: Any) -> None:
+    config = {**SMALL, "env": "CartPole-v1", "num_workers": 1, "evaluation_interval": 3}
+    with Agent("PPO", config, backend="local") as here, Agent("PPO", config, evaluation_parallel=True) as there:
+        assert here.evaluations.beside is None and there.evaluations.beside is not None
+        expected = [here.train() for _ in range(3)][-1]
+        result = train_until(there, lambda r: MEAN in r)[-1]
+        mine, its = ({k: v for k, v in r.items() if k.startswith("evaluation/")} for r in (expected, result))
+        assert mine == its and mine["evaluation/timesteps_total"] == expected["timesteps_total"]
+
+
+def test_none_where_the_interval_is_0(ray_session: Any) -> None:
+    with Agent("PPO", {**BESIDE, "evaluation_interval": 0}) as agent:
+        agent.evaluations.automatic = True
+        assert not any(MEAN in agent.train() for _ in range(3))
+        assert agent.evaluations.beside is not None and not agent.evaluations.beside.busy
+
+
+# -- where it runs -------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    name = "ray"
+
+    def resources(self) -> dict[str, float]:
+        return {"CPU": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "beside"),
+    [
+        ({"num_workers": 2}, True),
+        ({"num_workers": 3}, False),
+        ({"num_workers": 2, "num_learners": 1}, True),
+        ({"num_workers": 5, "num_cpus_per_worker": 0.5}, True),
+        ({"num_workers": 6, "num_cpus_per_worker": 0.5}, False),
+        ({"num_workers": 3, "evaluation_parallel": True}, True),
+        ({"num_workers": 2, "evaluation_parallel": False}, False),
+    ],
+)
+def test_it_takes_a_cpu_that_is_to_spare(settings: dict[str, Any], beside: bool) -> None:
+    assert _evaluates_beside(Config().replace(settings), Cluster()) == beside
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 2, "backend": "local"}])
+def test_a_process_of_its_own_needs_ray(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"evaluation_parallel.*num_workers, or backend ray"):
+        Agent("PPO", SMALL, env="CartPole-v1", evaluation_parallel=True, **settings)
+
+
+def test_it_is_niced_and_reserves_nothing(ray_session: Any) -> None:
+    with Agent("PPO", {**FRAGILE, "evaluation_interval": 1}) as agent:  # the session's Ray has CPUs to spare
+        train_until(agent, lambda r: MEAN in r)
+        nice = _ask_evaluator(agent, lambda role: os.nice(0))
+        assert nice >= min(19, os.nice(0) + 10)
+
+
+def _ask_evaluator(agent: Agent, question: Callable[[Any], Any]) -> Any:
+    group = agent.evaluations.beside._group  # type: ignore[union-attr]
+    return agent.backend.get(group.handles[0].actor.__ray_call__.remote(question))  # type: ignore[union-attr]
+
+
+# -- losses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_evaluator_is_replaced(ray_session: Any, tmp_path: Path) -> None:
+    with Agent("PPO", BESIDE, env_config={"sleep_s": 0.001}) as agent:
+        agent.context.workers.folder = tmp_path
+        train_until(agent, lambda r: MEAN in r)
+        os.kill(_ask_evaluator(agent, lambda role: os.getpid()), signal.SIGKILL)
+        results = train_until(agent, lambda r: r["lost/evaluators"] == 1)
+        results += train_until(agent, lambda r: MEAN in r)
+    assert results[-1]["lost/evaluators"] == 1 and results[-1]["lost/workers"] == 0
+    assert "Evaluator 0 (fragile:Fragile) died in evaluate()" in (tmp_path / "errors.txt").read_text()
+
+
+def test_an_evaluator_that_hangs_is_replaced(ray_session: Any, tmp_path: Path) -> None:
+    config = evaluator_only("hang", marker=str(tmp_path / "struck"))
+    with Agent("PPO", BESIDE, env_config=config, worker_timeout_s=3.0) as agent:
+        results = train_until(agent, lambda r: MEAN in r)
+    assert (results[-1]["lost/evaluators"], results[-1]["lost/timeouts"]) == (1, 0)
+    hung = int((tmp_path / "struck").read_text())
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{hung}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_more_losses_than_the_budget(ray_session: Any) -> None:
+    with Agent("PPO", BESIDE, env_config=evaluator_only("exit"), max_restarts=0) as agent:
+        with pytest.raises(WorkersFailed, match=r"Evaluator 0 \(fragile:Fragile\) died in evaluate\(\)"):
+            train_until(agent, lambda r: False)
+
+
+def test_what_an_evaluation_raises_ends_the_run(ray_session: Any) -> None:
+    with Agent("PPO", BESIDE, env_config=evaluator_only("nan")) as agent:
+        with pytest.raises(ValueError, match="not finite"):
+            train_until(agent, lambda r: False)
+
+
+def test_a_restore_drops_what_is_going_on(ray_session: Any, tmp_path: Path) -> None:
+    with Agent("PPO", BESIDE, env_config=evaluator_only("slow")) as agent:
+        agent.train()
+        path = agent.save(tmp_path)
+        agent.train()
+        assert agent.evaluations.beside is not None and agent.evaluations.beside.busy
+        agent.restore(path)
+        assert not agent.evaluations.beside.busy
+        assert train_until(agent, lambda r: MEAN in r)[-1]["evaluation/weights_version"] == 2
+
+
+# -- a run ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_goal_is_confirmed_beside_and_best_holds_what_was_played(ray_session: Any, tmp_path: Path) -> None:
+    config = {**BESIDE, "evaluation_interval": None, "env_config": {"sleep_s": 0.001}}
+    with Agent("PPO", config, out=tmp_path) as agent:
+        outcome = Run(agent, RunOptions(stop={MEAN: 9.5}, plot=False), Quiet())()
+        played = agent.evaluations.last
+        assert played is not None
+        weights = agent.backend.get(played.weights)
+        newest = agent.get_weights().version
+    assert outcome.reason == f"{MEAN} reached 10"
+    assert outcome.result["evaluation/episodes"] == 50
+    assert outcome.final == {"episode_reward_mean": 10.0, "episode_reward_ci95": 0.0, "episodes": 50}
+    _, best, info = read_policy_weights(tmp_path / "best")
+    assert best.version == weights.version == info["weights_version"] == outcome.result["evaluation/weights_version"]
+    assert best.version < newest
+    np.testing.assert_array_equal(best.flat, weights.flat)
+    assert info["timesteps_total"] == outcome.result["evaluation/timesteps_total"]
+    assert (info["score"], info["final"]) == (10.0, outcome.final)
+
+
+def test_a_run_takes_what_is_being_evaluated_at_its_end(ray_session: Any, tmp_path: Path) -> None:
+    config = {**BESIDE, "env_config": evaluator_only("slow"), "evaluation_num_episodes": 1}
+    with Agent("PPO", config, out=tmp_path) as agent:
+        stop = {"training_iteration": 2, MEAN: 100.0}
+        outcome = Run(agent, RunOptions(stop=stop, plot=False, final_episodes=2), Quiet())()
+    assert outcome.reason == "training_iteration reached 2"
+    assert outcome.result["evaluation/weights_version"] == 1
+    assert outcome.final is not None and outcome.final["episodes"] == 2
+
+
+def test_a_run_ends_with_an_evaluation_of_its_newest_weights(ray_session: Any, tmp_path: Path) -> None:
+    """If that is cheap: here an evaluation takes 0.05 s, an iteration 0.3 s."""
+    config = {**BESIDE, "evaluation_interval": None, "evaluation_num_episodes": 1, "env_config": {"sleep_s": 0.005}}
+    with Agent("PPO", config, out=tmp_path) as agent:
+        Run(agent, RunOptions(stop={"training_iteration": 12}, plot=False), Quiet())()
+    before, last = read_results(tmp_path)[-2:]
+    assert (
+        last["evaluation/timesteps_total"] >= before["timesteps_total"]
+    )  # one that came with it is of the weights before
+
+
+def test_an_interrupted_run_does_not_wait(ray_session: Any, tmp_path: Path) -> None:
+    config = {**BESIDE, "env_config": evaluator_only("hang")}
+    start = time.monotonic()
+    with Agent("PPO", config, out=tmp_path) as agent:
+        run = Run(agent, RunOptions(stop={"training_iteration": 2}, plot=False), Quiet())
+        run._interrupts = 1
+        outcome = run()
+    assert outcome.reason == "interrupted" and outcome.final is None
+    assert time.monotonic() - start < 30
