@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.minibatches import Batch
 from raypid.types import Array, Trajectory, Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -27,39 +30,52 @@ class A2CConfig(ActorCriticConfig):
     normalize_advantages: bool = False
 
 
-class A2C(ActorCritic):
+class A2C(ActorCritic[A2CConfig]):
     """One pass over each batch: -log pi(a|s) * A + value_coef * (V - target)^2 / 2 - entropy_coef * H."""
 
-    Config: ClassVar[type[ActorCriticConfig]] = A2CConfig
+    Config = A2CConfig
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
-        lr = self.lr(timesteps)
-        rows = self.learner.to_device(self.prepare(batch))
-        metrics = [self.learner.step(minibatch, lr) for minibatch in self.minibatches(rows)]
+        lr, rows, steps = self.lr(timesteps), self.prepare(batch), []
+        for minibatch in self.minibatches(rows):
+            out = self.network.evaluate(minibatch)
+            loss, metrics = self.objective(out, minibatch)
+            norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
+            steps.append(step_metrics(metrics, norm, minibatch.fraction))
         self.finish(batch)
-        return Update({**self.mean_metrics(metrics), "lr": lr}, len(metrics))
+        return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
 
-    def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        c = self.config
-        policy_loss = -(log_prob * batch.advantage).mean()
-        value_loss = 0.5 * ((value - batch.target) ** 2).mean()
-        entropy = entropy.mean()
-        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    def loss(
+        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return advantage_loss(self.config, log_prob, entropy, value, batch)
 
-    def slopes(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch
+    def loss_gradient(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
     ) -> tuple[Array, float, Array, dict[str, float]]:
-        c, n = self.config, len(log_prob)
-        difference = value - batch.target
-        metrics = {
-            "policy_loss": -float((log_prob * batch.advantage).mean()),
-            "value_loss": 0.5 * float((difference * difference).mean()),
-            "entropy": float(entropy.mean()),
-        }
-        return (
-            batch.advantage * np.float32(-1 / n),
-            -c.entropy_coef / n,
-            difference * np.float32(c.value_coef / n),
-            metrics,
-        )
+        return advantage_loss_gradient(self.config, log_prob, entropy, value, batch)
+
+
+def advantage_loss(
+    c: ActorCriticConfig, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """-log pi * A + value_coef * half the squared error of the value - entropy_coef * entropy, means over [n] rows."""
+    policy_loss = -(log_prob * batch.advantage).mean()
+    value_loss = 0.5 * ((value - batch.target) ** 2).mean()
+    entropy = entropy.mean()
+    loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+    return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+
+def advantage_loss_gradient(
+    c: ActorCriticConfig, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
+) -> tuple[Array, float, Array, dict[str, float]]:
+    """The derivatives of `advantage_loss` by log_prob [n], entropy and value [n]; and its metrics."""
+    n, difference = len(log_prob), value - batch.target
+    metrics = {
+        "policy_loss": -float((log_prob * batch.advantage).mean()),
+        "value_loss": 0.5 * float((difference * difference).mean()),
+        "entropy": float(entropy.mean()),
+    }
+    by_log_prob = batch.advantage * np.float32(-1 / n)
+    return by_log_prob, -c.entropy_coef / n, difference * np.float32(c.value_coef / n), metrics

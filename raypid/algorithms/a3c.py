@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from raypid.algorithms.a2c import A2C, A2CConfig
+from raypid.algorithms.base import State
 from raypid.algorithms.gradients import GradientsConfig, reduced
+from raypid.algorithms.minibatches import as_array
 from raypid.config import ConfigError
 from raypid.types import Gradients, Trajectory, Update, Weights
 
@@ -32,40 +34,42 @@ class A3C(A2C):
     for all workers (the paper's shared RMSProp, or Adam)."""
 
     Config = A3CConfig
+    config: A3CConfig
     flow = "async"
     collect = "gradients"
     several_learners = False
 
     @classmethod
-    def update_size(cls, config: Any) -> int:
-        return int(config.gradients_per_update)
+    def update_size(cls, config: A3CConfig) -> int:
+        return config.gradients_per_update
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
-        """In a worker: the gradient of A2C's loss over a fragment, by the weights that acted; one pass, all rows in one."""
-        self.learner.load(weights.flat)
+        """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""
+        self.network.load(weights.flat)
         if self.moments is not None:
             self.moments.load(weights.extra)
-        batch = self.learner.to_device(self.prepare(trajectory))
-        metrics = self.mean_metrics([self.learner.differentiate(batch)])
-        gradient = self.learner.gradient
-        flat = gradient.cpu().numpy() if hasattr(gradient, "cpu") else gradient
-        return Gradients(flat.copy(), trajectory.version, len(batch), metrics, trajectory.moments)
+        batch = self.prepare(trajectory)
+        out = self.network.evaluate(batch)
+        loss, metrics = self.objective(out, batch)
+        self.optimizer.differentiate(loss)
+        flat = as_array(self.optimizer.gradient).copy()
+        return Gradients(flat, trajectory.version, len(batch), self.mean_metrics([{**metrics}]), trajectory.moments)
 
-    def local_state(self) -> dict[str, Any]:
-        """In a worker: how it scales its rewards."""
-        return {} if self.return_scaler is None else self.return_scaler.state_dict()
-
-    def load_local_state(self, state: dict[str, Any]) -> None:
-        if self.return_scaler is not None and state:
-            self.return_scaler.load_state_dict(state)
-
-    def update(self, batch: Any, timesteps: int) -> Update:
-        gradients: list[Gradients] = batch
+    def update(self, batch: list[Gradients], timesteps: int) -> Update:
         lr = self.lr(timesteps)
-        total, metrics = reduced(gradients, self.config.gradient_reduce)
-        norm = self.learner.descend(total, lr)
-        for part in gradients:
+        total, metrics = reduced(batch, self.config.gradient_reduce)
+        self.optimizer.load_gradient(total)
+        norm = self.optimizer.descend(lr)
+        for part in batch:
             if self.moments is not None and part.moments is not None:
                 self.moments.merge(part.moments)
         self.version += 1
         return Update({**metrics, "grad_norm": float(norm), "lr": lr}, 1)
+
+    def local_state(self) -> State:
+        """In a worker: how it scales its rewards."""
+        return {} if self.return_scaler is None else self.return_scaler.state_dict()
+
+    def load_local_state(self, state: State) -> None:
+        if self.return_scaler is not None and state:
+            self.return_scaler.load_state_dict(state)

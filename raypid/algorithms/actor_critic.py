@@ -1,27 +1,33 @@
-"""What on-policy actor-critic algorithms share: from a trajectory to a flat batch, and gradient steps on either network."""
+"""What on-policy actor-critic algorithms share: from a trajectory to minibatches, and the choice of the kernel."""
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, ObservationMoments, check_table, schedule
+from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyNetwork, NumpyOptimizer, Slopes
+from raypid.algorithms.base import Algorithm, ObservationMoments, State, schedule
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
-from raypid.algorithms.joint_batch import share_of
-from raypid.algorithms.minibatches import Batch, Streams, share_of_streams
-from raypid.algorithms.steps import NumpySteps, TorchSteps, kernel_for, mean_metrics
+from raypid.algorithms.joint_batch import Share, share_of_rows, share_of_streams
+from raypid.algorithms.minibatches import Batch, Minibatch, Streams, as_array, cut
 from raypid.config import Config, ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
+from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
+from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
-from raypid.types import Array, Collective, Trajectory, Tree, Weights, tree_map
+from raypid.types import Array, Collective, Trajectory, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,14 +85,23 @@ class ActorCriticConfig(Config):
             raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")
 
 
-class ActorCritic(Algorithm):
-    """Policy and value network, Adam, normalisers. Subclasses write `update`, `loss` (torch) and `slopes` (its derivative)."""
+ActorCriticT = TypeVar("ActorCriticT", bound=ActorCriticConfig)
+
+
+class ActorCritic(Algorithm[ActorCriticT]):
+    """A policy and a value network, an optimizer, normalisers.
+
+    Subclasses write `update` and `loss`. They may also write `loss_gradient`, the NumPy form of their loss: small networks learn
+    five times faster with it. It is used only where the class that defines it also defines `loss`, or inherits from that one.
+    """
 
     flow: ClassVar[Literal["sync", "async", "replay"]] = "sync"
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]] = "trajectory"
     several_learners = True
+    network: LearningNetwork[Any]
+    optimizer: Optimizer[Any, Any]
 
-    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+    def __init__(self, config: ActorCriticT, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
         if any(leaf.kind == "deterministic" for leaf in spec.actions):
             raise ConfigError(
@@ -98,33 +113,120 @@ class ActorCritic(Algorithm):
         self.intrinsic: IntrinsicReward | None = None
         if config.intrinsic_reward is not None:
             self.intrinsic = intrinsic_class(config.intrinsic_reward)(spec, config.gamma, seed)
-        kind = kernel_for(config, spec)
-        self.learner: NumpySteps | TorchSteps = (NumpySteps if kind == "numpy" else TorchSteps)(self, seed)
+        self.kernel, _ = kernel_for(type(self), config, spec)
+        if self.kernel == "numpy":
+            self._build_numpy(seed)
+        else:
+            self._build_torch(seed)
+
+    def _build_numpy(self, seed: int) -> None:
+        c, network = self.config, NumpyNetwork(self.spec, seed)
+        rule: Adam | RMSProp = Adam(network.flat, eps=c.adam_eps)
+        if c.optimizer == "rmsprop":
+            rule = RMSProp(network.flat, decay=c.rmsprop_decay, eps=c.rmsprop_eps)
+        self.network, self.optimizer = network, NumpyOptimizer(network, rule, c.max_grad_norm)
+
+    def _build_torch(self, seed: int) -> None:
+        from raypid.algorithms.torch_backprop import TorchBackprop, device_for
+        from raypid.nn.torch_optimizers import FlatAdam, FlatRMSProp
+
+        c = self.config
+        self.network = network = TorchBackprop(self.spec, seed, device_for(c), c.th_compile)
+        flat = network.network
+        if c.optimizer == "adam":
+            self.optimizer = FlatAdam(flat, c.lr, c.adam_eps, c.max_grad_norm, measure=True)
+        else:
+            self.optimizer = FlatRMSProp(
+                flat, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, decay=c.rmsprop_decay
+            )
+
+    def __init_subclass__(cls) -> None:
+        if "slopes" in vars(cls):
+            _deprecated(f"{cls.__name__}.slopes", "loss_gradient")
+            cls.loss_gradient = vars(cls)["slopes"]
+
+    @property
+    def learner(self) -> GradientSteps:
+        """The former way to take a gradient step."""
+        _deprecated(f"{type(self).__name__}.learner", "network, objective and optimizer (docs/extending.md)")
+        return GradientSteps(self)
+
+    @classmethod
+    def settled(cls, config: ActorCriticT, spec: NetworkSpec) -> tuple[ActorCriticT, list[str]]:
+        kernel, note = kernel_for(cls, config, spec)
+        return config.replace({"kernel": kernel}), [note] if note else []
 
     def meet(self, collective: Collective) -> None:
         super().meet(collective)
+        self.optimizer.collective = collective
         if self.intrinsic is not None:
             self.intrinsic.collective = collective
 
-    @abstractmethod
-    def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """The paper's loss on torch tensors [N], and metrics; all are means over rows."""
+    # -- the loss ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def slopes(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch
+    def loss(
+        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The paper's loss on torch tensors [n], and metrics; all are means over rows."""
+
+    def loss_gradient(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
     ) -> tuple[Array, float, Array, dict[str, float]]:
-        """The derivative of `loss` by log_prob [N], entropy (the same for each row) and value [N], in NumPy; and metrics."""
+        """The NumPy form of `loss`: its derivatives by log_prob [n], entropy (the same for each row) and value [n]; and metrics."""
+        raise NotImplementedError
 
-    # -- data ----------------------------------------------------------------------------------------------------
+    def objective(self, out: Evaluated[Any], minibatch: Minibatch) -> tuple[Slopes | Tensor | None, Mapping[str, Any]]:
+        """`loss`, or its NumPy form, over the rows to learn from, and its metrics. A learner that holds no row of the minibatch
+        has None and no metrics."""
+        normalize, share = self.config.normalize_advantages, minibatch.share
+        if not len(minibatch):
+            if normalize and share is not None and share.advantage is None:
+                # the other learners wait for this one's sums
+                self._normalized(np.zeros(0, np.float32), share)
+            return None, {}
+        rows, which = minibatch.rows()
+        if normalize:
+            rows.advantage = self._normalized(rows.advantage, share)
+        said = (out.log_prob[which], out.entropy[which], out.value[: len(out.log_prob)][which])
+        if self.kernel == "numpy":
+            *slopes, numbers = self.loss_gradient(*said, rows)
+            return Slopes(out, which, *slopes), numbers
+        loss, metrics = self.loss(*said, rows)
+        return loss, {name: x.detach() for name, x in metrics.items()}
+
+    def _normalized(self, advantage: Any, share: Share | None) -> Any:
+        """Advantages [n] with mean 0 and deviation 1 over the minibatch, part of which other learners may hold.
+
+        Not by `std()`, which divides by n in NumPy and by n - 1 in torch.
+        """
+        if share is not None and share.advantage is None:
+            # whole streams: each learner knows its own advantages only
+            assert self.collective is not None
+            x = as_array(advantage).astype(np.float64)
+            count, total, squares = self.collective.sum(np.array([len(x), x.sum(), x @ x]))
+            mean = total / count
+            deviation = max(0.0, squares / count - mean * mean) ** 0.5 + 1e-8
+            return advantage if count == 1 else (advantage - float(mean)) / float(deviation)
+        everyone = advantage if share is None else share.advantage
+        if len(everyone) == 1:
+            return advantage
+        mean = everyone.mean()
+        deviation = ((everyone - mean) ** 2).mean() ** 0.5 + 1e-8
+        if share is not None:
+            # NumPy's numbers beside tensors
+            mean, deviation = float(mean), float(deviation)
+        return (advantage - mean) / deviation
+
+    # -- data ----------------------------------------------------------------------------------------------------------
 
     @property
     def by_streams(self) -> bool:
-        """Minibatches are whole streams: rows stay as they followed each other."""
+        """Minibatches are whole streams, whose rows stay in order."""
         return bool(self.spec.memory)
 
-    def prepare(self, trajectory: Trajectory) -> Batch | Streams:
-        """Inputs and columns of the valid rows, or of whole streams."""
+    def prepare(self, trajectory: Trajectory) -> Minibatch:
+        """Inputs and columns of the valid rows, or of whole streams, where the network is."""
         t = trajectory
         columns = self.columns(t, self._reward(t))
         if self.moments is not None:
@@ -134,22 +236,19 @@ class ActorCritic(Algorithm):
         inputs, _ = self.pipeline.sequence(obs, frames, first)
         if self.by_streams:
             share = None if self.collective is None else share_of_streams(t.valid, self.collective)
-            return Streams(inputs, t.first, t.valid, t.action, columns, memory, share)
+            return self.network.to_device(Streams(inputs, t.first, t.valid, t.action, columns, memory, share))
         rows = np.flatnonzero(t.valid.ravel())
-
-        def flat(x: Tree) -> Any:
-            return tree_map(lambda a: a.reshape(-1, *a.shape[2:])[rows], x)
-
+        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[rows], t.action)
         names = ("log_prob", "value", "advantage", "target")
-        batch = Batch(inputs.flatten().take(rows), flat(t.action), *(flat(columns[n]) for n in names))
+        batch: Batch[Array] = Batch(inputs.flatten().take(rows), action, *(columns[n].ravel()[rows] for n in names))
         if self.collective is not None:
-            batch.share = share_of(columns["advantage"], t.valid, self.collective)
-        return batch
+            batch.share = share_of_rows(columns["advantage"], t.valid, self.collective)
+        return self.network.to_device(batch)
 
     def _reward(self, t: Trajectory) -> Array:
         """[T, B] as the learner sees it."""
         c = self.config
-        reward: Array = t.reward if self.intrinsic is None else self.intrinsic.reward(t)
+        reward = t.reward if self.intrinsic is None else self.intrinsic.reward(t)
         if c.reward_scale != 1:
             reward = reward * np.float32(c.reward_scale)
         if c.reward_clip is not None:
@@ -159,7 +258,7 @@ class ActorCritic(Algorithm):
         return reward
 
     def columns(self, t: Trajectory, reward: Array) -> dict[str, Array]:
-        """What is learnt by, [T, B] each: here generalised advantages, from the acting policy's values."""
+        """What the algorithm learns by, [T, B] each: here generalised advantages, from the acting policy's values."""
         c, behaviour = self.config, t.behaviour
         value = behaviour["value"]
         final = (t.final.t, t.final.b, behaviour["final_value"]) if t.final is not None else ()
@@ -172,50 +271,9 @@ class ActorCritic(Algorithm):
             "target": advantage + value[:-1],
         }
 
-    def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
-        """Columns [T, B] of streams with those added that need what the network says now: log_prob [T, B], value [T+1, B]."""
-        return columns
-
-    def minibatches(self, batch: Batch | Streams) -> Iterator[Batch | Streams]:
-        """One epoch: a random permutation of the rows (or streams), cut into equal parts of about batch_size rows; none of no rows.
-
-        Of several learners each yields what it holds of the same parts, which may be nothing.
-        """
-        share = batch.share
-        num_rows = len(batch) if share is None else int(share.rows.sum())
-        if not num_rows:
-            return
-        num_here = batch.num_streams if isinstance(batch, Streams) else len(batch)
-        num_units = num_here if share is None else share.total
-        count = min(num_units, max(1, round(num_rows / self.config.batch_size)))
-        for part in np.array_split(self.rng.permutation(num_units), count):
-            if share is not None:
-                units, of_part = share.take(part)
-                yield replace(batch.take(units), share=of_part)
-            elif count == 1 and isinstance(batch, Streams):
-                yield batch  # all of them: nothing is copied
-            else:
-                yield batch.take(part)
-
-    def mean_metrics(self, metrics: list[dict[str, Any]]) -> dict[str, float]:
-        """Means over gradient steps (and learners) of what `learner.step` returned."""
-        more = {} if self.intrinsic is None else self.intrinsic.metrics()
-        return mean_metrics(metrics, self.collective) | more
-
-    def explained_variance(self, batch: Batch | Streams) -> float:
-        """1 - Var[target - value] / Var[target]: 1 is a perfect value function, 0 one that knows the mean."""
-        found: tuple[Any, Any] = (batch.target, batch.value) if isinstance(batch, Batch) else self._learnt(batch)
-        target, value = (np.asarray(x.cpu() if hasattr(x, "cpu") else x) for x in found)
-        error = target - value
-        here = moments_of(np.stack([target, error], 1))
-        everywhere = [here] if self.collective is None else self.collective.gather(here)
-        variance, left = reduce(merge_moments, everywhere)[2]
-        return 1.0 - float(left / variance) if variance > 0 else float("nan")
-
-    @staticmethod
-    def _learnt(streams: Streams) -> tuple[Any, Any]:
-        rows = streams.learnt()
-        return streams.columns["target"].ravel()[rows], streams.columns["value"].ravel()[rows]
+    def minibatches(self, batch: Minibatch) -> Iterator[Minibatch]:
+        """One epoch over a batch, in random order (`minibatches.cut`)."""
+        return cut(batch, self.config.batch_size, self.rng)
 
     def lr(self, timesteps: int) -> float:
         c = self.config
@@ -227,45 +285,124 @@ class ActorCritic(Algorithm):
             self.moments.merge(trajectory.moments)
         self.version += 1
 
-    # -- state ---------------------------------------------------------------------------------------------------
+    # -- metrics -------------------------------------------------------------------------------------------------------
 
-    def weights(self) -> Weights:
-        extra = {} if self.moments is None else self.moments.extra()
-        return Weights(self.version, self.learner.numpy().copy(), self.learner.table, extra)
+    def mean_metrics(self, steps: list[dict[str, Any]]) -> dict[str, float]:
+        """Means over gradient steps (and learners) of what `step_metrics` returned."""
+        more = {} if self.intrinsic is None else self.intrinsic.metrics()
+        return mean_metrics(steps, self.collective) | more
 
-    def set_weights(self, weights: Weights) -> None:
-        check_table(weights.table, self.learner.table)
-        self.learner.load(weights.flat)
-        if self.moments is not None and "obs_mean" in weights.extra:
-            self.moments.load(weights.extra)
+    def explained_variance(self, batch: Minibatch) -> float:
+        """1 - Var[target - value] / Var[target]: 1 for a perfect value function, 0 for one that only knows the mean."""
+        rows, _ = batch.rows()
+        target, value = as_array(rows.target), as_array(rows.value)
+        error = target - value
+        here = moments_of(np.stack([target, error], 1))
+        everywhere = [here] if self.collective is None else self.collective.gather(here)
+        variance, left = reduce(merge_moments, everywhere)[2]
+        return 1.0 - float(left / variance) if variance > 0 else float("nan")
 
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "version": self.version,
-            "flat": self.learner.numpy().copy(),
-            "optimizer": self.learner.state_dict(),
-            "rng": self.rng.bit_generator.state,
-        }
-        if self.moments is not None:
-            state["moments"] = self.moments.extra()
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def learnt_state(self) -> State:
+        state = super().learnt_state()
         if self.return_scaler is not None:
             state["return_scaler"] = self.return_scaler.state_dict()
         if self.intrinsic is not None:
             state["intrinsic"] = self.intrinsic.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["flat"]) != len(self.learner.numpy()):
-            raise ConfigError(
-                f"The checkpoint has {len(state['flat'])} weights, this network {len(self.learner.numpy())}: the model setting differs."
-            )
-        self.version = int(state["version"])
-        self.learner.load(state["flat"])
-        self.learner.load_state_dict(state["optimizer"])
-        self.rng.bit_generator.state = state["rng"]
-        if self.moments is not None and "moments" in state:
-            self.moments.load(state["moments"])
+    def load_learnt_state(self, state: State) -> None:
+        super().load_learnt_state(state)
         if self.return_scaler is not None and "return_scaler" in state:
             self.return_scaler.load_state_dict(state["return_scaler"])
         if self.intrinsic is not None and "intrinsic" in state:
             self.intrinsic.load_state_dict(state["intrinsic"])
+
+
+class GradientSteps:
+    """`self.learner` of algorithms that were written for raypid 0.1."""
+
+    def __init__(self, algorithm: ActorCritic[Any]) -> None:
+        self.algorithm = algorithm
+
+    def to_device(self, batch: Minibatch) -> Minibatch:
+        """`prepare` has moved it."""
+        return batch
+
+    def step(self, minibatch: Minibatch, lr: float) -> dict[str, Any]:
+        """One gradient step; returns its metrics."""
+        a = self.algorithm
+        loss, metrics = a.objective(a.network.evaluate(minibatch), minibatch)
+        norm = a.optimizer.minimise(loss, lr, minibatch.fraction)
+        return step_metrics(metrics, norm, minibatch.fraction)
+
+
+def _deprecated(old: str, new: str) -> None:
+    warnings.warn(f"{old} is now {new}; the old name goes in the next version.", DeprecationWarning, stacklevel=3)
+
+
+def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: NetworkSpec) -> tuple[str, str]:
+    """numpy or torch: what `config.kernel` asks for, or the faster one that fits; and a note for the user if that is a surprise.
+
+    Raises:
+        ConfigError: numpy was asked for where it cannot serve.
+    """
+    kinds = {leaf.kind for leaf in spec.actions}
+    fits = (
+        spec.network == "mlp"
+        and not spec.memory
+        and len(spec.actions) == 1
+        and not spec.actions[0].path
+        and kinds <= {"categorical", "gaussian"}
+    )
+    if config.kernel == "torch":
+        return "torch", ""
+    order = [next(i for i, c in enumerate(cls.__mro__) if n in vars(c)) for n in ("loss_gradient", "loss")]
+    lacks = order[0] > order[1]
+    if config.kernel == "numpy" and not fits:
+        raise ConfigError(
+            "kernel numpy serves fully connected networks without memory and with one Discrete or Box action; "
+            "use kernel torch or auto."
+        )
+    if config.kernel == "numpy" and lacks:
+        raise ConfigError(
+            f"kernel numpy: {cls.__name__} has a loss of its own without a loss_gradient beside it. Write one, or use kernel torch."
+        )
+    on_gpu = config.num_gpus > 0 or config.device not in ("auto", "cpu")
+    small = not on_gpu and not config.th_compile and max(spec.hidden, default=0) <= 128
+    if config.kernel == "auto" and not (fits and small):
+        return "torch", ""
+    note = (
+        f"{cls.__name__} has a loss of its own without a NumPy form (loss_gradient) beside it, so it learns with torch."
+    )
+    return ("torch", note) if lacks else ("numpy", "")
+
+
+def step_metrics(metrics: Mapping[str, Any], norm: Any, fraction: float) -> dict[str, Any]:
+    """The metrics of one gradient step with its `grad_norm`; of several learners, this one's part of them. Nothing for a
+    learner that held no row."""
+    if not metrics:
+        return {}
+    found = {**metrics, "grad_norm": norm}
+    return found if fraction == 1 else {name: x * fraction for name, x in found.items()}
+
+
+def mean_metrics(steps: list[dict[str, Any]], collective: Collective | None = None) -> dict[str, float]:
+    """Means over gradient steps; tensors are fetched in one transfer. With several learners, the sum of their parts of the means."""
+    here = _sums([m for m in steps if m])
+    everywhere = [here] if collective is None else collective.gather(here)
+    names = next((list(sums) for sums in everywhere if sums), [])
+    return {n: float(sum(sums.get(n, 0.0) for sums in everywhere)) / len(steps) for n in names}
+
+
+def _sums(steps: list[dict[str, Any]]) -> dict[str, float]:
+    if not steps:
+        return {}
+    names = list(steps[0])
+    if isinstance(steps[0][names[0]], float):
+        return {n: float(np.sum([m[n] for m in steps])) for n in names}
+    import torch
+
+    sums = torch.stack([torch.stack([m[n].float() for n in names]) for m in steps]).sum(0).tolist()
+    return dict(zip(names, sums, strict=True))

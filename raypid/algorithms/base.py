@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from raypid.config import Config, ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.types import Array, Collective, Update, Weights
+
+Table: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""(name, shape) of the parts of a flat array, in order."""
 
 
 @dataclass(kw_only=True)
@@ -39,11 +43,53 @@ class AsynchronousConfig:
                 raise ConfigError(f"{name} must be at least {low} (or none), not {value}.")
 
 
-class Algorithm(ABC):
-    """One paper. Subclasses name their Config and how they want to be fed.
+class ObservationMoments:
+    """The normaliser's moments on the learner's side. Workers report what they saw, which is merged in worker order."""
 
-    flow: how the loop runs it; collect: what workers send.
-    """
+    def __init__(self, size: int) -> None:
+        self.moments = zero_moments(size)
+
+    def merge(self, delta: Moments) -> None:
+        self.moments = merge_moments(self.moments, delta)
+
+    def extra(self) -> dict[str, Array]:
+        """For `Weights.extra`."""
+        count, mean, m2 = self.moments
+        return {"obs_count": np.asarray(count), "obs_mean": mean.copy(), "obs_m2": m2.copy()}
+
+    def load(self, extra: dict[str, Array]) -> None:
+        self.moments = (np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())
+
+
+class Parameters:
+    """The weights of one network in a flat float32 array [P]; `table` names its parts."""
+
+    def __init__(self, flat: Array, table: Table) -> None:
+        self.flat, self.table = flat, table
+
+    def numpy(self) -> Array:
+        """The weights themselves, not a copy."""
+        return self.flat
+
+    def load(self, flat: Array) -> None:
+        """Copy weights [P] in."""
+        self.flat[:] = flat
+
+
+class Stateful(Protocol):
+    """What a checkpoint holds besides weights: an optimizer."""
+
+    def state_dict(self) -> dict[str, Array | int]: ...
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None: ...
+
+
+State: TypeAlias = dict[str, Any]
+"""What `raypid.checkpoint` saves: nested dicts and lists of arrays, numbers and text."""
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+class Algorithm(ABC, Generic[ConfigT]):
+    """One paper. A subclass names its Config, how the loop runs it (`flow`) and what workers send it (`collect`)."""
 
     Config: ClassVar[type[Config]]
     flow: ClassVar[Literal["sync", "async", "replay"]]
@@ -54,32 +100,47 @@ class Algorithm(ABC):
     own_model: ClassVar[bool] = False
     """It trains a whole model (`raypid.register_model`), which acts and differentiates by itself, in place of a network."""
     collective: Collective | None = None
-    """The other learners of the run, where there are several. Each is given its own workers' fragments, and their updates
-    are what one learner would do with all of them: sums over rows are summed over learners, random numbers are the same."""
+    """The other learners of the run, if there are several. Each is given the fragments of its own workers, and together their
+    updates are what one learner would do with all of them: sums over rows are summed over learners, random numbers are the same."""
+    network: Parameters
+    """What workers act with."""
+    optimizer: Stateful
+    moments: ObservationMoments | None = None
+    """The normaliser of observations, if they are normalised."""
 
-    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+    def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:
         self.config, self.spec, self.version = config, spec, 0
         self.rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
 
+    # -- what the driver asks of the class -----------------------------------------------------------------------------
+
     @classmethod
-    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+    def network_spec(cls, config: ConfigT, spec: NetworkSpec) -> NetworkSpec:
         """The network that this algorithm acts with, from the default one for the spaces."""
         return spec
 
     @classmethod
-    def update_size(cls, config: Any) -> int:
-        """Of an asynchronous algorithm: what one update takes, in the units of `Report.size`."""
+    def settled(cls, config: ConfigT, spec: NetworkSpec) -> tuple[ConfigT, list[str]]:
+        """The settings with what `auto` means decided once, in the driver, for all learners and workers; and notes for the user."""
+        return config, []
+
+    @classmethod
+    def update_size(cls, config: ConfigT) -> int:
+        """What one update of an asynchronous algorithm takes, in the units of `Report.size`."""
         return 1
 
     @classmethod
-    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+    def exploration(cls, config: ConfigT, timesteps: int, worker_index: int) -> dict[str, Any]:
         """What a worker explores by at this time: numbers that travel with the call."""
         return {}
 
     @classmethod
-    def shared(cls, config: Any) -> tuple[Array, ...]:
-        """Arrays that all workers read and none writes: they are put into the object store once, and follow the worker's other arguments."""
+    def shared(cls, config: ConfigT) -> tuple[Array, ...]:
+        """Arrays that all workers read and none writes. They are put into the object store once, and follow a worker's other
+        arguments."""
         return ()
+
+    # -- learning ------------------------------------------------------------------------------------------------------
 
     def meet(self, collective: Collective) -> None:
         """From here on `update` is made together with other learners."""
@@ -87,27 +148,75 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, batch: Any, timesteps: int) -> Update:
-        """Learn from a batch: a Trajectory, or a Sample where it replays. `timesteps` (environment steps so far) drives the schedules."""
+        """Learn from a batch: a Trajectory, a Sample, Gradients or Fitness, as `collect` and `flow` say. `timesteps` (environment
+        steps so far) drives the schedules."""
 
-    @abstractmethod
+    # -- state ---------------------------------------------------------------------------------------------------------
+
     def weights(self) -> Weights:
         """A copy of what workers act with."""
+        extra = {} if self.moments is None else self.moments.extra()
+        return Weights(self.version, self.network.numpy().copy(), self.network.table, extra)
 
-    @abstractmethod
     def set_weights(self, weights: Weights) -> None:
-        """Start from given weights (and their moments)."""
+        """Start from given weights (and their moments).
 
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+        Raises:
+            ConfigError: they belong to another network.
+        """
+        check_table(weights.table, self.network.table)
+        self.network.load(weights.flat)
+        if self.moments is not None and "obs_mean" in weights.extra:
+            self.moments.load(weights.extra)
+
+    def state_dict(self) -> State:
         """Everything that the next update depends on."""
+        state: State = {"version": self.version, "rng": self.rng.bit_generator.state, **self.learnt_state()}
+        return state if self.moments is None else {**state, "moments": self.moments.extra()}
 
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: State) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            ConfigError: it belongs to other networks.
+        """
+        self.load_learnt_state(state)
+        self.version = int(state["version"])
+        self.rng.bit_generator.state = state["rng"]
+        if self.moments is not None and "moments" in state:
+            self.moments.load(state["moments"])
+
+    def learnt_state(self) -> State:
+        """Weights and optimizer."""
+        return {"flat": self.network.numpy().copy(), "optimizer": self.optimizer.state_dict()}
+
+    def load_learnt_state(self, state: State) -> None:
+        """Weights and optimizer; an optimizer of another kind than the saved one begins anew."""
+        check_size("the network", state["flat"], self.network.numpy())
+        self.network.load(state["flat"])
+        if state["optimizer"].keys() == self.optimizer.state_dict().keys():
+            self.optimizer.load_state_dict(state["optimizer"])
 
 
-def check_table(theirs: Any, ours: Any) -> None:
-    """Raises:
-    ConfigError: the weights belong to another network; names the first parts that differ.
+def check_size(name: str, saved: Array | None, ours: Array) -> None:
+    """Refuse saved weights of another size.
+
+    Raises:
+        ConfigError: says how many there are, and how many are needed.
+    """
+    if saved is None or len(saved) != len(ours):
+        there = "no weights" if saved is None else f"{len(saved)} weights"
+        raise ConfigError(
+            f"The checkpoint has {there} for {name}, this run has {len(ours)}: the settings differ. Leave model and what shapes "
+            "the network as they were, or begin a new run."
+        )
+
+
+def check_table(theirs: Table, ours: Table) -> None:
+    """Refuse weights of another network.
+
+    Raises:
+        ConfigError: names the first parts that differ.
     """
     if theirs == ours:
         return
@@ -123,21 +232,3 @@ def schedule(kind: str, timesteps: int, horizon: int | None, end: float) -> floa
         return 1.0
     assert horizon is not None
     return max(end, 1.0 - (1.0 - end) * timesteps / horizon)
-
-
-class ObservationMoments:
-    """The normaliser's moments on the learner's side: workers report what they saw, in worker order it is merged."""
-
-    def __init__(self, size: int) -> None:
-        self.moments = zero_moments(size)
-
-    def merge(self, delta: Moments) -> None:
-        self.moments = merge_moments(self.moments, delta)
-
-    def extra(self) -> dict[str, Array]:
-        """For `Weights.extra`."""
-        count, mean, m2 = self.moments
-        return {"obs_count": np.asarray(count), "obs_mean": mean.copy(), "obs_m2": m2.copy()}
-
-    def load(self, extra: dict[str, Array]) -> None:
-        self.moments = (np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())

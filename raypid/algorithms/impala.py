@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from raypid.algorithms.a2c import A2C
-from raypid.algorithms.actor_critic import ActorCriticConfig
-from raypid.algorithms.base import AsynchronousConfig
-from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Streams, vtrace_columns
-from raypid.algorithms.ppo import ClippedSurrogate
+from raypid.algorithms.a2c import advantage_loss, advantage_loss_gradient
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
+from raypid.algorithms.backprop import Evaluated
+from raypid.algorithms.base import AsynchronousConfig, State
+from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Minibatch, Streams, X, vtrace_columns
+from raypid.algorithms.ppo import clipped_loss, clipped_loss_gradient
 from raypid.config import ConfigError
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.vtrace import vtrace
 from raypid.types import Array, Trajectory, Update, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,61 +56,71 @@ class IMPALAConfig(AsynchronousConfig, ActorCriticConfig):
             )
 
 
-class IMPALA(A2C):
+class IMPALA(ActorCritic[IMPALAConfig]):
     """A2C's loss, with advantages and targets by V-trace (section 4.2): the policy that acted may be older."""
 
     Config = IMPALAConfig
     flow = "async"
-    surrogate: ClassVar[bool] = False
-    """The loss has the ratio pi / mu itself, so advantages are not multiplied by rho."""
 
     @property
     def by_streams(self) -> bool:
+        """V-trace asks what the network says of each row and the next."""
         return True
 
     @classmethod
-    def update_size(cls, config: Any) -> int:
-        return int(config.fragments_per_update)
+    def update_size(cls, config: IMPALAConfig) -> int:
+        return config.fragments_per_update
 
     def columns(self, t: Trajectory, reward: Array) -> dict[str, Array]:
         return vtrace_columns(t, reward, self.config.gamma)
 
-    def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
+    def update(self, batch: Trajectory, timesteps: int) -> Update:
+        lr, streams = self.lr(timesteps), self.prepare(batch)
+        steps = []
+        for _ in range(self.config.num_epochs):
+            for minibatch in self.minibatches(streams):
+                out = self.network.evaluate(minibatch)
+                corrected = self.corrected(minibatch, out)
+                loss, metrics = self.objective(out, corrected)
+                norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
+                steps.append(step_metrics(metrics, norm, minibatch.fraction))
+        self.finish(batch)
+        return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
+
+    def corrected(self, streams: Streams[Any], out: Evaluated[Any]) -> Streams[Any]:
+        """Streams with the advantages and targets that V-trace makes of what the network says now."""
+        log_prob, value = streams.by_row(out.log_prob, out.value)
+        if hasattr(value, "detach"):
+            log_prob, value = log_prob.detach(), value.detach()
+        ratio = bounded_ratio(log_prob, streams.columns["log_prob"])
+        return replace(streams, columns=self.advantages(streams.columns, ratio, value, weigh=True))
+
+    def advantages(self, columns: dict[str, X], ratio: X, value: X, *, weigh: bool) -> dict[str, X]:
+        """`columns` [T, B] with advantage and target: V-trace by the ratios pi / mu [T, B] and the values [T+1, B]. `weigh`:
+        advantages have the factor rho."""
         c, b = self.config, columns
-        ratio = self.ratio(log_prob, b["log_prob"]) * b["valid"]
         following = value[1:] * (1 - b["final"]) + b["final_value"]
-        target, advantage = vtrace(
-            ratio,
-            b["reward"],
-            value[:-1],
-            following,
-            b["discount"],
-            b["passes"],
-            c.rho_clip,
-            c.c_clip,
-            c.gae_lambda,
-            weigh=not self.surrogate,
-        )
+        known = (b["reward"], value[:-1], following, b["discount"], b["passes"])
+        clips = (c.rho_clip, c.c_clip, c.gae_lambda)
+        target, advantage = vtrace(ratio * b["valid"], *known, *clips, weigh=weigh)
         return {**columns, "target": target, "advantage": advantage}
 
-    def ratio(self, log_prob: Any, acted: Any) -> Any:
-        """pi(a|s) / mu(a|s) from their logarithms [T, B]."""
-        return array_module(log_prob).exp((log_prob - acted).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    def loss(
+        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return advantage_loss(self.config, log_prob, entropy, value, batch)
 
-    def update(self, batch: Trajectory, timesteps: int) -> Update:
-        lr = self.lr(timesteps)
-        rows = self.begin(self.learner.to_device(self.prepare(batch)))
-        metrics = [
-            self.learner.step(minibatch, lr)
-            for _ in range(self.config.num_epochs)
-            for minibatch in self.minibatches(rows)
-        ]
-        self.finish(batch)
-        return Update({**self.mean_metrics(metrics), "lr": lr}, len(metrics))
+    def loss_gradient(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
+    ) -> tuple[Array, float, Array, dict[str, float]]:
+        return advantage_loss_gradient(self.config, log_prob, entropy, value, batch)
 
-    def begin(self, streams: Streams) -> Batch | Streams:
-        """What the minibatches of a batch are cut from: streams, since V-trace asks what the network says at each step."""
-        return streams
+
+def bounded_ratio(log_prob: X, acted: X) -> X:
+    """pi(a|s) / mu(a|s) from their logarithms [T, B]."""
+    log_ratio = (log_prob - acted).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio: X = array_module(log_prob).exp(log_ratio)
+    return ratio
 
 
 @dataclass(kw_only=True, slots=True)
@@ -145,53 +159,71 @@ class APPOConfig(IMPALAConfig):
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
 
 
-class APPO(ClippedSurrogate, IMPALA):
-    """IMPALA with PPO's clipped surrogate, several times over each batch: advantages are computed once, by the network as the batch finds
-    it, and minibatches are random rows (whole streams, where there is a memory).
+class APPO(IMPALA):
+    """IMPALA with PPO's clipped surrogate, several times over each batch: advantages are computed once, by the network as it is
+    when the batch arrives, and minibatches are random rows (whole streams, if there is a memory).
 
     With a target network (IMPACT, section 3.2) advantages are by that of pi_target, and the ratio is min(mu / pi_target, rho) * pi / mu,
     where mu acted.
     """
 
     Config = APPOConfig
-    surrogate = True
+    config: APPOConfig
 
-    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+    def __init__(self, config: APPOConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
-        self.clip = config.clip
-        self.target: Array | None = self.learner.numpy().copy() if config.target_network else None
+        self.target = self.network.numpy().copy() if config.target_network else None
         """[P] parameters of the target network."""
 
-    def begin(self, streams: Streams) -> Batch | Streams:
-        if self.target is not None and self.version % self.config.target_interval == 0:
-            self.target[:] = self.learner.numpy()
-        log_prob, value = self.learner.evaluate(streams, self.target)
-        columns = super().estimate(streams.columns, log_prob, value)
-        if not self.config.vtrace:
+    def update(self, batch: Trajectory, timesteps: int) -> Update:
+        lr, rows = self.lr(timesteps), self.with_advantages(self.prepare(batch))
+        steps = []
+        for _ in range(self.config.num_epochs):
+            for minibatch in self.minibatches(rows):
+                out = self.network.evaluate(minibatch)
+                loss, metrics = self.objective(out, minibatch)
+                norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
+                steps.append(step_metrics(metrics, norm, minibatch.fraction))
+        self.finish(batch)
+        return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
+
+    def with_advantages(self, streams: Streams[Any]) -> Minibatch:
+        """A batch with advantages and targets by the network, or the target network, as it is now."""
+        c = self.config
+        if self.target is not None and self.version % c.target_interval == 0:
+            self.target[:] = self.network.numpy()
+        log_prob, value = self.network.predict(streams, self.target)
+        acted = streams.columns["log_prob"]
+        # without V-trace as if the network itself had acted
+        ratio = bounded_ratio(log_prob, acted if c.vtrace else log_prob)
+        columns = self.advantages(streams.columns, ratio, value, weigh=False)
+        if not c.vtrace:
             columns["advantage"] = columns["target"] - value[:-1]
         if self.target is not None:
-            acted = columns["log_prob"] - math.log(self.config.target_ratio)
-            columns["log_prob"] = array_module(log_prob).maximum(log_prob, acted)
+            columns["log_prob"] = array_module(log_prob).maximum(log_prob, acted - math.log(c.target_ratio))
         streams = replace(streams, columns=columns)
-        return streams if self.spec.memory else streams.rows(self.collective)
+        return streams if self.spec.memory else streams.flattened(self.collective)
 
-    def estimate(self, columns: dict[str, Any], log_prob: Any, value: Any) -> dict[str, Any]:
-        return columns
+    def loss(
+        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return clipped_loss(self.config, self.config.clip, log_prob, entropy, value, batch)
 
-    def ratio(self, log_prob: Any, acted: Any) -> Any:
-        """Without V-trace as if the network itself had acted."""
-        return super().ratio(log_prob, acted if self.config.vtrace else log_prob)
+    def loss_gradient(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
+    ) -> tuple[Array, float, Array, dict[str, float]]:
+        return clipped_loss_gradient(self.config, self.config.clip, log_prob, entropy, value, batch)
 
     def set_weights(self, weights: Weights) -> None:
         super().set_weights(weights)
         if self.target is not None:
             self.target[:] = weights.flat
 
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
+    def learnt_state(self) -> State:
+        state = super().learnt_state()
         return state if self.target is None else {**state, "target": self.target.copy()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def load_learnt_state(self, state: State) -> None:
+        super().load_learnt_state(state)
         if self.target is not None:
             self.target[:] = state.get("target", state["flat"])

@@ -1,4 +1,4 @@
-"""A batch that several learners hold together: which of its rows, or whole streams, are here."""
+"""A batch that several learners hold together: which of its rows, or whole streams, lie here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from raypid.types import Array, Collective
 class Share:
     """The part of a batch (or minibatch) that this learner holds: n of the units (rows, or streams of rows) of all learners.
 
-    The units of all learners are numbered as one learner would have them, who was given all fragments in worker order.
+    Units have global numbers: those that one learner would give them if it held the fragments of all workers, in worker order.
     """
 
     number: Array
-    """[n] int64, rising: the numbers of the units that are here."""
+    """[n] int64, rising: global numbers of the units held here."""
     rows: Array
-    """[total] rows of each unit of all learners."""
+    """[total] rows in each unit of all learners."""
     advantage: Array | None = None
-    """[total] of all learners, where units are rows: what minibatches normalise by."""
+    """[total] advantages of all learners, where units are rows: minibatches are normalised by them."""
 
     @property
     def total(self) -> int:
@@ -30,22 +30,22 @@ class Share:
 
     @property
     def fraction(self) -> float:
-        """Of the rows of all learners those that are here."""
+        """The fraction of all learners' rows that is held here."""
         return float(self.rows[self.number].sum() / max(1, self.rows.sum()))
 
     def take(self, numbers: Array) -> tuple[Array, Share]:
-        """Of the units with these numbers: the places [n] of those that are here, in this order, and the share that they are."""
+        """Select units by global number; returns local indices [n] and the resulting Share."""
         places = np.searchsorted(self.number, numbers)
         there = np.append(self.number, -1)[places] == numbers
         advantage = None if self.advantage is None else self.advantage[numbers]
         return places[there], Share(np.flatnonzero(there), self.rows[numbers], advantage)
 
 
-def share_of(advantage: Array, valid: Array, collective: Collective) -> Share:
-    """This learner's share, from its advantages [T, B] and valid rows [T, B].
+def share_of_rows(advantage: Array, valid: Array, collective: Collective) -> Share:
+    """This learner's share of the rows of a joint batch, from its advantages [T, B] and valid rows [T, B].
 
-    Joined fragments lie side by side along the streams, and rows are flattened step by step: in the joined batch the rows
-    of the learners alternate.
+    In the joint batch the learners' fragments lie side by side along the streams, and rows are flattened step by step: so
+    the rows of the learners alternate.
     """
     everywhere = collective.gather((valid, advantage))
     all_valid = np.concatenate([v for v, _ in everywhere], 1)
@@ -54,3 +54,10 @@ def share_of(advantage: Array, valid: Array, collective: Collective) -> Share:
     here = number[:, start : start + valid.shape[1]][valid]
     advantages = np.concatenate([a for _, a in everywhere], 1)[all_valid]
     return Share(here, np.ones(len(advantages), np.int64), advantages)
+
+
+def share_of_streams(valid: Array, collective: Collective) -> Share:
+    """This learner's share of the streams of a joint batch, from its valid rows [T, B]."""
+    rows = collective.gather(valid.sum(0))
+    start = sum(len(r) for r in rows[: collective.rank])
+    return Share(np.arange(start, start + valid.shape[1]), np.concatenate(rows))

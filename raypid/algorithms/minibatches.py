@@ -1,79 +1,110 @@
-"""What a minibatch is: flat rows, or whole streams, whose rows stay as they followed each other (for V-trace and recurrent
-networks).
+"""What a minibatch is: flat rows, or whole streams whose rows stay in order (for V-trace and recurrent networks).
 
 Axes: T rows of B streams; N = (T+1) * B rows of network inputs, step by step (row t * B + b).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.joint_batch import Share, share_of
+from raypid.algorithms.joint_batch import Share, share_of_rows
+from raypid.nn.pipeline import Inputs
 from raypid.types import Array, Collective, Trajectory, tree_map
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from raypid.nn.networks import TorchInputs
+
 MAX_LOG_RATIO = 20.0
-"""Of two policies' probabilities of an action: beyond it (actions at the edge of a squashed Gaussian, whose mean lies far outside) a
-float32 overflows sooner or later."""
+"""Bound on the log ratio of two policies' probabilities of an action. Beyond it (actions at the edge of a squashed Gaussian
+whose mean lies far outside) a float32 overflows sooner or later."""
+
+X = TypeVar("X", np.ndarray, "Tensor")  # type: ignore[type-arg]
+"""Arrays with the NumPy kernel, tensors on the learner's device with torch."""
 
 
 @dataclass(slots=True)
-class Batch:
-    """Valid rows of a trajectory, flattened: N rows. Arrays, or tensors once they are on the learner's device."""
+class Batch(Generic[X]):
+    """Valid rows of a trajectory, flattened: n rows."""
 
-    inputs: Any
+    inputs: Inputs | TorchInputs | None
     """None where the network has seen them as streams."""
-    action: Any
-    """[N, *] canonical."""
-    log_prob: Any
-    """[N] of the acting policy."""
-    value: Any
-    """[N] of the acting policy."""
-    advantage: Any
-    """[N]."""
-    target: Any
-    """[N] lambda return: what the value shall be."""
+    action: X | Mapping[str, X]
+    """[n, *] canonical."""
+    log_prob: X
+    """[n] of the acting policy."""
+    value: X
+    """[n] of the acting policy."""
+    advantage: X
+    """[n]."""
+    target: X
+    """[n] value target: the lambda return."""
     share: Share | None = None
-    """Where several learners hold a batch together: which of its rows are these."""
+    """With several learners: which rows of the joint batch these are."""
 
     def __len__(self) -> int:
         return len(self.log_prob)
 
-    def take(self, rows: Any) -> Batch:
+    @property
+    def num_units(self) -> int:
+        """What minibatches are cut by: rows."""
+        return len(self)
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of all learners' rows that these are."""
+        return 1.0 if self.share is None else self.share.fraction
+
+    def take(self, rows: Array) -> Batch[X]:
+        """These rows [n] alone."""
+        assert self.inputs is not None
         action = tree_map(lambda a: a[rows], self.action)
-        columns = (getattr(self, name)[rows] for name in ("log_prob", "value", "advantage", "target"))
+        columns = (column[rows] for column in (self.log_prob, self.value, self.advantage, self.target))
         return Batch(self.inputs.take(rows), action, *columns)
+
+    def rows(self) -> tuple[Batch[X], slice]:
+        """The rows to learn from, and which of the rows that the network evaluates they are: all."""
+        return self, slice(None)
 
 
 @dataclass(slots=True)
-class Streams:
-    """T rows of B streams and the observation after them; arrays, or tensors once they are on the learner's device."""
+class Streams(Generic[X]):
+    """T rows of B streams and the observations after them."""
 
-    inputs: Any
+    inputs: Inputs | TorchInputs
     """[T+1, B, *]."""
     first: Array
-    """[T+1, B] bool, an array in any case: where a recurrent state begins anew."""
+    """[T+1, B] bool, always an array: where an episode begins, and with it a fresh recurrent state."""
     valid: Array
-    """[T, B] bool, an array in any case: what may be learnt from."""
-    action: Any
+    """[T, B] bool, always an array: the rows to learn from."""
+    action: X | Mapping[str, X]
     """[T, B, *] canonical."""
-    columns: dict[str, Any]
+    columns: dict[str, X]
     """[T, B] float32: log_prob of the acting policy, and what the algorithm learns by."""
-    state: Any = None
+    state: X | None = None
     """[B, K, S] recurrent state before row 0; None for networks without one."""
     share: Share | None = None
-    """Where several learners hold a batch together: which of its streams are these."""
+    """With several learners: which streams of the joint batch these are."""
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.valid))
 
     @property
-    def num_streams(self) -> int:
-        return self.valid.shape[1]
+    def num_units(self) -> int:
+        """What minibatches are cut by: streams."""
+        return int(self.valid.shape[1])
 
-    def take(self, streams: Array) -> Streams:
+    @property
+    def fraction(self) -> float:
+        """The fraction of all learners' rows that these are."""
+        return 1.0 if self.share is None else self.share.fraction
+
+    def take(self, streams: Array) -> Streams[X]:
         """These streams [n] alone."""
         return Streams(
             inputs=self.inputs.take((slice(None), streams)),
@@ -84,32 +115,61 @@ class Streams:
             state=None if self.state is None else self.state[streams],
         )
 
-    def rows(self, collective: Collective | None) -> Batch:
-        """The valid rows by themselves, once they have advantage and target. (Flattened, the rows of the last observations come last.)"""
-        learnt = np.flatnonzero(self.valid.ravel())
-        batch = self.learnt_by(self.columns, learnt)
-        batch.inputs = self.inputs.flatten().take(learnt)
+    def rows(self) -> tuple[Batch[X], Array | slice]:
+        """The rows to learn from, without inputs, once `columns` has advantage and target; and which of the T * B rows they are."""
+        valid = self.valid.ravel()
+        which = slice(None) if valid.all() else np.flatnonzero(valid)
+        return self._batch(None, which), which
+
+    def flattened(self, collective: Collective | None) -> Batch[X]:
+        """The rows to learn from as a batch of their own: their order no longer matters.
+
+        Flattened, the rows of the last observations come last, so the T * B rows before them keep their places.
+        """
+        which = np.flatnonzero(self.valid.ravel())
+        batch = self._batch(self.inputs.flatten().take(which), which)
         if collective is not None:
-            advantage = self.columns["advantage"]
-            advantage = advantage.cpu().numpy() if hasattr(advantage, "cpu") else advantage
-            batch.share = share_of(advantage, self.valid, collective)
+            batch.share = share_of_rows(as_array(self.columns["advantage"]), self.valid, collective)
         return batch
 
-    def learnt_by(self, columns: dict[str, Any], learnt: Array | slice) -> Batch:
-        """These of the T * B flat rows with what `columns` [T, B] say of them, without inputs."""
-        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[learnt], self.action)
-        names = ("log_prob", "value", "advantage", "target")
-        return Batch(None, action, *(columns[name].reshape(-1)[learnt] for name in names))
+    def _batch(self, inputs: Inputs | TorchInputs | None, which: Array | slice) -> Batch[X]:
+        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[which], self.action)
+        columns = (self.columns[name].reshape(-1)[which] for name in ("log_prob", "value", "advantage", "target"))
+        return Batch(inputs, action, *columns)
 
-    def by_row(self, log_prob: Any, value: Any) -> tuple[Any, Any]:
+    def by_row(self, log_prob: X, value: X) -> tuple[X, X]:
         """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""
         num_rows, num_streams = self.valid.shape
         return log_prob.reshape(num_rows, num_streams), value.reshape(num_rows + 1, num_streams)
 
-    def learnt(self) -> Array | slice:
-        """The valid ones of the T * B flat rows."""
-        rows = self.valid.ravel()
-        return slice(None) if rows.all() else np.flatnonzero(rows)
+
+Minibatch: TypeAlias = "Batch[Any] | Streams[Any]"
+"""What the network evaluates at once; only the losses need to know whether it holds arrays or tensors."""
+
+
+def cut(batch: Minibatch, batch_size: int, rng: np.random.Generator) -> Iterator[Minibatch]:
+    """One epoch: a random permutation of the rows (or streams), cut into equal parts of about `batch_size` rows; nothing
+    for no rows. With several learners, each yields its own rows of every minibatch, possibly none."""
+    share = batch.share
+    num_rows = len(batch) if share is None else int(share.rows.sum())
+    if not num_rows:
+        return
+    num_units = batch.num_units if share is None else share.total
+    count = min(num_units, max(1, round(num_rows / batch_size)))
+    for part in np.array_split(rng.permutation(num_units), count):
+        if share is not None:
+            units, of_part = share.take(part)
+            yield replace(batch.take(units), share=of_part)
+        elif count == 1 and isinstance(batch, Streams):
+            # all of them: nothing is copied
+            yield batch
+        else:
+            yield batch.take(part)
+
+
+def as_array(x: Array | Tensor) -> Array:
+    """The values of an array or tensor, wherever it is, as an array."""
+    return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 
 
 def vtrace_columns(t: Trajectory, reward: Array, gamma: float) -> dict[str, Array]:
@@ -134,10 +194,3 @@ def vtrace_columns(t: Trajectory, reward: Array, gamma: float) -> dict[str, Arra
         "final": final,
         "final_value": final_value,
     }
-
-
-def share_of_streams(valid: Array, collective: Collective) -> Share:
-    """This learner's share of the streams of a joined batch, from its valid rows [T, B]."""
-    rows = collective.gather(valid.sum(0))
-    start = sum(len(r) for r in rows[: collective.rank])
-    return Share(np.arange(start, start + valid.shape[1]), np.concatenate(rows))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch
 from raypid.config import ConfigError
+from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Array, Trajectory, Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,76 +45,103 @@ class PPOConfig(ActorCriticConfig):
             raise ConfigError(f"num_epochs must be at least 1 and clip above 0, not {self.num_epochs} and {self.clip}.")
 
 
-class ClippedSurrogate(ActorCritic):
-    """Maximise min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A), with ratio = pi(a|s) / pi_acted(a|s) (equation 7)."""
-
-    clip: float
-
-    def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        import torch
-
-        c, advantage = self.config, batch.advantage
-        log_ratio = (log_prob - batch.log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        ratio = log_ratio.exp()
-        clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-        error = (value - batch.target) ** 2
-        if c.value_clip is not None:
-            near = batch.value + (value - batch.value).clamp(-c.value_clip, c.value_clip)
-            error = torch.maximum(error, (near - batch.target) ** 2)
-        value_loss = 0.5 * error.mean()
-        entropy = entropy.mean()
-        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-        with torch.no_grad():
-            kl, clip_fraction = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > self.clip).float().mean()
-        return loss, {
-            "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clip_fraction": clip_fraction,
-        }  # fmt: skip
-
-    def slopes(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch
-    ) -> tuple[Array, float, Array, dict[str, float]]:
-        c, advantage, n = self.config, batch.advantage, len(log_prob)
-        log_ratio = (log_prob - batch.log_prob).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        ratio = np.exp(log_ratio)
-        surrogate = ratio * advantage
-        clipped = np.clip(ratio, 1 - self.clip, 1 + self.clip)
-        # elsewhere the clipped term is smaller, or the ratio is beyond all reason; both are flat
-        counts = (surrogate <= clipped * advantage) & (np.abs(log_ratio) < MAX_LOG_RATIO)
-        by_log_prob = np.where(counts, surrogate, 0) * np.float32(-1 / n)
-        difference = value - batch.target
-        by_value, error = difference, difference * difference
-        if c.value_clip is not None:
-            change = value - batch.value
-            near = batch.value + np.clip(change, -c.value_clip, c.value_clip) - batch.target
-            by_value = np.where(error >= near * near, difference, np.where(np.abs(change) <= c.value_clip, near, 0))
-            error = np.maximum(error, near * near)
-        metrics = {
-            "policy_loss": -float(np.minimum(surrogate, clipped * advantage).mean()),
-            "value_loss": 0.5 * float(error.mean()),
-            "entropy": float(entropy.mean()),
-            "kl": float((ratio - 1 - log_ratio).mean()),
-            "clip_fraction": float((clipped != ratio).mean()),
-        }
-        return by_log_prob, -c.entropy_coef / n, by_value * np.float32(c.value_coef / n), metrics
-
-
-class PPO(ClippedSurrogate):
-    """The clipped surrogate, with generalised advantages, several times over each batch."""
+class PPO(ActorCritic[PPOConfig]):
+    """Maximise min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A), with ratio = pi(a|s) / pi_acted(a|s) (equation 7), several
+    times over each batch; generalised advantages."""
 
     Config = PPOConfig
 
+    def __init__(self, config: PPOConfig, spec: NetworkSpec, seed: int) -> None:
+        super().__init__(config, spec, seed)
+        self.clip = config.clip
+        """eps, as its schedule has it."""
+
     def update(self, batch: Trajectory, timesteps: int) -> Update:
-        c, lr = self.config, self.lr(timesteps)
+        c, lr, rows = self.config, self.lr(timesteps), self.prepare(batch)
         self.clip = c.clip * schedule(c.clip_schedule, timesteps, c.schedule_steps, c.schedule_end)
-        rows = self.learner.to_device(self.prepare(batch))
-        metrics: list[dict[str, Any]] = []
+        steps: list[dict[str, Any]] = []
         for _ in range(c.num_epochs):
-            epoch = [self.learner.step(minibatch, lr) for minibatch in self.minibatches(rows)]
-            metrics += epoch
+            epoch = []
+            for minibatch in self.minibatches(rows):
+                out = self.network.evaluate(minibatch)
+                loss, metrics = self.objective(out, minibatch)
+                norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
+                epoch.append(step_metrics(metrics, norm, minibatch.fraction))
+            steps += epoch
             if c.target_kl is not None and epoch and self.mean_metrics(epoch)["kl"] > c.target_kl:
                 break
         self.finish(batch)
-        return Update(
-            {**self.mean_metrics(metrics), "lr": lr, "explained_variance": self.explained_variance(rows)}, len(metrics)
-        )
+        more = {"lr": lr, "explained_variance": self.explained_variance(rows)}
+        return Update({**self.mean_metrics(steps), **more}, len(steps))
+
+    def loss(
+        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return clipped_loss(self.config, self.clip, log_prob, entropy, value, batch)
+
+    def loss_gradient(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
+    ) -> tuple[Array, float, Array, dict[str, float]]:
+        return clipped_loss_gradient(self.config, self.clip, log_prob, entropy, value, batch)
+
+
+class Clipped(Protocol):
+    """The settings of the clipped surrogate."""
+
+    value_clip: float | None
+    value_coef: float
+    entropy_coef: float
+
+
+def clipped_loss(
+    c: Clipped, clip: float, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """-min(ratio * A, clipped ratio * A) + value_coef * half the squared error of the value - entropy_coef * entropy, [n] rows."""
+    import torch
+
+    advantage = batch.advantage
+    log_ratio = (log_prob - batch.log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    error = (value - batch.target) ** 2
+    if c.value_clip is not None:
+        near = batch.value + (value - batch.value).clamp(-c.value_clip, c.value_clip)
+        error = torch.maximum(error, (near - batch.target) ** 2)
+    value_loss = 0.5 * error.mean()
+    entropy = entropy.mean()
+    loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+    with torch.no_grad():
+        kl, clip_fraction = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > clip).float().mean()
+    return loss, {
+        "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clip_fraction": clip_fraction,
+    }  # fmt: skip
+
+
+def clipped_loss_gradient(
+    c: Clipped, clip: float, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
+) -> tuple[Array, float, Array, dict[str, float]]:
+    """The derivatives of `clipped_loss` by log_prob [n], entropy and value [n]; and its metrics."""
+    advantage, n = batch.advantage, len(log_prob)
+    log_ratio = (log_prob - batch.log_prob).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = np.exp(log_ratio)
+    surrogate = ratio * advantage
+    clipped = np.clip(ratio, 1 - clip, 1 + clip)
+    # elsewhere the clipped term is smaller, or the ratio is beyond all reason; both are flat
+    counts = (surrogate <= clipped * advantage) & (np.abs(log_ratio) < MAX_LOG_RATIO)
+    by_log_prob = np.where(counts, surrogate, 0) * np.float32(-1 / n)
+    difference = value - batch.target
+    by_value, error = difference, difference * difference
+    if c.value_clip is not None:
+        change = value - batch.value
+        near = batch.value + np.clip(change, -c.value_clip, c.value_clip) - batch.target
+        by_value = np.where(error >= near * near, difference, np.where(np.abs(change) <= c.value_clip, near, 0))
+        error = np.maximum(error, near * near)
+    metrics = {
+        "policy_loss": -float(np.minimum(surrogate, clipped * advantage).mean()),
+        "value_loss": 0.5 * float(error.mean()),
+        "entropy": float(entropy.mean()),
+        "kl": float((ratio - 1 - log_ratio).mean()),
+        "clip_fraction": float((clipped != ratio).mean()),
+    }
+    return by_log_prob, -c.entropy_coef / n, by_value * np.float32(c.value_coef / n), metrics

@@ -1,65 +1,58 @@
-"""Adam and RMSProp on the flat parameters of a network."""
+"""Adam and RMSProp on the flat tensor of a network."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raypid.nn.networks import FlatParameters
-from raypid.types import Collective
+from raypid.nn.optimizer import Optimizer
+from raypid.types import Array
 
 
-class FlatOptimizer(ABC):
-    """Steps on the flat tensor of a network; its gradient is the network's `gradient`.
+class FlatOptimizer(Optimizer[Tensor, Tensor]):
+    """Steps on the flat tensor of a network; `gradient` is the network's.
 
-    With a `collective` a loss is the mean over a learner's rows, of which all have equally many: gradients are averaged.
+    Args:
+        network: its parameters, and no others, are moved by a loss.
+        max_norm: largest L2 norm of a gradient; None does not clip.
+        measure: compute the norm also where nothing is clipped.
     """
 
     optimizer: torch.optim.Optimizer
 
-    def __init__(self, network: FlatParameters, max_norm: float | None) -> None:
-        self.network, self.max_norm = network, max_norm
-        self.collective: Collective | None = None
+    def __init__(self, network: FlatParameters, max_norm: float | None, measure: bool) -> None:
+        self.network, self.max_norm, self.measure = network, max_norm, measure
+        self.gradient = network.gradient
         self.flat = nn.Parameter(network.flat)
         self.flat.grad = network.gradient
 
-    def minimise(self, loss: Tensor) -> None:
-        """One step down the gradient of `loss` by this network's parameters alone."""
-        self.network.gradient.zero_()
+    def backward(self, loss: Tensor) -> None:
         loss.backward(inputs=self.network.parameters)
-        if self.collective is not None:
-            self.collective.sum(self.network.gradient.div_(self.collective.size))
-        if self.max_norm is not None:
-            self.clip()
-        self.optimizer.step()
 
-    def clip(self) -> Tensor:
-        """Scale the gradient down to the norm `max_norm`, where there is one; returns the norm that it had."""
-        norm = torch.linalg.vector_norm(self.network.gradient)
+    def clip(self) -> Tensor | None:
+        if self.max_norm is None and not self.measure:
+            return None
+        norm = torch.linalg.vector_norm(self.gradient)
         if self.max_norm is not None:
-            self.network.gradient.mul_((self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+            self.gradient.mul_((self.max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
-    def step(self, lr: float) -> None:
-        """One step down the gradient as it is, with this learning rate."""
-        self.optimizer.param_groups[0]["lr"] = lr
+    def step(self, lr: float | None) -> None:
+        if lr is not None:
+            self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
 
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """The same arrays as of its twin in `ops.optim`, so that a checkpoint goes on with either."""
+    def load_gradient(self, gradient: Array) -> None:
+        self.gradient.copy_(torch.from_numpy(np.require(gradient, requirements=("C", "W"))))
 
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-    def _tensor(self, x: Any) -> Tensor:
+    def _tensor(self, x: Array | int) -> Tensor:
         return torch.tensor(np.array(x), device=self.flat.device)
 
-    def _array(self, name: str) -> Any:
+    def _array(self, name: str) -> Array:
         """What the optimizer keeps under `name`; zeros before the first step."""
         state = self.optimizer.state.get(self.flat)
         return state[name].detach().cpu().numpy().copy() if state else np.zeros(self.flat.numel(), np.float32)
@@ -68,16 +61,23 @@ class FlatOptimizer(ABC):
 class FlatAdam(FlatOptimizer):
     """Adam, fused."""
 
-    def __init__(self, network: FlatParameters, lr: float, eps: float = 1e-8, max_norm: float | None = None) -> None:
-        super().__init__(network, max_norm)
+    def __init__(
+        self,
+        network: FlatParameters,
+        lr: float,
+        eps: float = 1e-8,
+        max_norm: float | None = None,
+        measure: bool = False,
+    ) -> None:
+        super().__init__(network, max_norm, measure)
         self.optimizer = torch.optim.Adam([self.flat], lr=lr, eps=eps, fused=True)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Array | int]:
         state = self.optimizer.state.get(self.flat)
         steps = int(state["step"].item()) if state else 0
         return {"m": self._array("exp_avg"), "v": self._array("exp_avg_sq"), "steps": steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
         step = torch.tensor(float(state["steps"]), device=self.flat.device)
         m, v = self._tensor(state["m"]), self._tensor(state["v"])
         self.optimizer.state[self.flat] = {"step": step, "exp_avg": m, "exp_avg_sq": v}
@@ -92,14 +92,16 @@ class FlatRMSProp(FlatOptimizer):
         lr: float,
         eps: float = 1e-5,
         max_norm: float | None = None,
+        measure: bool = False,
+        *,
         decay: float = 0.99,
     ) -> None:
-        super().__init__(network, max_norm)
+        super().__init__(network, max_norm, measure)
         self.optimizer = torch.optim.RMSprop([self.flat], lr=lr, alpha=decay, eps=eps, foreach=False)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Array | int]:
         return {"v": self._array("square_avg")}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        step = torch.tensor(0.0)  # RMSprop counts, but makes no use of it
-        self.optimizer.state[self.flat] = {"step": step, "square_avg": self._tensor(state["v"])}
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
+        # RMSprop counts steps, but makes no use of the count
+        self.optimizer.state[self.flat] = {"step": torch.tensor(0.0), "square_avg": self._tensor(state["v"])}

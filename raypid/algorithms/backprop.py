@@ -1,0 +1,169 @@
+"""Networks that learn from minibatches: what they say of the rows, and the gradient of a loss. Here with the hand-written
+NumPy kernel; `torch_backprop` has autograd's.
+
+Axes: n rows; T rows of B streams; P weights.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+
+from raypid.algorithms.base import Parameters
+from raypid.algorithms.minibatches import Minibatch, Streams, X
+from raypid.nn.distributions import ActionDistribution
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp
+from raypid.nn.optimizer import Optimizer
+from raypid.nn.pipeline import Inputs
+from raypid.ops.optim import Adam, RMSProp, clip_norm
+from raypid.types import Array, Tree, flat_views, tree_map
+
+
+@dataclass(slots=True)
+class Evaluated(Generic[X]):
+    """What a network says of a minibatch, and of the actions that were taken."""
+
+    log_prob: X
+    """[n] of the actions; [T * B] of streams."""
+    entropy: X
+    """[n], or [T * B]."""
+    value: X
+    """[n]; of streams [(T+1) * B], so that the observations after the last rows have theirs too."""
+
+
+class LearningNetwork(Parameters, ABC, Generic[X]):
+    """A policy and a value network as the learner has it."""
+
+    @abstractmethod
+    def to_device(self, batch: Minibatch) -> Minibatch:
+        """The batch where the network is; it is moved once for all epochs."""
+
+    @abstractmethod
+    def evaluate(self, minibatch: Minibatch) -> Evaluated[X]:
+        """log_prob, entropy and value of the rows, with what the gradient needs."""
+
+    @abstractmethod
+    def predict(self, streams: Streams[X], parameters: Array | None = None) -> tuple[X, X]:
+        """log_prob [T, B] of the actions and value [T+1, B], by these or by other parameters [P]; no gradient."""
+
+
+def flat_rows(tree: Tree) -> Tree:
+    """[T, B, *] to [T * B, *]."""
+    flat: Tree = tree_map(lambda a: a.reshape(-1, *a.shape[2:]), tree)
+    return flat
+
+
+@dataclass(slots=True)
+class NumpyEvaluated(Evaluated[Array]):
+    """With what `NumpyNetwork.backward` needs; N rows of inputs, P distribution parameters."""
+
+    x: Array
+    """[N, D] the network's inputs."""
+    num_params: int
+    """P."""
+    layers: list[Array]
+    arguments: list[Array | None]
+    d_log_prob: Array
+    """[n, P], or [n, 2P] of a Gaussian, whose log_std follow: the derivative of log_prob."""
+    d_entropy: Array
+    """In the same shape: the derivative of the entropy."""
+
+
+@dataclass(slots=True)
+class Slopes:
+    """The derivatives of a loss by what the network said of m rows."""
+
+    out: NumpyEvaluated
+    which: Array | slice
+    """[m] the rows, among those of `out`."""
+    by_log_prob: Array
+    """[m]."""
+    by_entropy: float
+    """The same for each row."""
+    by_value: Array
+    """[m]."""
+
+
+class NumpyNetwork(LearningNetwork[Array]):
+    """A fully connected network with the hand-written kernel."""
+
+    def __init__(self, spec: NetworkSpec, seed: int) -> None:
+        self.spec = spec
+        self.distribution = ActionDistribution(spec.actions)
+        flat = initial_mlp(spec, spec.pipeline.vector_size, np.random.default_rng(seed))
+        self.mlp = SmallNetwork(spec, flat)
+        super().__init__(flat, self.mlp.table)
+        self.gradient = np.zeros_like(flat)
+        self.gradients = flat_views(self.gradient, self.table)
+
+    def to_device(self, batch: Minibatch) -> Minibatch:
+        return batch
+
+    def evaluate(self, minibatch: Minibatch) -> NumpyEvaluated:
+        inputs, action = minibatch.inputs, minibatch.action
+        assert isinstance(inputs, Inputs)
+        if isinstance(minibatch, Streams):
+            inputs, action = inputs.flatten(), flat_rows(action)
+        params, value, layers, arguments = self.mlp.forward(inputs.vector)
+        num = len(action)
+        masked = self.distribution.masked(params, inputs.mask)
+        log_prob, d_log_prob, entropy, d_entropy = self.mlp.logp_and_slopes(masked[:num], action)
+        more = (inputs.vector, params.shape[1], layers, arguments, d_log_prob, d_entropy)
+        return NumpyEvaluated(log_prob, entropy, value, *more)
+
+    def backward(self, slopes: Slopes) -> None:
+        """Write the gradient of a loss into `gradient`."""
+        out, which, by_value = slopes.out, slopes.which, slopes.by_value
+        d = out.d_log_prob[which] * slopes.by_log_prob[:, None]
+        if slopes.by_entropy:
+            d += out.d_entropy[which] * np.float32(slopes.by_entropy)
+        if self.mlp.log_std is not None:
+            self.gradients["log_std"][:] = d[:, out.num_params :].sum(0)
+        d = d[:, : out.num_params]
+        if len(d) < len(out.x):
+            # of streams: the loss asks nothing of the other rows
+            some, d = d, np.zeros((len(out.x), out.num_params), d.dtype)
+            d[: len(out.log_prob)][which] = some
+            by_value = np.zeros_like(out.value)
+            by_value[: len(out.log_prob)][which] = slopes.by_value
+        self.mlp.backward(self.gradients, out.x, out.layers, out.arguments, d, by_value)
+
+    def predict(self, streams: Streams[Array], parameters: Array | None = None) -> tuple[Array, Array]:
+        inputs = streams.inputs.flatten()
+        network = self.mlp if parameters is None else SmallNetwork(self.spec, parameters)
+        params, value, _, _ = network.forward(inputs.vector)
+        acted = self.distribution.masked(params, inputs.mask)[: streams.valid.size]
+        log_prob = self.distribution.log_prob(acted, network.log_std, flat_rows(streams.action))
+        return streams.by_row(log_prob.astype(np.float32, copy=False), value)
+
+
+class NumpyOptimizer(Optimizer[Array, Slopes]):
+    """Adam or RMSProp on a NumpyNetwork."""
+
+    def __init__(self, network: NumpyNetwork, rule: Adam | RMSProp, max_norm: float | None) -> None:
+        self.network, self.rule, self.max_norm = network, rule, max_norm
+        self.gradient = network.gradient
+
+    def backward(self, loss: Slopes) -> None:
+        self.network.backward(loss)
+
+    def clip(self) -> float:
+        return clip_norm(self.gradient, self.max_norm)
+
+    def step(self, lr: float | None) -> None:
+        assert lr is not None
+        self.rule.step(self.gradient, lr)
+
+    def load_gradient(self, gradient: Array) -> None:
+        self.gradient[:] = gradient
+
+    def state_dict(self) -> dict[str, Array | int]:
+        return self.rule.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
+        self.rule.load_state_dict(state)

@@ -1,0 +1,103 @@
+"""Networks that learn from minibatches, with torch's autograd. Imports torch; see `backprop` for the other kernel.
+
+Axes: n rows; T rows of B streams; P weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raypid.algorithms.backprop import Evaluated, LearningNetwork, flat_rows
+from raypid.algorithms.minibatches import Minibatch, Streams
+from raypid.config import Config, ConfigError
+from raypid.nn.distributions import ActionDistribution
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.networks import TorchInputs, TorchNetwork, on_device
+from raypid.nn.torch_cells import Memory
+from raypid.types import Array, tree_map
+
+
+def device_for(config: Config) -> torch.device:
+    """Where to learn.
+
+    Raises:
+        ConfigError: a GPU was asked for, and torch sees none.
+    """
+    device = ("cuda" if config.num_gpus > 0 else "cpu") if config.device == "auto" else config.device
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device {device}: torch {torch.__version__} sees no GPU here. Set device cpu and num_gpus 0."
+        )
+    return torch.device(device)
+
+
+class TorchBackprop(LearningNetwork[Tensor]):
+    """Any network that a NetworkSpec describes, memories included."""
+
+    def __init__(self, spec: NetworkSpec, seed: int, device: torch.device, compiled: bool) -> None:
+        self.spec, self.seed, self.device = spec, seed, device
+        self.distribution = ActionDistribution(spec.actions)
+        self.network = TorchNetwork(spec, seed, str(device))
+        if compiled:
+            self.network.module.compile()
+        self.table = self.network.table
+        self._other: TorchNetwork | None = None
+        """A network for other parameters, once `predict` has been asked about some."""
+
+    def numpy(self) -> Array:
+        return self.network.numpy()
+
+    def load(self, flat: Array) -> None:
+        self.network.load(flat)
+
+    def to_device(self, batch: Minibatch) -> Minibatch:
+        def move(x: Array) -> Tensor:
+            # what comes from Ray's object store is read-only
+            return on_device(torch.from_numpy(np.require(x, requirements=("C", "W"))), self.device)
+
+        inputs, action = TorchInputs(batch.inputs, self.device), tree_map(move, batch.action)
+        if isinstance(batch, Streams):
+            columns = {name: move(column) for name, column in batch.columns.items()}
+            state = None if batch.state is None else move(batch.state)
+            return replace(batch, inputs=inputs, action=action, columns=columns, state=state)
+        columns = {name: move(getattr(batch, name)) for name in ("log_prob", "value", "advantage", "target")}
+        return replace(batch, inputs=inputs, action=action, **columns)
+
+    def evaluate(self, minibatch: Minibatch) -> Evaluated[Tensor]:
+        if isinstance(minibatch, Streams):
+            action, num = flat_rows(minibatch.action), minibatch.valid.size
+        else:
+            action, num = minibatch.action, len(minibatch)
+        if not num:
+            # no rows here, of a minibatch of several learners: a user's module need not take an empty batch
+            nothing = torch.zeros(0, device=self.device)
+            return Evaluated(nothing, nothing, nothing)
+        return self._of_rows(self.network, minibatch, action, num)
+
+    def predict(self, streams: Streams[Tensor], parameters: Array | None = None) -> tuple[Tensor, Tensor]:
+        network = self.network
+        if parameters is not None:
+            if self._other is None:
+                self._other = TorchNetwork(self.spec, 0, str(self.device))
+            network = self._other
+            network.load(parameters)
+        with torch.no_grad():
+            out = self._of_rows(network, streams, flat_rows(streams.action), streams.valid.size)
+        return streams.by_row(out.log_prob, out.value)
+
+    def _of_rows(self, network: TorchNetwork, minibatch: Minibatch, action: Tensor, num: int) -> Evaluated[Tensor]:
+        inputs, memory = minibatch.inputs, None
+        if isinstance(minibatch, Streams):
+            inputs = inputs.flatten()
+            if self.spec.memory:
+                first = torch.from_numpy(np.require(minibatch.first, requirements=("C", "W")))
+                memory = Memory(minibatch.state, first)
+        params, value = network(inputs, memory)
+        assert value is not None
+        params = self.distribution.masked(params[:num], None if inputs.mask is None else inputs.mask[:num])
+        log_prob = self.distribution.log_prob(params, network.log_std, action)
+        return Evaluated(log_prob, self.distribution.entropy(params, network.log_std), value)

@@ -1,0 +1,79 @@
+"""What every optimizer of a network does with a loss: backward, the sum over learners, clipping, one step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from raypid.types import Array, Collective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Buffer = TypeVar("Buffer", np.ndarray, "Tensor")  # type: ignore[type-arg]
+"""What parameters and gradients are held in: an array or a tensor."""
+Loss = TypeVar("Loss")
+
+
+class Optimizer(ABC, Generic[Buffer, Loss]):
+    """Moves the flat parameters [P] of one network down the gradient of a loss."""
+
+    gradient: Buffer
+    """[P]; every loss writes its gradient here."""
+    collective: Collective | None = None
+    """The other learners of the run, if there are several: gradients are summed over all of them."""
+
+    def minimise(
+        self, loss: Loss | None, lr: float | None = None, fraction: float | None = None
+    ) -> Buffer | float | None:
+        """Take one step down the gradient of `loss`; returns the gradient's norm before clipping, if it was computed.
+
+        Args:
+            loss: a mean over this learner's rows. None: it holds no row of the minibatch, and joins the sum with zeros.
+            lr: learning rate; None keeps the last one.
+            fraction: this learner's part of the rows of all learners; None: all learners hold equally many.
+        """
+        self.differentiate(loss)
+        if self.collective is not None:
+            self.gradient *= 1 / self.collective.size if fraction is None else fraction
+            self.collective.sum(self.gradient)
+        return self.descend(lr)
+
+    def differentiate(self, loss: Loss | None) -> None:
+        """Put the gradient of `loss` into `gradient`; zeros for None."""
+        self.gradient[:] = 0
+        if loss is not None:
+            self.backward(loss)
+
+    def descend(self, lr: float | None = None) -> Buffer | float | None:
+        """Clip `gradient`, then take one step down it; returns the norm as `minimise` does."""
+        norm = self.clip()
+        self.step(lr)
+        return norm
+
+    @abstractmethod
+    def backward(self, loss: Loss) -> None:
+        """Add the gradient of `loss` to `gradient`."""
+
+    @abstractmethod
+    def clip(self) -> Buffer | float | None:
+        """Scale `gradient` down to the largest norm allowed; returns the norm that it had."""
+
+    @abstractmethod
+    def step(self, lr: float | None) -> None:
+        """Take one step down `gradient` as it is."""
+
+    @abstractmethod
+    def load_gradient(self, gradient: Array) -> None:
+        """Copy a gradient [P] that was computed elsewhere into `gradient`."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Array | int]:
+        """The optimizer's own arrays and counts. Adam's and RMSProp's are the same in NumPy and torch, so a checkpoint
+        goes on with either."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None: ...
