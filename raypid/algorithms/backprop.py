@@ -13,7 +13,7 @@ from typing import Generic
 
 import numpy as np
 
-from raypid.algorithms.base import Parameters
+from raypid.algorithms.base import Parameters, Table
 from raypid.algorithms.minibatches import Minibatch, Streams, X
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
@@ -36,8 +36,18 @@ class Evaluated(Generic[X]):
     """[n]; of streams [(T+1) * B], so that the observations after the last rows have theirs too."""
 
 
-class LearningNetwork(Parameters, ABC, Generic[X]):
+class LearningNetwork(ABC, Generic[X]):
     """A policy and a value network as the learner has it."""
+
+    table: Table
+
+    @abstractmethod
+    def numpy(self) -> Array:
+        """The weights [P] float32; on a CPU not a copy."""
+
+    @abstractmethod
+    def load(self, flat: Array) -> None:
+        """Copy weights [P] in."""
 
     @abstractmethod
     def to_device(self, batch: Minibatch) -> Minibatch:
@@ -89,7 +99,7 @@ class Slopes:
     """[m]."""
 
 
-class NumpyNetwork(LearningNetwork[Array]):
+class NumpyNetwork(Parameters, LearningNetwork[Array]):
     """A fully connected network with the hand-written kernel."""
 
     def __init__(self, spec: NetworkSpec, seed: int) -> None:
@@ -97,7 +107,7 @@ class NumpyNetwork(LearningNetwork[Array]):
         self.distribution = ActionDistribution(spec.actions)
         flat = initial_mlp(spec, spec.pipeline.vector_size, np.random.default_rng(seed))
         self.mlp = SmallNetwork(spec, flat)
-        super().__init__(flat, self.mlp.table)
+        Parameters.__init__(self, flat, self.mlp.table)
         self.gradient = np.zeros_like(flat)
         self.gradients = flat_views(self.gradient, self.table)
 

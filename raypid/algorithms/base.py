@@ -61,6 +61,18 @@ class ObservationMoments:
         self.moments = (np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())
 
 
+class FlatWeights(Protocol):
+    """The weights of one network, wherever they are; `table` names their parts."""
+
+    table: Table
+
+    def numpy(self) -> Array:
+        """The weights [P] float32; on a CPU not a copy."""
+
+    def load(self, flat: Array) -> None:
+        """Copy weights [P] in."""
+
+
 class Parameters:
     """The weights of one network in a flat float32 array [P]; `table` names its parts."""
 
@@ -102,7 +114,7 @@ class Algorithm(ABC, Generic[ConfigT]):
     collective: Collective | None = None
     """The other learners of the run, if there are several. Each is given the fragments of its own workers, and together their
     updates are what one learner would do with all of them: sums over rows are summed over learners, random numbers are the same."""
-    network: Parameters
+    network: FlatWeights
     """What workers act with."""
     optimizer: Stateful
     moments: ObservationMoments | None = None

@@ -6,15 +6,15 @@ Asynchronous gradient descent, as in Downpour SGD (Dean et al. 2012) and A3C (Mn
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from raypid.algorithms.base import Algorithm, check_table, schedule
+from raypid.algorithms.base import Algorithm, Parameters, schedule
 from raypid.algorithms.gradients import GradientsConfig, reduced
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
 from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
-from raypid.types import Gradients, Update, Weights
+from raypid.types import Gradients, Update
 
 _PLAIN = ModelConfig().to_dict()
 
@@ -64,29 +64,30 @@ class CustomModelConfig(GradientsConfig, Config):
                 )
 
 
-class CustomModel(Algorithm):
+class CustomModel(Algorithm[CustomModelConfig]):
     """The optimizer of a registered model. Gradients are applied in the order of arrival."""
 
     Config = CustomModelConfig
     flow = "async"
     collect = "gradients"
     own_model = True
+    network: Parameters
 
-    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+    def __init__(self, config: CustomModelConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
         policy = ModelPolicy(spec, seed)
-        self.table = policy.layout.table
-        self.flat = policy.weights()
+        self.network = Parameters(policy.weights(), policy.layout.table)
+        flat = self.network.flat
         self.optimizer: Adam | RMSProp | SGD
         if config.optimizer == "adam":
-            self.optimizer = Adam(self.flat, eps=config.adam_eps)
+            self.optimizer = Adam(flat, eps=config.adam_eps)
         elif config.optimizer == "rmsprop":
-            self.optimizer = RMSProp(self.flat, decay=config.rmsprop_decay, eps=config.rmsprop_eps)
+            self.optimizer = RMSProp(flat, decay=config.rmsprop_decay, eps=config.rmsprop_eps)
         else:
-            self.optimizer = SGD(self.flat, momentum=config.momentum)
+            self.optimizer = SGD(flat, momentum=config.momentum)
 
     @classmethod
-    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+    def network_spec(cls, config: CustomModelConfig, spec: NetworkSpec) -> NetworkSpec:
         unlike = [
             f"model.{n}" for n, v in config.model.to_dict().items() if n not in ("network", "custom") and v != _PLAIN[n]
         ]
@@ -98,8 +99,8 @@ class CustomModel(Algorithm):
         return replace(spec, facts={**spec.facts, **told})
 
     @classmethod
-    def update_size(cls, config: Any) -> int:
-        return int(config.gradients_per_update)
+    def update_size(cls, config: CustomModelConfig) -> int:
+        return config.gradients_per_update
 
     def update(self, batch: list[Gradients], timesteps: int) -> Update:
         c = self.config
@@ -109,30 +110,3 @@ class CustomModel(Algorithm):
         self.optimizer.step(gradient, lr)
         self.version += 1
         return Update({**metrics, "grad_norm": norm, "lr": lr}, 1)
-
-    def weights(self) -> Weights:
-        return Weights(self.version, self.flat.copy(), self.table)
-
-    def set_weights(self, weights: Weights) -> None:
-        check_table(weights.table, self.table)
-        self.flat[:] = weights.flat
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "flat": self.flat.copy(),
-            "optimizer": self.optimizer.state_dict(),
-            "rng": self.rng.bit_generator.state,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["flat"]) != len(self.flat):
-            raise ConfigError(
-                f"The checkpoint has {len(state['flat'])} weights, this model {len(self.flat)}: leave model.network and model.custom as "
-                "they were, or begin a new run."
-            )
-        self.version = int(state["version"])
-        self.flat[:] = state["flat"]
-        if state["optimizer"].keys() == self.optimizer.state_dict().keys():  # another optimizer than before begins anew
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.rng.bit_generator.state = state["rng"]

@@ -4,13 +4,17 @@ Ape-X (Horgan et al. 2018, arXiv:1803.00933), which is the same learner fed by m
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
+from raypid.types import Sample, Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
 from raypid.nn.q_head import q_logits, q_values
 
 
@@ -67,20 +71,20 @@ class DQNConfig(OffPolicyConfig):
                 raise ConfigError(f"{name} must not be below 0, not {getattr(self, name)!r}.")
 
 
-class DQN(OffPolicy):
+class DQN(OffPolicy[DQNConfig]):
     """Q(s, a) towards r + gamma * Q_target(s', argmax_a' Q(s', a')) (van Hasselt et al. 2016, equation 4)."""
 
     Config = DQNConfig
 
     @classmethod
-    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+    def network_spec(cls, config: DQNConfig, spec: NetworkSpec) -> NetworkSpec:
         one_discrete(spec)
         c = config
         atoms = tuple(np.linspace(c.v_min, c.v_max, c.num_atoms).tolist()) if c.num_atoms > 1 else ()
         return replace(spec, head="q", dueling=c.dueling, atoms=atoms, noisy=c.noisy, layer_norm=c.layer_norm)
 
     @classmethod
-    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+    def exploration(cls, config: DQNConfig, timesteps: int, worker_index: int) -> dict[str, Any]:
         c = config
         if timesteps < c.start_steps:
             return {"random": True}
@@ -111,21 +115,26 @@ class DQN(OffPolicy):
         if c.th_compile:
             self.loss = torch.compile(self.loss)  # type: ignore[method-assign]
 
-    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
-        import torch
+    def update(self, batch: Sample, timesteps: int) -> Update:
+        errors = []
+        for b in self.batches(batch):
+            self.perturb()
+            loss, error, metrics = self.loss(b)
+            self.optimizers["acting"].minimise(loss)
+            self.track("target", "acting")
+            self.count({"loss": loss.detach(), **metrics, "td_error": error.mean()})
+            errors.append(error)
+        return self.finish(errors)
 
+    def perturb(self) -> None:
+        """Draw new noise for noisy layers."""
         if self.config.noisy:
             self.online.perturb(self.rng)
             if self.target is not self.online:
                 self.target.perturb(self.rng)
-        loss, error, q = self.loss(batch)
-        self.optimizers["acting"].minimise(loss)
-        with torch.no_grad():
-            self.track("target", "acting")
-        return {"loss": loss.detach(), "q": q.mean(), "td_error": error.mean()}, error
 
-    def loss(self, b: Batch) -> tuple[Any, Any, Any]:
-        """The weighted loss, |TD error| [N] (the cross-entropy, where returns have a distribution), and Q(s, a) [N]."""
+    def loss(self, b: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The weighted loss, |TD error| [N] (the cross-entropy, where returns have a distribution), and metrics: the mean of Q(s, a)."""
         import torch
 
         with torch.no_grad():
@@ -143,14 +152,16 @@ class DQN(OffPolicy):
                 target = project(following, b.reward, b.discount, self.atoms)
             log_p = logits[rows, b.action].log_softmax(-1)
             error = -(target * log_p).sum(-1)
-            return (b.weight * error).mean(), error.detach(), (log_p.detach().exp() * self.atoms).sum(-1)
+            q = (log_p.detach().exp() * self.atoms).sum(-1)
+            return (b.weight * error).mean(), error.detach(), {"q": q.mean()}
         q = logits[rows, b.action, 0]
         target = b.reward + b.discount * q_next[rows, best]
         error = q - target
-        return (b.weight * huber(error, self.config.huber)).mean(), error.detach().abs(), q.detach()
+        loss = (b.weight * huber(error, self.config.huber)).mean()
+        return loss, error.detach().abs(), {"q": q.detach().mean()}
 
 
-def huber(error: Any, delta: float) -> Any:
+def huber(error: Tensor, delta: float) -> Tensor:
     """Square up to `delta`, linear beyond; half the square where delta is 0."""
     if not delta:
         return 0.5 * error * error
@@ -158,7 +169,7 @@ def huber(error: Any, delta: float) -> Any:
     return near * (error.abs() - 0.5 * near)
 
 
-def project(p: Any, reward: Any, discount: Any, atoms: Any) -> Any:
+def project(p: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
     """The distribution [N, Z] of reward + discount * z on the atoms z [Z], for p [N, Z] (Bellemare et al. 2017, algorithm 1)."""
     spacing, last = atoms[1] - atoms[0], len(atoms) - 1
     place = ((reward[:, None] + discount[:, None] * atoms - atoms[0]) / spacing).clamp(0, last)

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, AsynchronousConfig, ObservationMoments, check_table, schedule
+from raypid.algorithms.base import Algorithm, AsynchronousConfig, ObservationMoments, Parameters, schedule
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
 from raypid.ops.optim import SGD, Adam
-from raypid.types import Array, Fitness, Update, Weights
+from raypid.types import Array, Fitness, Update
 
 
 def _linear() -> ModelConfig:
@@ -85,30 +85,30 @@ class ESConfig(AsynchronousConfig, Config):
             raise ConfigError("kernel torch: ES and ARS compute no gradient of a network; leave it at auto.")
 
 
-class ES(Algorithm):
+class ES(Algorithm[ESConfig]):
     """theta climbs 1 / (2 n sigma) sum_k (u_k+ - u_k-) e_k, with u the shaped returns of n antithetic pairs."""
 
     Config = ESConfig
+    network: Parameters
     flow = "async"
     collect = "fitness"
 
-    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+    def __init__(self, config: ESConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
         inputs = spec.pipeline.vector_size
-        self.table = spec.mlp_table(inputs)
-        self.flat = initial_mlp(spec, inputs, self.rng)
-        if not spec.hidden:  # a linear policy needs no random start, and ARS has none
-            self.flat[:] = 0
+        flat = initial_mlp(spec, inputs, self.rng)
+        if not spec.hidden:
+            # a linear policy needs no random start, and ARS has none
+            flat[:] = 0
+        self.network = Parameters(flat, spec.mlp_table(inputs))
         self.moments = ObservationMoments(Pipeline(spec.pipeline).normalized_size) if spec.pipeline.normalize else None
         self.optimizer: Adam | SGD = (
-            Adam(self.flat, eps=config.adam_eps)
-            if config.optimizer == "adam"
-            else SGD(self.flat, momentum=config.momentum)
+            Adam(flat, eps=config.adam_eps) if config.optimizer == "adam" else SGD(flat, momentum=config.momentum)
         )
         (self.noise,) = self.shared(config)
 
     @classmethod
-    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+    def network_spec(cls, config: ESConfig, spec: NetworkSpec) -> NetworkSpec:
         """A policy alone, without chance.
 
         Raises:
@@ -131,15 +131,15 @@ class ES(Algorithm):
         return spec
 
     @classmethod
-    def shared(cls, config: Any) -> tuple[Array, ...]:
+    def shared(cls, config: ESConfig) -> tuple[Array, ...]:
         return (noise_table(config.seed or 0, config.noise_table_size),)
 
     @classmethod
-    def update_size(cls, config: Any) -> int:
-        return int(config.population)
+    def update_size(cls, config: ESConfig) -> int:
+        return config.population
 
     @classmethod
-    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+    def exploration(cls, config: ESConfig, timesteps: int, worker_index: int) -> dict[str, Any]:
         """What one call of a worker evaluates: its share of the population, at least a pair."""
         each, more = divmod(config.population, max(1, config.num_workers))
         return {"pairs": max(1, each + (worker_index < more)), "sigma": config.sigma}
@@ -148,8 +148,8 @@ class ES(Algorithm):
         c = self.config
         lr = c.lr * schedule(c.lr_schedule, timesteps, c.schedule_steps, c.schedule_end)
         weight = self.weigh(batch.value - c.reward_shift * batch.length)
-        gradient = weighted_sum(self.noise, batch.index, weight, len(self.flat))
-        self.flat *= 1 - lr * c.weight_decay
+        gradient = weighted_sum(self.noise, batch.index, weight, len(self.network.flat))
+        self.network.flat *= 1 - lr * c.weight_decay
         self.optimizer.step(-gradient, lr)
         if self.moments is not None and batch.moments is not None:
             self.moments.merge(batch.moments)
@@ -159,7 +159,7 @@ class ES(Algorithm):
             "fitness_std": float(batch.value.std()),
             "fitness_max": float(batch.value.max()),
             "grad_norm": float(np.linalg.norm(gradient)),
-            "weight_norm": float(np.linalg.norm(self.flat)),
+            "weight_norm": float(np.linalg.norm(self.network.flat)),
             "lr": lr,
         }
         return Update(metrics, 1)
@@ -172,40 +172,6 @@ class ES(Algorithm):
         elif c.fitness_shaping == "normalize":
             value = (value - value.mean()) / (value.std() + 1e-8)
         return (value[:, 0] - value[:, 1]) / (2 * len(value) * c.sigma)
-
-    def weights(self) -> Weights:
-        extra = {} if self.moments is None else self.moments.extra()
-        return Weights(self.version, self.flat.copy(), self.table, extra)
-
-    def set_weights(self, weights: Weights) -> None:
-        check_table(weights.table, self.table)
-        self.flat[:] = weights.flat
-        if self.moments is not None and "obs_mean" in weights.extra:
-            self.moments.load(weights.extra)
-
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "version": self.version,
-            "flat": self.flat.copy(),
-            "optimizer": self.optimizer.state_dict(),
-            "rng": self.rng.bit_generator.state,
-        }
-        if self.moments is not None:
-            state["moments"] = self.moments.extra()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["flat"]) != len(self.flat):
-            raise ConfigError(
-                f"The checkpoint has {len(state['flat'])} weights, this network {len(self.flat)}: the model setting differs."
-            )
-        self.version = int(state["version"])
-        self.flat[:] = state["flat"]
-        if state["optimizer"].keys() == self.optimizer.state_dict().keys():  # another optimizer than before begins anew
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.rng.bit_generator.state = state["rng"]
-        if self.moments is not None and "moments" in state:
-            self.moments.load(state["moments"])
 
 
 @dataclass(kw_only=True, slots=True)
@@ -234,6 +200,7 @@ class ARS(ES):
     """theta climbs 1 / (b sigma_R) sum over the b best pairs of (r_k+ - r_k-) e_k, sigma_R the deviation of their 2 b returns."""
 
     Config = ARSConfig
+    config: ARSConfig
 
     def weigh(self, value: Array) -> Array:
         b = min(self.config.top_directions or len(value), len(value))

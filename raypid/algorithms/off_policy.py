@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, ObservationMoments, check_table
+from raypid.algorithms.base import Algorithm, ObservationMoments, State, check_size
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments
-from raypid.types import Array, Collective, Sample, Trajectory, Update, Weights, tree_leaves
+from raypid.types import Array, Collective, Sample, Sequences, Trajectory, Update, tree_leaves
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from raypid.nn.networks import FlatParameters, TorchInputs
+    from raypid.nn.torch_optimizers import FlatAdam
 
 
 def _wide() -> ModelConfig:
@@ -137,13 +144,15 @@ class OffPolicyConfig(Config):
 class Batch:
     """N rows of a sample as tensors on the learner's device."""
 
-    inputs: Any
-    action: Any
+    inputs: TorchInputs
+    action: Tensor
     """[N, A] float for continuous actions, [N] int64 for discrete ones."""
-    reward: Any
-    discount: Any
-    next_inputs: Any
-    weight: Any
+    reward: Tensor
+    """[N], folded over up to n steps."""
+    discount: Tensor
+    """[N] on the value of what follows; 0 where the episode terminated."""
+    next_inputs: TorchInputs
+    weight: Tensor
     """[N] importance weights."""
 
     def take(self, rows: slice) -> Batch:
@@ -151,44 +160,45 @@ class Batch:
         return Batch(inputs, self.action[rows], self.reward[rows], self.discount[rows], following, self.weight[rows])
 
 
-class OffPolicy(Algorithm):
-    """Networks on flat tensors, their optimizers, and a `step` for each batch that subclasses write.
+class Drawable(Protocol):
+    """A replay buffer in this process."""
 
-    Subclasses fill `networks` and `optimizers` in `build`; the network called "acting" is what workers get.
+    def sample(self, num: int, beta: float) -> Sample: ...
+    def sample_sequences(self, num: int, length: int, burn_in: int, beta: float) -> Sequences: ...
+
+
+OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
+
+
+class OffPolicy(Algorithm[OffPolicyT]):
+    """Networks on flat tensors and their optimizers, and what lies between a sample and a batch.
+
+    Subclasses fill `networks` and `optimizers` in `build`, and write `update`. The network called "acting" is what workers get.
     """
 
     flow = "replay"
     collect = "trajectory"
     several_learners = True
 
-    def __init__(self, config: Any, spec: NetworkSpec, seed: int) -> None:
+    def __init__(self, config: OffPolicyT, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
         import torch
 
-        from raypid.algorithms.steps import device_for
+        from raypid.algorithms.torch_backprop import device_for
 
-        self.device = torch.device(device_for(config))
+        self.device = device_for(config)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.pipeline = Pipeline(spec.pipeline)
         self.moments = ObservationMoments(self.pipeline.normalized_size) if spec.pipeline.normalize else None
-        self.networks: dict[str, Any] = {}
-        self.optimizers: dict[str, Any] = {}
+        self.networks: dict[str, FlatParameters] = {}
+        self.optimizers: dict[str, FlatAdam] = {}
         self.num_updates = 0
-        self._metrics: list[Any] = []
+        self._metrics: list[Mapping[str, Tensor]] = []
         self.build(seed)
+        self.network = self.networks["acting"]
 
     @classmethod
-    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
-        """The acting network for this algorithm, from the default one for the spaces.
-
-        Raises:
-            ConfigError: actions that this algorithm cannot take.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
-        """What a worker explores by at this time: numbers that travel with the call."""
+    def exploration(cls, config: OffPolicyT, timesteps: int, worker_index: int) -> dict[str, Any]:
         return {"random": True} if timesteps < config.start_steps else {}
 
     @abstractmethod
@@ -204,10 +214,10 @@ class OffPolicy(Algorithm):
     @property
     def rows(self) -> int:
         """Rows of a batch that this learner has."""
-        size: int = self.config.batch_size
+        size = self.config.batch_size
         return size if self.collective is None else size // self.collective.size
 
-    def normal(self, rows: int, columns: int) -> Any:
+    def normal(self, rows: int, columns: int) -> Tensor:
         """Standard normal noise [rows, columns]. Several learners draw that of the whole batch, and each takes its rows."""
         import torch
 
@@ -215,12 +225,10 @@ class OffPolicy(Algorithm):
         noise = torch.randn((size * rows, columns), generator=self.generator, device=self.device)
         return noise[rank * rows : (rank + 1) * rows]
 
-    @abstractmethod
-    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
-        """One update; returns metrics (tensors without gradient) and |TD error| [N]."""
+    # -- from replay -----------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def beta_at(config: Any, timesteps: int) -> float:
+    def beta_at(config: OffPolicyConfig, timesteps: int) -> float:
         """Exponent of the importance weights at this time; 0 where rows are drawn uniformly."""
         c = config
         if not c.prioritized:
@@ -231,50 +239,24 @@ class OffPolicy(Algorithm):
     def beta(self, timesteps: int) -> float:
         return self.beta_at(self.config, timesteps)
 
-    def sample_from(self, replay: Any, num_updates: int, beta: float) -> Any:
+    def sample_from(self, replay: Drawable, num_updates: int, beta: float) -> Sample | Sequences:
         """What `update` is given for so many updates, from a buffer in this process."""
         return replay.sample(num_updates * self.rows, beta)
 
-    def update(self, batch: Sample, timesteps: int) -> Update:
-        """As many updates as `batch` holds batches, each of batch_size rows in their order; of several learners each has
-        its part of every batch, and one learner would have these parts after each other, in rank order."""
-        import torch
-
-        rows = self.tensors(batch)
-        size = self.rows
-        errors = []
-        for start in range(0, len(batch.id), size):
-            metrics, error = self.step(rows.take(slice(start, start + size)))
-            self._metrics.append(metrics)
-            errors.append(error)
-            self.num_updates += 1
-        self.version += 1
-        priorities = torch.cat(errors).cpu().numpy() + 1e-6 if self.config.prioritized else None
-        return Update({}, len(errors), priorities)
-
-    def metrics(self) -> dict[str, float]:
-        """Means since the last call (and over learners), fetched at once: no update waits for a number."""
-        import torch
-
-        values: dict[str, list[Any]] = {}
-        for metrics in self._metrics:
-            for name, value in metrics.items():
-                values.setdefault(name, []).append(value)
-        self._metrics = []
-        means = torch.stack([torch.stack(v).mean() for v in values.values()]).tolist() if values else []
-        ours = dict(zip(values, means, strict=True))
-        if self.collective is None:
-            return ours
-        everywhere = self.collective.gather(ours)
-        return {n: sum(m[n] for m in everywhere) / len(everywhere) for n in ours}
+    def batches(self, sample: Sample) -> Iterator[Batch]:
+        """The batches of a sample, in its order, as tensors: one for each update. With several learners each has its part of
+        every batch; one learner would have these parts after each other, in rank order."""
+        rows = self.tensors(sample)
+        for start in range(0, len(sample.id), self.rows):
+            yield rows.take(slice(start, start + self.rows))
 
     def tensors(self, sample: Sample) -> Batch:
-        """A sample on the learner's device; from pinned memory, where that is a GPU."""
+        """A sample on the learner's device; from pinned memory, if that is a GPU."""
         import torch
 
         from raypid.nn.networks import TorchInputs, on_device
 
-        def move(x: Array) -> Any:
+        def move(x: Array) -> Tensor:
             return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
 
         if self.moments is not None:
@@ -288,70 +270,79 @@ class OffPolicy(Algorithm):
             TorchInputs(self.pipeline.batch(d.next_obs), self.device), move(sample.weight),
         )  # fmt: skip
 
-    def track(self, target: str, source: str) -> None:
-        """Move the target network `target` towards `source`, when its interval has passed."""
-        c = self.config
-        if c.target_network and self.num_updates % c.target_interval == 0:
-            self.networks[target].flat.lerp_(self.networks[source].flat, c.target_tau)
-
     def seen(self, fragment: Trajectory) -> None:
-        """Take the observations of a new fragment into the normaliser."""
+        """Merge the observations of a new fragment into the normaliser."""
         if fragment.moments is not None:
             self.merge(fragment.moments)
 
     def merge(self, moments: Moments) -> None:
-        """Take moments of observations into the normaliser."""
+        """Merge moments of observations into the normaliser."""
         if self.moments is not None:
             self.moments.merge(moments)
 
-    # -- state ---------------------------------------------------------------------------------------------------------
+    # -- what updates end with -------------------------------------------------------------------------------------------
 
-    def weights(self) -> Weights:
-        extra = {} if self.moments is None else self.moments.extra()
-        acting = self.networks["acting"]
-        return Weights(self.version, acting.numpy().copy(), acting.table, extra)
+    def track(self, target: str, source: str) -> None:
+        """Move the target network `target` towards `source`, if its interval has passed."""
+        c = self.config
+        if c.target_network and self.num_updates % c.target_interval == 0:
+            self.networks[target].flat.lerp_(self.networks[source].flat, c.target_tau)
 
-    def set_weights(self, weights: Weights) -> None:
-        acting = self.networks["acting"]
-        check_table(weights.table, acting.table)
-        acting.load(weights.flat)
-        if self.moments is not None and "obs_mean" in weights.extra:
-            self.moments.load(weights.extra)
+    def count(self, metrics: Mapping[str, Tensor]) -> None:
+        """One update is done. Its metrics are kept as tensors without gradient, so that nobody waits for a number."""
+        self._metrics.append(metrics)
+        self.num_updates += 1
 
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "version": self.version,
+    def finish(self, errors: list[Tensor]) -> Update:
+        """What `update` returns, from |TD error| [N] of each of its batches: these become priorities."""
+        import torch
+
+        self.version += 1
+        priorities = torch.cat(errors).cpu().numpy() + 1e-6 if self.config.prioritized else None
+        return Update({}, len(errors), priorities)
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call (and over learners), fetched in one transfer."""
+        import torch
+
+        values: dict[str, list[Tensor]] = {}
+        for metrics in self._metrics:
+            for name, value in metrics.items():
+                values.setdefault(name, []).append(value)
+        self._metrics = []
+        means = torch.stack([torch.stack(v).mean() for v in values.values()]).tolist() if values else []
+        ours = dict(zip(values, means, strict=True))
+        if self.collective is None:
+            return ours
+        everywhere = self.collective.gather(ours)
+        return {n: sum(m[n] for m in everywhere) / len(everywhere) for n in ours}
+
+    # -- state -----------------------------------------------------------------------------------------------------------
+
+    def learnt_state(self) -> State:
+        return {
             "num_updates": self.num_updates,
-            "rng": self.rng.bit_generator.state,
             "generator": self.generator.get_state().numpy(),
             "networks": {name: network.numpy().copy() for name, network in self.networks.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
         }
-        return state if self.moments is None else {**state, "moments": self.moments.extra()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_learnt_state(self, state: State) -> None:
         import torch
 
         for name, network in self.networks.items():
-            saved = state["networks"].get(name)
-            if saved is None or len(saved) != len(network.numpy()):
-                there = "none" if saved is None else f"{len(saved)} weights"
-                raise ConfigError(
-                    f"The checkpoint has {there} for the network {name!r}, this one has {len(network.numpy())}: the settings differ."
-                )
-        self.version, self.num_updates = int(state["version"]), int(state["num_updates"])
-        self.rng.bit_generator.state = state["rng"]
-        if len(state["generator"]) == len(self.generator.get_state()):  # of the same kind of device
+            check_size(f"the network {name!r}", state["networks"].get(name), network.numpy())
+        self.num_updates = int(state["num_updates"])
+        # that of another kind of device has another length
+        if len(state["generator"]) == len(self.generator.get_state()):
             self.generator.set_state(torch.from_numpy(np.array(state["generator"])))
         for name, network in self.networks.items():
             network.load(state["networks"][name])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
-        if self.moments is not None and "moments" in state:
-            self.moments.load(state["moments"])
 
 
-def continuous(config: Any, spec: NetworkSpec, kind: str) -> NetworkSpec:
+def continuous(config: OffPolicyConfig, spec: NetworkSpec, kind: str) -> NetworkSpec:
     """The network of an actor over continuous actions.
 
     Raises:
@@ -377,8 +368,10 @@ def _named(spec: NetworkSpec) -> str:
 
 
 def one_discrete(spec: NetworkSpec) -> None:
-    """Raises:
-    ConfigError: anything but one Discrete action.
+    """Refuse anything but one Discrete action.
+
+    Raises:
+        ConfigError: names the actions that there are.
     """
     if [leaf.kind for leaf in spec.actions] != ["categorical"] or spec.actions[0].path:
         raise ConfigError(

@@ -7,14 +7,21 @@ Axes: T = burn_in + sequence_length rows; N sequences; A actions; K, S of a memo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, huber
+from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.q_head import q_values
 from raypid.types import Array, Sequences, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from raypid.nn.networks import TorchInputs, TorchNetwork
+    from raypid.nn.torch_cells import Memory
 
 _EPSILON = 1e-3
 
@@ -86,21 +93,21 @@ class R2D2Config(DQNConfig):
 class SequenceBatch:
     """N sequences as tensors on the learner's device."""
 
-    inputs: Any
+    inputs: TorchInputs
     """[(T+1) * N, *], time-major."""
-    first: Any
+    first: Tensor
     """[T+1, N] bool."""
-    memory: Any
+    memory: Tensor
     """[N, K, S] before row 0."""
-    action: Any
+    action: Tensor
     """[T, N] int64."""
-    reward: Any
+    reward: Tensor
     """[T, N]."""
-    ended: Any
+    ended: Tensor
     """[T, N] bool: terminated or truncated."""
-    terminated: Any
-    valid: Any
-    weight: Any
+    terminated: Tensor
+    valid: Tensor
+    weight: Tensor
     """[N] importance weights."""
 
     def take(self, part: slice) -> SequenceBatch:
@@ -118,24 +125,24 @@ class R2D2(DQN):
     """Double Q-learning with n-step targets inside stored sequences (Kapturowski et al. 2019, section 2.3)."""
 
     Config = R2D2Config
+    config: R2D2Config
     several_learners = False
 
     @property
     def rows(self) -> int:
         """Sequences of a batch."""
-        return int(self.config.batch_size // self.config.sequence_length)
+        return self.config.batch_size // self.config.sequence_length
 
-    def sample_from(self, replay: Any, num_updates: int, beta: float) -> Sequences:
+    def sample_from(self, replay: Drawable, num_updates: int, beta: float) -> Sequences:
         c = self.config
-        found: Sequences = replay.sample_sequences(num_updates * self.rows, c.sequence_length, c.burn_in, beta)
-        return found
+        return replay.sample_sequences(num_updates * self.rows, c.sequence_length, c.burn_in, beta)
 
     def tensors(self, sample: Sequences) -> SequenceBatch:  # type: ignore[override]
         import torch
 
         from raypid.nn.networks import TorchInputs, on_device
 
-        def move(x: Array) -> Any:
+        def move(x: Array) -> Tensor:
             return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
 
         if self.moments is not None:
@@ -148,8 +155,8 @@ class R2D2(DQN):
             move(sample.terminated | sample.truncated), move(sample.terminated), move(sample.valid), move(sample.weight),
         )  # fmt: skip
 
-    def loss(self, b: SequenceBatch) -> tuple[Any, Any, Any]:  # type: ignore[override]
-        """The weighted loss, each sequence's priority [N], and Q of the actions taken."""
+    def loss(self, b: SequenceBatch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # type: ignore[override]
+        """The weighted loss, each sequence's priority [N], and metrics: the mean of Q(s, a)."""
         import torch
 
         c, burn, streams = self.config, self.config.burn_in, len(b.weight)
@@ -175,9 +182,9 @@ class R2D2(DQN):
         size = error.detach().abs()
         mean = size.sum(0) / known.sum(0).clamp(min=1)
         priority = c.priority_max_share * size.amax(0) + (1 - c.priority_max_share) * mean
-        return loss, priority, chosen.detach()
+        return loss, priority, {"q": chosen.detach().mean()}
 
-    def _memory(self, network: Any, b: SequenceBatch) -> Any:
+    def _memory(self, network: TorchNetwork, b: SequenceBatch) -> Memory:
         """A network's own memory after the burn-in; no gradient passes through it."""
         import torch
 
@@ -192,8 +199,15 @@ class R2D2(DQN):
 
 
 def n_step_targets(
-    reward: Any, ended: Any, terminated: Any, valid: Any, begins: Any, following: Any, gamma: float, n_step: int
-) -> tuple[Any, Any]:
+    reward: Tensor,
+    ended: Tensor,
+    terminated: Tensor,
+    valid: Tensor,
+    begins: Tensor,
+    following: Tensor,
+    gamma: float,
+    n_step: int,
+) -> tuple[Tensor, Tensor]:
     """Targets [L, N] of up to n_step rows, by the one rule for ends of episodes, and where they are known.
 
         G1[t] = reward[t] + gamma * (1 - terminated[t]) * following[t]
@@ -213,12 +227,12 @@ def n_step_targets(
     return target, known & valid
 
 
-def rescaled(x: Any) -> Any:
+def rescaled(x: Tensor) -> Tensor:
     """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018, proposition A.2)."""
     return x.sign() * ((x.abs() + 1).sqrt() - 1) + _EPSILON * x
 
 
-def unscaled(x: Any) -> Any:
+def unscaled(x: Tensor) -> Tensor:
     """The inverse of `rescaled`."""
     root = ((1 + 4 * _EPSILON * (x.abs() + 1 + _EPSILON)).sqrt() - 1) / (2 * _EPSILON)
     return x.sign() * (root * root - 1)

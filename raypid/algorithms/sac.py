@@ -6,14 +6,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raypid.algorithms.base import State
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous, one_discrete
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Collective
+from raypid.types import Collective, Sample, Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from raypid.nn.critics import Critics
+    from raypid.nn.networks import TorchInputs
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,13 +56,13 @@ class SACConfig(OffPolicyConfig):
             raise ConfigError("critic_norm batch of several learners cannot be compiled: set th_compile to false.")
 
 
-class SAC(OffPolicy):
+class SAC(OffPolicy[SACConfig]):
     """Maximise sum gamma^t (r + alpha * entropy): Q by equation 5, the policy by equation 9, alpha by equation 18."""
 
     Config = SACConfig
 
     @classmethod
-    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+    def network_spec(cls, config: SACConfig, spec: NetworkSpec) -> NetworkSpec:
         if any(leaf.nvec for leaf in spec.actions):
             one_discrete(spec)
             return replace(spec, head="actor")
@@ -77,7 +84,7 @@ class SAC(OffPolicy):
         if c.bf16:
             self.policy.compute_in_half()
 
-        def critics() -> Any:
+        def critics() -> Critics:
             made = Critics(
                 spec, c.num_critics, size, discrete=self.discrete, norm=c.critic_norm, half=c.bf16, seed=seed + 1
             )
@@ -102,27 +109,28 @@ class SAC(OffPolicy):
             self.policy_loss = torch.compile(self.policy_loss)  # type: ignore[method-assign]
 
     def meet(self, collective: Collective) -> None:
-        OffPolicy.meet(self, collective)
+        super().meet(collective)
         self.critics.collective = collective  # statistics of batches are those of all learners' rows
 
-    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
-        import torch
-
-        c, alpha = self.config, self.temperature().detach()
-        loss, error, q = self.critic_loss(batch, alpha)
-        self.optimizers["critics"].minimise(loss)
-        metrics = {"critic_loss": loss.detach(), "q": q.mean()}
-        if self.num_updates % c.policy_delay == 0:
-            loss, entropy = self.policy_loss(batch, alpha)
-            self.optimizers["acting"].minimise(loss)
-            if c.alpha is None:
-                self.optimizers["alpha"].minimise((self.temperature() * (entropy - self.target_entropy)).sum())
-            metrics |= {"policy_loss": loss.detach(), "entropy": entropy, "alpha": alpha[0]}
-        with torch.no_grad():
+    def update(self, batch: Sample, timesteps: int) -> Update:
+        c, errors = self.config, []
+        for b in self.batches(batch):
+            alpha = self.temperature().detach()
+            loss, error, q = self.critic_loss(b, alpha)
+            self.optimizers["critics"].minimise(loss)
+            metrics = {"critic_loss": loss.detach(), "q": q.mean()}
+            if self.num_updates % c.policy_delay == 0:
+                loss, entropy = self.policy_loss(b, alpha)
+                self.optimizers["acting"].minimise(loss)
+                if c.alpha is None:
+                    self.optimizers["alpha"].minimise((self.temperature() * (entropy - self.target_entropy)).sum())
+                metrics |= {"policy_loss": loss.detach(), "entropy": entropy, "alpha": alpha[0]}
             self.track("target", "critics")
-        return metrics, error
+            self.count(metrics)
+            errors.append(error)
+        return self.finish(errors)
 
-    def critic_loss(self, b: Batch, alpha: Any) -> tuple[Any, Any, Any]:
+    def critic_loss(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean squared TD error summed over critics, |TD error| [N] of their mean, and Q [K, N]."""
         import torch
 
@@ -137,13 +145,13 @@ class SAC(OffPolicy):
         loss = (b.weight * error * error).mean(1).sum()
         return loss, error.detach().abs().mean(0), q.detach()
 
-    def q_of(self, critics: Any, b: Batch) -> Any:
+    def q_of(self, critics: Critics, b: Batch) -> Tensor:
         """Q [K, N] of the actions that were taken."""
         if not self.discrete:
             return critics(b.inputs, b.action)
         return critics(b.inputs).gather(-1, b.action.expand(self.config.num_critics, -1)[..., None])[..., 0]
 
-    def soft_value(self, inputs: Any, critics: Any, alpha: Any) -> Any:
+    def soft_value(self, inputs: TorchInputs, critics: Critics, alpha: Tensor) -> Tensor:
         """V(s) [N] = E_pi[min_k Q_k(s, a) - alpha * log pi(a|s)] (equation 3); exact for discrete actions."""
         if self.discrete:
             log_pi = self._log_pi(inputs)
@@ -151,7 +159,7 @@ class SAC(OffPolicy):
         action, log_prob = self.draw(inputs)
         return critics(inputs, action).amin(0) - alpha * log_prob
 
-    def policy_loss(self, b: Batch, alpha: Any) -> tuple[Any, Any]:
+    def policy_loss(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """E[alpha * log pi - min_k Q_k] (equation 9), and the policy's entropy."""
         if self.discrete:
             log_pi = self._log_pi(b.inputs)
@@ -162,7 +170,7 @@ class SAC(OffPolicy):
         q = self.critics(b.inputs, action).amin(0)
         return (alpha * log_prob - q).mean(), -log_prob.mean().detach()
 
-    def draw(self, inputs: Any) -> tuple[Any, Any]:
+    def draw(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
         """Actions [N, A] of the policy with a gradient, and their log_prob [N] (appendix C)."""
         import torch
         from torch.nn.functional import softplus
@@ -180,11 +188,11 @@ class SAC(OffPolicy):
         log_prob = (-0.5 * noise * noise - deviation - 0.5 * math.log(2 * math.pi) - slope).sum(-1)
         return torch.tanh(u), log_prob
 
-    def _log_pi(self, inputs: Any) -> Any:
+    def _log_pi(self, inputs: TorchInputs) -> Tensor:
         """log pi [N, A] of every discrete action."""
         return self.distribution.masked(self.policy(inputs)[0], inputs.mask).log_softmax(-1)
 
-    def _crossq(self, b: Batch, alpha: Any) -> tuple[Any, Any]:
+    def _crossq(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Q [K, N] and targets [N] from one pass over both batches, so that their statistics are the same (CrossQ, figure 2)."""
         import torch
 
@@ -202,13 +210,13 @@ class SAC(OffPolicy):
         value = q[:, n:].detach().amin(0) - alpha * log_prob
         return q[:, :n], b.reward + b.discount * value
 
-    def state_dict(self) -> dict[str, Any]:
+    def learnt_state(self) -> State:
         statistics = {str(i): s.cpu().numpy() for i, s in enumerate(self.critics.statistics)}
-        return {**OffPolicy.state_dict(self), "statistics": statistics}
+        return {**super().learnt_state(), "statistics": statistics}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_learnt_state(self, state: State) -> None:
         import torch
 
-        OffPolicy.load_state_dict(self, state)
+        super().load_learnt_state(state)
         for i, s in enumerate(self.critics.statistics):
             s.copy_(torch.from_numpy(np.array(state["statistics"][str(i)])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,10 @@ from raypid.algorithms.dqn import DQN, DQNConfig, huber
 from raypid.algorithms.off_policy import Batch
 from raypid.config import ConfigError
 from raypid.nn.q_head import q_values
-from raypid.types import Weights
+from raypid.types import Sample, Update, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,9 +43,10 @@ class SQN(DQN):
     """Q(s, a) towards r + gamma * V(s') with V(s) = alpha * log sum_a exp(Q(s, a) / alpha) (equations 3 and 5)."""
 
     Config = SQNConfig
+    config: SQNConfig
 
     @classmethod
-    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+    def exploration(cls, config: DQNConfig, timesteps: int, worker_index: int) -> dict[str, Any]:
         return {"random": True} if timesteps < config.start_steps else {}
 
     def build(self, seed: int) -> None:
@@ -59,16 +63,21 @@ class SQN(DQN):
         quarter = 0.25 * math.log(self.spec.actions[0].num_params)
         self.target_entropy = quarter if c.target_entropy is None else c.target_entropy
 
-    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
-        metrics, error = DQN.step(self, batch)
-        alpha = self.temperature()
-        metrics |= {"entropy": self.entropy, "alpha": alpha.detach()[0]}
-        if self.config.alpha is None:
-            self.optimizers["alpha"].minimise((alpha * (self.entropy - self.target_entropy)).sum())
-        return metrics, error
+    def update(self, batch: Sample, timesteps: int) -> Update:
+        errors = []
+        for b in self.batches(batch):
+            loss, error, metrics = self.loss(b)
+            self.optimizers["acting"].minimise(loss)
+            self.track("target", "acting")
+            alpha = self.temperature()
+            if self.config.alpha is None:
+                self.optimizers["alpha"].minimise((alpha * (metrics["entropy"] - self.target_entropy)).sum())
+            self.count({"loss": loss.detach(), **metrics, "td_error": error.mean(), "alpha": alpha.detach()[0]})
+            errors.append(error)
+        return self.finish(errors)
 
-    def loss(self, b: Batch) -> tuple[Any, Any, Any]:
-        """The weighted loss, |TD error| [N] and Q(s, a) [N]; leaves the policy's mean entropy in `entropy`."""
+    def loss(self, b: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The weighted loss, |TD error| [N], and metrics: the means of Q(s, a) and of the policy's entropy."""
         import torch
 
         alpha = self.temperature().detach()
@@ -82,10 +91,10 @@ class SQN(DQN):
             pi = log_pi.exp()
             entropy = -(pi * log_pi).sum(-1)
             target = b.reward + b.discount * ((pi * q_next).sum(-1) + alpha * entropy)
-        self.entropy = entropy.mean()
         q = q_values(self.spec, *self.online(b.inputs)).gather(-1, b.action[:, None])[:, 0]
         error = q - target
-        return (b.weight * huber(error, self.config.huber)).mean(), error.detach().abs(), q.detach()
+        loss = (b.weight * huber(error, self.config.huber)).mean()
+        return loss, error.detach().abs(), {"q": q.detach().mean(), "entropy": entropy.mean()}
 
     def weights(self) -> Weights:
         """Workers act by the newest temperature."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
+from raypid.types import Sample, Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,17 +45,17 @@ class TD3Config(OffPolicyConfig):
             )
 
 
-class TD3(OffPolicy):
+class TD3(OffPolicy[TD3Config]):
     """Q towards r + gamma * min_k Q'_k(s', pi'(s') + clipped noise); the policy climbs Q_1 (algorithm 1)."""
 
     Config = TD3Config
 
     @classmethod
-    def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
+    def network_spec(cls, config: TD3Config, spec: NetworkSpec) -> NetworkSpec:
         return continuous(config, spec, "squashed_deterministic")
 
     @classmethod
-    def exploration(cls, config: Any, timesteps: int, worker_index: int) -> dict[str, Any]:
+    def exploration(cls, config: TD3Config, timesteps: int, worker_index: int) -> dict[str, Any]:
         return {"random": True} if timesteps < config.start_steps else {"noise": config.exploration_noise}
 
     def build(self, seed: int) -> None:
@@ -64,7 +68,7 @@ class TD3(OffPolicy):
         c, spec = self.config, self.spec
         size = sum(leaf.size for leaf in spec.actions)
 
-        def critics() -> Any:
+        def critics() -> Critics:
             made = Critics(spec, c.num_critics, size, discrete=False, norm=c.critic_norm, half=c.bf16, seed=seed + 1)
             return made.to(self.device)
 
@@ -87,22 +91,23 @@ class TD3(OffPolicy):
             self.critic_loss = torch.compile(self.critic_loss)  # type: ignore[method-assign]
             self.policy_loss = torch.compile(self.policy_loss)  # type: ignore[method-assign]
 
-    def step(self, batch: Batch) -> tuple[dict[str, Any], Any]:
-        import torch
-
-        loss, error, q = self.critic_loss(batch)
-        self.optimizers["critics"].minimise(loss)
-        metrics = {"critic_loss": loss.detach(), "q": q.mean()}
-        if self.num_updates % self.config.policy_delay == 0:
-            loss = self.policy_loss(batch)
-            self.optimizers["acting"].minimise(loss)
-            metrics["policy_loss"] = loss.detach()
-        with torch.no_grad():
+    def update(self, batch: Sample, timesteps: int) -> Update:
+        errors = []
+        for b in self.batches(batch):
+            loss, error, q = self.critic_loss(b)
+            self.optimizers["critics"].minimise(loss)
+            metrics = {"critic_loss": loss.detach(), "q": q.mean()}
+            if self.num_updates % self.config.policy_delay == 0:
+                loss = self.policy_loss(b)
+                self.optimizers["acting"].minimise(loss)
+                metrics["policy_loss"] = loss.detach()
             self.track("target_policy", "acting")
             self.track("target_critics", "critics")
-        return metrics, error
+            self.count(metrics)
+            errors.append(error)
+        return self.finish(errors)
 
-    def critic_loss(self, b: Batch) -> tuple[Any, Any, Any]:
+    def critic_loss(self, b: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Mean squared TD error summed over critics, |TD error| [N] of their mean, and Q [K, N]."""
         import torch
 
@@ -117,7 +122,7 @@ class TD3(OffPolicy):
         error = q - target
         return (b.weight * error * error).mean(1).sum(), error.detach().abs().mean(0), q.detach()
 
-    def policy_loss(self, b: Batch) -> Any:
+    def policy_loss(self, b: Batch) -> Tensor:
         """-E[Q_1(s, pi(s))] (equation 8)."""
         import torch
 
