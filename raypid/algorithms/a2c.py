@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
+from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
 from raypid.algorithms.minibatches import Batch
 from raypid.types import Array, Trajectory, Update
 
@@ -30,8 +30,34 @@ class A2CConfig(ActorCriticConfig):
     normalize_advantages: bool = False
 
 
-class A2C(ActorCritic[A2CConfig]):
-    """One pass over each batch: -log pi(a|s) * A + value_coef * (V - target)^2 / 2 - entropy_coef * H."""
+class AdvantageLoss(ActorCritic[ActorCriticT]):
+    """-log pi(a|s) * A + value_coef * (V - target)^2 / 2 - entropy_coef * H."""
+
+    def loss(
+        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        c = self.config
+        policy_loss = -(log_prob * batch.advantage).mean()
+        value_loss = 0.5 * ((value - batch.target) ** 2).mean()
+        entropy = entropy.mean()
+        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+    def loss_gradient(
+        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
+    ) -> tuple[Array, float, Array, dict[str, float]]:
+        c, n, difference = self.config, len(log_prob), value - batch.target
+        metrics = {
+            "policy_loss": -float((log_prob * batch.advantage).mean()),
+            "value_loss": 0.5 * float((difference * difference).mean()),
+            "entropy": float(entropy.mean()),
+        }
+        by_log_prob = batch.advantage * np.float32(-1 / n)
+        return by_log_prob, -c.entropy_coef / n, difference * np.float32(c.value_coef / n), metrics
+
+
+class A2C(AdvantageLoss[A2CConfig]):
+    """One pass over each batch."""
 
     Config = A2CConfig
 
@@ -44,38 +70,3 @@ class A2C(ActorCritic[A2CConfig]):
             steps.append(step_metrics(metrics, norm, minibatch.fraction))
         self.finish(batch)
         return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
-
-    def loss(
-        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        return advantage_loss(self.config, log_prob, entropy, value, batch)
-
-    def loss_gradient(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-    ) -> tuple[Array, float, Array, dict[str, float]]:
-        return advantage_loss_gradient(self.config, log_prob, entropy, value, batch)
-
-
-def advantage_loss(
-    c: ActorCriticConfig, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """-log pi * A + value_coef * half the squared error of the value - entropy_coef * entropy, means over [n] rows."""
-    policy_loss = -(log_prob * batch.advantage).mean()
-    value_loss = 0.5 * ((value - batch.target) ** 2).mean()
-    entropy = entropy.mean()
-    loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-    return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-
-
-def advantage_loss_gradient(
-    c: ActorCriticConfig, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-) -> tuple[Array, float, Array, dict[str, float]]:
-    """The derivatives of `advantage_loss` by log_prob [n], entropy and value [n]; and its metrics."""
-    n, difference = len(log_prob), value - batch.target
-    metrics = {
-        "policy_loss": -float((log_prob * batch.advantage).mean()),
-        "value_loss": 0.5 * float((difference * difference).mean()),
-        "entropy": float(entropy.mean()),
-    }
-    by_log_prob = batch.advantage * np.float32(-1 / n)
-    return by_log_prob, -c.entropy_coef / n, difference * np.float32(c.value_coef / n), metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from raypid.algorithms.a2c import A2C, A2CConfig
+from raypid.algorithms.a2c import A2CConfig, AdvantageLoss
 from raypid.algorithms.base import State
 from raypid.algorithms.gradients import GradientsConfig, reduced
 from raypid.algorithms.minibatches import as_array
@@ -29,12 +29,11 @@ class A3CConfig(GradientsConfig, A2CConfig):
             )
 
 
-class A3C(A2C):
+class A3C(AdvantageLoss[A3CConfig]):
     """A2C whose gradients are computed where the data are. The learner applies them in the order of arrival, with one optimizer
     for all workers (the paper's shared RMSProp, or Adam)."""
 
     Config = A3CConfig
-    config: A3CConfig
     flow = "async"
     collect = "gradients"
     several_learners = False
@@ -59,12 +58,12 @@ class A3C(A2C):
         lr = self.lr(timesteps)
         total, metrics = reduced(batch, self.config.gradient_reduce)
         self.optimizer.load_gradient(total)
-        norm = self.optimizer.descend(lr)
+        norm = float(self.optimizer.descend(lr))
         for part in batch:
             if self.moments is not None and part.moments is not None:
                 self.moments.merge(part.moments)
         self.version += 1
-        return Update({**metrics, "grad_norm": float(norm), "lr": lr}, 1)
+        return Update({**metrics, "grad_norm": norm, "lr": lr}, 1)
 
     def local_state(self) -> State:
         """In a worker: how it scales its rewards."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyNetwork, NumpyOptimizer, Slopes
+from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluated, NumpyNetwork, NumpyOptimizer, Slopes
 from raypid.algorithms.base import Algorithm, ObservationMoments, State, schedule
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_rows, share_of_streams
@@ -143,7 +143,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
     def __init_subclass__(cls) -> None:
         if "slopes" in vars(cls):
             _deprecated(f"{cls.__name__}.slopes", "loss_gradient")
-            cls.loss_gradient = vars(cls)["slopes"]
+            setattr(cls, "loss_gradient", vars(cls)["slopes"])  # noqa: B010
 
     @property
     def learner(self) -> GradientSteps:
@@ -190,8 +190,9 @@ class ActorCritic(Algorithm[ActorCriticT]):
             rows.advantage = self._normalized(rows.advantage, share)
         said = (out.log_prob[which], out.entropy[which], out.value[: len(out.log_prob)][which])
         if self.kernel == "numpy":
-            *slopes, numbers = self.loss_gradient(*said, rows)
-            return Slopes(out, which, *slopes), numbers
+            assert isinstance(out, NumpyEvaluated)
+            by_log_prob, by_entropy, by_value, numbers = self.loss_gradient(*said, rows)
+            return Slopes(out, which, by_log_prob, by_entropy, by_value), numbers
         loss, metrics = self.loss(*said, rows)
         return loss, {name: x.detach() for name, x in metrics.items()}
 
@@ -208,7 +209,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
             mean = total / count
             deviation = max(0.0, squares / count - mean * mean) ** 0.5 + 1e-8
             return advantage if count == 1 else (advantage - float(mean)) / float(deviation)
-        everyone = advantage if share is None else share.advantage
+        everyone = advantage if share is None or share.advantage is None else share.advantage
         if len(everyone) == 1:
             return advantage
         mean = everyone.mean()
@@ -239,8 +240,8 @@ class ActorCritic(Algorithm[ActorCriticT]):
             return self.network.to_device(Streams(inputs, t.first, t.valid, t.action, columns, memory, share))
         rows = np.flatnonzero(t.valid.ravel())
         action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[rows], t.action)
-        names = ("log_prob", "value", "advantage", "target")
-        batch: Batch[Array] = Batch(inputs.flatten().take(rows), action, *(columns[n].ravel()[rows] for n in names))
+        c = {name: column.ravel()[rows] for name, column in columns.items()}
+        batch = Batch(inputs.flatten().take(rows), action, c["log_prob"], c["value"], c["advantage"], c["target"])
         if self.collective is not None:
             batch.share = share_of_rows(columns["advantage"], t.valid, self.collective)
         return self.network.to_device(batch)

@@ -21,7 +21,7 @@ from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Inputs
 from raypid.ops.optim import Adam, RMSProp, clip_norm
-from raypid.types import Array, Tree, flat_views, tree_map
+from raypid.types import Array, flat_views, tree_map
 
 
 @dataclass(slots=True)
@@ -62,9 +62,9 @@ class LearningNetwork(ABC, Generic[X]):
         """log_prob [T, B] of the actions and value [T+1, B], by these or by other parameters [P]; no gradient."""
 
 
-def flat_rows(tree: Tree) -> Tree:
+def flat_rows(action: X | Mapping[str, X]) -> X | Mapping[str, X]:
     """[T, B, *] to [T * B, *]."""
-    flat: Tree = tree_map(lambda a: a.reshape(-1, *a.shape[2:]), tree)
+    flat: X | Mapping[str, X] = tree_map(lambda a: a.reshape(-1, *a.shape[2:]), action)
     return flat
 
 
@@ -119,6 +119,8 @@ class NumpyNetwork(Parameters, LearningNetwork[Array]):
         assert isinstance(inputs, Inputs)
         if isinstance(minibatch, Streams):
             inputs, action = inputs.flatten(), flat_rows(action)
+        # of one leaf: others learn with torch
+        assert isinstance(action, np.ndarray)
         params, value, layers, arguments = self.mlp.forward(inputs.vector)
         num = len(action)
         masked = self.distribution.masked(params, inputs.mask)
@@ -145,6 +147,7 @@ class NumpyNetwork(Parameters, LearningNetwork[Array]):
 
     def predict(self, streams: Streams[Array], parameters: Array | None = None) -> tuple[Array, Array]:
         inputs = streams.inputs.flatten()
+        assert isinstance(inputs, Inputs)
         network = self.mlp if parameters is None else SmallNetwork(self.spec, parameters)
         params, value, _, _ = network.forward(inputs.vector)
         acted = self.distribution.masked(params, inputs.mask)[: streams.valid.size]

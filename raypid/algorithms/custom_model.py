@@ -72,13 +72,13 @@ class CustomModel(Algorithm[CustomModelConfig]):
     collect = "gradients"
     own_model = True
     network: Parameters
+    optimizer: Adam | RMSProp | SGD
 
     def __init__(self, config: CustomModelConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
         policy = ModelPolicy(spec, seed)
         self.network = Parameters(policy.weights(), policy.layout.table)
         flat = self.network.flat
-        self.optimizer: Adam | RMSProp | SGD
         if config.optimizer == "adam":
             self.optimizer = Adam(flat, eps=config.adam_eps)
         elif config.optimizer == "rmsprop":

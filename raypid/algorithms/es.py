@@ -90,6 +90,7 @@ class ES(Algorithm[ESConfig]):
 
     Config = ESConfig
     network: Parameters
+    optimizer: Adam | SGD
     flow = "async"
     collect = "fitness"
 
@@ -102,7 +103,7 @@ class ES(Algorithm[ESConfig]):
             flat[:] = 0
         self.network = Parameters(flat, spec.mlp_table(inputs))
         self.moments = ObservationMoments(Pipeline(spec.pipeline).normalized_size) if spec.pipeline.normalize else None
-        self.optimizer: Adam | SGD = (
+        self.optimizer = (
             Adam(flat, eps=config.adam_eps) if config.optimizer == "adam" else SGD(flat, momentum=config.momentum)
         )
         (self.noise,) = self.shared(config)

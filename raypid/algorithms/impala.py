@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from raypid.algorithms.a2c import advantage_loss, advantage_loss_gradient
-from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
+from raypid.algorithms.a2c import AdvantageLoss
+from raypid.algorithms.actor_critic import ActorCriticConfig, step_metrics
 from raypid.algorithms.backprop import Evaluated
 from raypid.algorithms.base import AsynchronousConfig, State
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Minibatch, Streams, X, vtrace_columns
@@ -56,7 +56,7 @@ class IMPALAConfig(AsynchronousConfig, ActorCriticConfig):
             )
 
 
-class IMPALA(ActorCritic[IMPALAConfig]):
+class IMPALA(AdvantageLoss[IMPALAConfig]):
     """A2C's loss, with advantages and targets by V-trace (section 4.2): the policy that acted may be older."""
 
     Config = IMPALAConfig
@@ -87,8 +87,9 @@ class IMPALA(ActorCritic[IMPALAConfig]):
         self.finish(batch)
         return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
 
-    def corrected(self, streams: Streams[Any], out: Evaluated[Any]) -> Streams[Any]:
+    def corrected(self, streams: Minibatch, out: Evaluated[Any]) -> Minibatch:
         """Streams with the advantages and targets that V-trace makes of what the network says now."""
+        assert isinstance(streams, Streams)
         log_prob, value = streams.by_row(out.log_prob, out.value)
         if hasattr(value, "detach"):
             log_prob, value = log_prob.detach(), value.detach()
@@ -104,16 +105,6 @@ class IMPALA(ActorCritic[IMPALAConfig]):
         clips = (c.rho_clip, c.c_clip, c.gae_lambda)
         target, advantage = vtrace(ratio * b["valid"], *known, *clips, weigh=weigh)
         return {**columns, "target": target, "advantage": advantage}
-
-    def loss(
-        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        return advantage_loss(self.config, log_prob, entropy, value, batch)
-
-    def loss_gradient(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-    ) -> tuple[Array, float, Array, dict[str, float]]:
-        return advantage_loss_gradient(self.config, log_prob, entropy, value, batch)
 
 
 def bounded_ratio(log_prob: X, acted: X) -> X:
@@ -187,8 +178,9 @@ class APPO(IMPALA):
         self.finish(batch)
         return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
 
-    def with_advantages(self, streams: Streams[Any]) -> Minibatch:
+    def with_advantages(self, streams: Minibatch) -> Minibatch:
         """A batch with advantages and targets by the network, or the target network, as it is now."""
+        assert isinstance(streams, Streams)
         c = self.config
         if self.target is not None and self.version % c.target_interval == 0:
             self.target[:] = self.network.numpy()

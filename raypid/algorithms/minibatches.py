@@ -24,7 +24,7 @@ MAX_LOG_RATIO = 20.0
 """Bound on the log ratio of two policies' probabilities of an action. Beyond it (actions at the edge of a squashed Gaussian
 whose mean lies far outside) a float32 overflows sooner or later."""
 
-X = TypeVar("X", np.ndarray, "Tensor")  # type: ignore[type-arg]
+X = TypeVar("X", np.ndarray, "Tensor")
 """Arrays with the NumPy kernel, tensors on the learner's device with torch."""
 
 
@@ -64,8 +64,14 @@ class Batch(Generic[X]):
         """These rows [n] alone."""
         assert self.inputs is not None
         action = tree_map(lambda a: a[rows], self.action)
-        columns = (column[rows] for column in (self.log_prob, self.value, self.advantage, self.target))
-        return Batch(self.inputs.take(rows), action, *columns)
+        return Batch(
+            inputs=self.inputs.take(rows),
+            action=action,
+            log_prob=self.log_prob[rows],
+            value=self.value[rows],
+            advantage=self.advantage[rows],
+            target=self.target[rows],
+        )
 
     def rows(self) -> tuple[Batch[X], slice]:
         """The rows to learn from, and which of the rows that the network evaluates they are: all."""
@@ -134,8 +140,8 @@ class Streams(Generic[X]):
 
     def _batch(self, inputs: Inputs | TorchInputs | None, which: Array | slice) -> Batch[X]:
         action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[which], self.action)
-        columns = (self.columns[name].reshape(-1)[which] for name in ("log_prob", "value", "advantage", "target"))
-        return Batch(inputs, action, *columns)
+        c = {name: self.columns[name].reshape(-1)[which] for name in ("log_prob", "value", "advantage", "target")}
+        return Batch(inputs, action, c["log_prob"], c["value"], c["advantage"], c["target"])
 
     def by_row(self, log_prob: X, value: X) -> tuple[X, X]:
         """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""

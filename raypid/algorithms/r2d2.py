@@ -194,7 +194,9 @@ class R2D2(DQN):
         if burn:
             with torch.no_grad():
                 before = b.inputs.take(slice(0, burn * len(b.weight)))
-                state = network.outputs(before, Memory(state, b.first[:burn]))[2]
+                after = network.outputs(before, Memory(state, b.first[:burn]))[2]
+            assert after is not None
+            state = after
         return Memory(state, b.first[burn:])
 
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from raypid.algorithms.backprop import Evaluated, LearningNetwork, flat_rows
-from raypid.algorithms.minibatches import Minibatch, Streams
+from raypid.algorithms.minibatches import Batch, Minibatch, Streams
 from raypid.config import Config, ConfigError
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchInputs, TorchNetwork, on_device
+from raypid.nn.pipeline import Inputs
 from raypid.nn.torch_cells import Memory
 from raypid.types import Array, tree_map
 
@@ -59,24 +60,21 @@ class TorchBackprop(LearningNetwork[Tensor]):
             # what comes from Ray's object store is read-only
             return on_device(torch.from_numpy(np.require(x, requirements=("C", "W"))), self.device)
 
+        assert isinstance(batch.inputs, Inputs)
         inputs, action = TorchInputs(batch.inputs, self.device), tree_map(move, batch.action)
         if isinstance(batch, Streams):
             columns = {name: move(column) for name, column in batch.columns.items()}
             state = None if batch.state is None else move(batch.state)
             return replace(batch, inputs=inputs, action=action, columns=columns, state=state)
-        columns = {name: move(getattr(batch, name)) for name in ("log_prob", "value", "advantage", "target")}
-        return replace(batch, inputs=inputs, action=action, **columns)
+        log_prob, value, advantage, target = map(move, (batch.log_prob, batch.value, batch.advantage, batch.target))
+        return Batch(inputs, action, log_prob, value, advantage, target, batch.share)
 
     def evaluate(self, minibatch: Minibatch) -> Evaluated[Tensor]:
-        if isinstance(minibatch, Streams):
-            action, num = flat_rows(minibatch.action), minibatch.valid.size
-        else:
-            action, num = minibatch.action, len(minibatch)
-        if not num:
-            # no rows here, of a minibatch of several learners: a user's module need not take an empty batch
+        if not len(minibatch) and not minibatch.num_units:
+            # of a minibatch of several learners nothing is here; a user's module need not take an empty batch
             nothing = torch.zeros(0, device=self.device)
             return Evaluated(nothing, nothing, nothing)
-        return self._of_rows(self.network, minibatch, action, num)
+        return self._evaluated(self.network, minibatch)
 
     def predict(self, streams: Streams[Tensor], parameters: Array | None = None) -> tuple[Tensor, Tensor]:
         network = self.network
@@ -86,14 +84,15 @@ class TorchBackprop(LearningNetwork[Tensor]):
             network = self._other
             network.load(parameters)
         with torch.no_grad():
-            out = self._of_rows(network, streams, flat_rows(streams.action), streams.valid.size)
+            out = self._evaluated(network, streams)
         return streams.by_row(out.log_prob, out.value)
 
-    def _of_rows(self, network: TorchNetwork, minibatch: Minibatch, action: Tensor, num: int) -> Evaluated[Tensor]:
-        inputs, memory = minibatch.inputs, None
+    def _evaluated(self, network: TorchNetwork, minibatch: Minibatch) -> Evaluated[Tensor]:
+        inputs, action, num, memory = minibatch.inputs, minibatch.action, len(minibatch), None
+        assert isinstance(inputs, TorchInputs)
         if isinstance(minibatch, Streams):
-            inputs = inputs.flatten()
-            if self.spec.memory:
+            inputs, action, num = inputs.flatten(), flat_rows(action), minibatch.valid.size
+            if minibatch.state is not None:
                 first = torch.from_numpy(np.require(minibatch.first, requirements=("C", "W")))
                 memory = Memory(minibatch.state, first)
         params, value = network(inputs, memory)

@@ -62,7 +62,7 @@ class TorchInputs:
         flat.mask = None if self.mask is None else self.mask.flatten(0, 1)
         return flat
 
-    def take(self, rows: Any) -> TorchInputs:
+    def take(self, rows: Array | slice | tuple[slice, Array] | Tensor) -> TorchInputs:
         taken = object.__new__(TorchInputs)
         taken.vector = self.vector[rows]
         taken.images = {k: v[rows] for k, v in self.images.items()}

@@ -13,7 +13,7 @@ from raypid.types import Array, Collective
 if TYPE_CHECKING:
     from torch import Tensor
 
-Buffer = TypeVar("Buffer", np.ndarray, "Tensor")  # type: ignore[type-arg]
+Buffer = TypeVar("Buffer", np.ndarray, "Tensor")
 """What parameters and gradients are held in: an array or a tensor."""
 Loss = TypeVar("Loss")
 
@@ -26,10 +26,9 @@ class Optimizer(ABC, Generic[Buffer, Loss]):
     collective: Collective | None = None
     """The other learners of the run, if there are several: gradients are summed over all of them."""
 
-    def minimise(
-        self, loss: Loss | None, lr: float | None = None, fraction: float | None = None
-    ) -> Buffer | float | None:
-        """Take one step down the gradient of `loss`; returns the gradient's norm before clipping, if it was computed.
+    def minimise(self, loss: Loss | None, lr: float | None = None, fraction: float | None = None) -> Buffer | float:
+        """Take one step down the gradient of `loss`; returns the gradient's norm before clipping (0 where
+        nothing asks for it).
 
         Args:
             loss: a mean over this learner's rows. None: it holds no row of the minibatch, and joins the sum with zeros.
@@ -48,7 +47,7 @@ class Optimizer(ABC, Generic[Buffer, Loss]):
         if loss is not None:
             self.backward(loss)
 
-    def descend(self, lr: float | None = None) -> Buffer | float | None:
+    def descend(self, lr: float | None = None) -> Buffer | float:
         """Clip `gradient`, then take one step down it; returns the norm as `minimise` does."""
         norm = self.clip()
         self.step(lr)
@@ -59,7 +58,7 @@ class Optimizer(ABC, Generic[Buffer, Loss]):
         """Add the gradient of `loss` to `gradient`."""
 
     @abstractmethod
-    def clip(self) -> Buffer | float | None:
+    def clip(self) -> Buffer | float:
         """Scale `gradient` down to the largest norm allowed; returns the norm that it had."""
 
     @abstractmethod

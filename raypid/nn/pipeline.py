@@ -21,7 +21,7 @@ class Inputs:
     images: dict[str, Array]
     mask: Array | None = None
 
-    def take(self, rows: Array) -> Inputs:
+    def take(self, rows: Array | slice | tuple[slice, Array]) -> Inputs:
         mask = None if self.mask is None else self.mask[rows]
         return Inputs(self.vector[rows], {k: v[rows] for k, v in self.images.items()}, mask)
 

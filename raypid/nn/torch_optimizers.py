@@ -33,9 +33,9 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
     def backward(self, loss: Tensor) -> None:
         loss.backward(inputs=self.network.parameters)
 
-    def clip(self) -> Tensor | None:
+    def clip(self) -> Tensor | float:
         if self.max_norm is None and not self.measure:
-            return None
+            return 0.0
         norm = torch.linalg.vector_norm(self.gradient)
         if self.max_norm is not None:
             self.gradient.mul_((self.max_norm / (norm + 1e-6)).clamp(max=1.0))

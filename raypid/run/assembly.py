@@ -118,6 +118,8 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
         )
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     config, backend, notes = place(config, network)
+    settled, surprises = algorithm.settled(config, network)
+    notes += surprises
     limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
     try:
         own = network.network in OWN_NETWORKS
@@ -134,12 +136,12 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks=networks,
         )
-        learner = _learner(run, config, network, networks, backend, program)
+        learner = _learner(run, settled, network, networks, backend, program)
         if initial is not None:
             backend.get(learner.submit("set_weights", initial))
         workers = WorkerGroup(
             backend,
-            _rollout(algorithm, config, spec, program, [backend.put(array) for array in algorithm.shared(config)]),
+            _rollout(algorithm, settled, spec, program, [backend.put(array) for array in algorithm.shared(config)]),
             max(1, config.num_workers),
             num_cpus=config.num_cpus_per_worker,
             timeout_s=config.worker_timeout_s,

@@ -46,7 +46,7 @@ def test_one_worker_learns_what_a2c_does(kernel: str) -> None:
         ours, theirs = a3c.update([gradients], 0), a2c.update(trajectory, 0)
         for key, number in theirs.metrics.items():
             assert ours.metrics[key] == pytest.approx(number, rel=1e-4, abs=1e-6), key
-        np.testing.assert_allclose(a3c.learner.numpy(), a2c.learner.numpy(), atol=1e-6)
+        np.testing.assert_allclose(a3c.network.numpy(), a2c.network.numpy(), atol=1e-6)
         assert a3c.moments is not None and a2c.moments is not None
         np.testing.assert_array_equal(a3c.moments.moments[1], a2c.moments.moments[1])
     sends.close()
@@ -66,18 +66,18 @@ def test_a_fragment_without_a_step_gives_no_gradient() -> None:
 
 
 def gradients_of(a3c: Any, scale: float) -> Gradients:
-    return Gradients(np.full(len(a3c.learner.numpy()), scale, F), 0, 10, {"policy_loss": scale})
+    return Gradients(np.full(len(a3c.network.numpy()), scale, F), 0, 10, {"policy_loss": scale})
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 def test_several_gradients_are_one_step(reduce: str) -> None:
     settings = {"gradients_per_update": 3, "gradient_reduce": reduce, "max_grad_norm": None, "rmsprop_eps": 1.0}
     a3c = A3C(A3CConfig(**settings), spec_of(normalize=False), 0)
-    before = a3c.learner.numpy().copy()
+    before = a3c.network.numpy().copy()
     update = a3c.update([gradients_of(a3c, scale) for scale in (1.0, 2.0, 6.0)], 0)
     g = 3.0 if reduce == "mean" else 9.0
     step = a3c.config.lr * g / (np.sqrt(0.01 * g * g) + 1.0)
-    np.testing.assert_allclose(before - a3c.learner.numpy(), step, rtol=1e-3)
+    np.testing.assert_allclose(before - a3c.network.numpy(), step, rtol=1e-3)
     assert update.metrics["policy_loss"] == 3.0 and update.num_updates == 1 and a3c.version == 1
     assert A3C.update_size(a3c.config) == 3
 
@@ -89,7 +89,7 @@ def test_gradients_count_in_the_order_of_arrival() -> None:
         a3c = A3C(A3CConfig(max_grad_norm=None, rmsprop_eps=1e-3), spec_of(normalize=False), 0)
         for scale in order:
             a3c.update([gradients_of(a3c, scale)], 0)
-        results.append(a3c.learner.numpy().copy())
+        results.append(a3c.network.numpy().copy())
     assert np.abs(results[0] - results[1]).min() > 1e-4
 
 

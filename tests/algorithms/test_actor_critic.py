@@ -9,16 +9,16 @@ import pytest
 from gymnasium import spaces
 
 from raypid.algorithms.a2c import A2C, A2CConfig
-from raypid.algorithms.actor_critic import Batch
+from raypid.algorithms.actor_critic import kernel_for, mean_metrics
 from raypid.algorithms.base import schedule
+from raypid.algorithms.minibatches import Batch
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.algorithms.steps import kernel_for, mean_metrics
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Inputs
 from raypid.ops.normalizer import moments_of, scale_of
-from raypid.types import Final, Trajectory, Weights
+from raypid.types import Final, Trajectory, Update, Weights
 
 T, B = 12, 3
 F = np.float32
@@ -227,20 +227,80 @@ def test_weights_are_a_copy_and_set_weights_takes_them() -> None:
 
 def test_a_checkpoint_of_another_network_is_refused() -> None:
     state = PPO(PPOConfig(), make_spec(hidden=(8,)), 0).state_dict()
-    with pytest.raises(ConfigError, match="the model setting differs"):
+    with pytest.raises(ConfigError, match="the settings differ"):
         PPO(PPOConfig(), make_spec(), 0).load_state_dict(state)
 
 
 def test_kernel_for() -> None:
+    def kernel(config: PPOConfig, spec: NetworkSpec) -> tuple[str, str]:
+        return kernel_for(PPO, config, spec)
+
     box, discrete, multi = spaces.Box(-1, 1, (2,)), spaces.Discrete(2), spaces.MultiDiscrete([2, 2])
-    assert kernel_for(PPOConfig(), make_spec(box)) == kernel_for(PPOConfig(), make_spec(discrete)) == "numpy"
-    assert kernel_for(PPOConfig(kernel="torch"), make_spec(box)) == "torch"
-    assert kernel_for(PPOConfig(num_gpus=1), make_spec(box)) == "torch"
-    assert kernel_for(PPOConfig(), make_spec(box, hidden=(256, 256))) == "torch"
+    assert kernel(PPOConfig(), make_spec(box)) == kernel(PPOConfig(), make_spec(discrete)) == ("numpy", "")
+    assert kernel(PPOConfig(kernel="torch"), make_spec(box)) == ("torch", "")
+    assert kernel(PPOConfig(num_gpus=1), make_spec(box)) == ("torch", "")
+    assert kernel(PPOConfig(), make_spec(box, hidden=(256, 256))) == ("torch", "")
     for other in (make_spec(multi), make_spec(spaces.Dict(a=box)), make_spec(box, distribution="squashed_gaussian")):
-        assert kernel_for(PPOConfig(), other) == "torch"
+        assert kernel(PPOConfig(), other) == ("torch", "")
         with pytest.raises(ConfigError, match="kernel numpy serves"):
-            kernel_for(PPOConfig(kernel="numpy"), other)
+            kernel(PPOConfig(kernel="numpy"), other)
+
+
+class OwnLoss(PPO):
+    def loss(self, log_prob: Any, entropy: Any, value: Any, batch: Any) -> Any:
+        loss, metrics = super().loss(log_prob, entropy, value, batch)
+        return 3 * loss, {**metrics, "own": loss}
+
+
+class OwnForms(OwnLoss):
+    def loss_gradient(self, log_prob: Any, entropy: Any, value: Any, batch: Any) -> Any:
+        *slopes, metrics = super().loss_gradient(log_prob, entropy, value, batch)
+        return *(3 * slope for slope in slopes), {**metrics, "own": 0.0}
+
+
+class OwnUpdate(OwnForms):
+    def update(self, batch: Any, timesteps: int) -> Any:
+        return super().update(batch, timesteps)
+
+
+def test_a_loss_of_one_s_own_is_used_and_its_numpy_form_only_beside_it() -> None:
+    """The NumPy form serves where the class that defines it defines the loss too, or stands below that one."""
+    spec = make_spec()
+    assert kernel_for(OwnForms, PPOConfig(), spec) == kernel_for(OwnUpdate, PPOConfig(), spec) == ("numpy", "")
+    kernel, note = kernel_for(OwnLoss, PPOConfig(), spec)
+    assert kernel == "torch" and "OwnLoss has a loss of its own without a NumPy form" in note
+    settled, notes = OwnLoss.settled(PPOConfig(), spec)
+    assert settled.kernel == "torch" and notes == [note] and PPO.settled(PPOConfig(), spec)[1] == []
+    with pytest.raises(ConfigError, match="OwnLoss has a loss of its own without a loss_gradient"):
+        OwnLoss(PPOConfig(kernel="numpy"), spec, 0)
+    assert "own" in OwnLoss(PPOConfig(), spec, 0).update(trajectory(), 0).metrics
+    assert OwnUpdate(PPOConfig(), spec, 0).update(trajectory(), 0).metrics["own"] == 0
+
+
+def test_names_of_the_version_before_still_work() -> None:
+    class Old(A2C):
+        def update(self, batch: Any, timesteps: int) -> Any:
+            rows = self.learner.to_device(self.prepare(batch))
+            metrics = [self.learner.step(minibatch, 1e-3) for minibatch in self.minibatches(rows)]
+            self.finish(batch)
+            return Update(self.mean_metrics(metrics), len(metrics))
+
+    old, new = (cls(A2CConfig(lr=1e-3), make_spec(), 0) for cls in (Old, A2C))
+    with pytest.warns(DeprecationWarning, match=r"Old.learner is now network, objective and optimizer"):
+        found = old.update(trajectory(), 0)
+    expected = new.update(trajectory(), 0)
+    assert found.metrics == {k: v for k, v in expected.metrics.items() if k != "lr"}
+    np.testing.assert_array_equal(old.weights().flat, new.weights().flat)
+    with pytest.warns(DeprecationWarning, match=r"Slopes.slopes is now loss_gradient"):
+
+        class Slopes(A2C):
+            def loss(self, *args: Any) -> Any:
+                return super().loss(*args)
+
+            def slopes(self, *args: Any) -> Any:
+                return A2C.loss_gradient(self, *args)
+
+    assert kernel_for(Slopes, A2CConfig(), make_spec()) == ("numpy", "")
 
 
 def test_mean_metrics() -> None:

@@ -48,10 +48,10 @@ def fitness_of(index: Any, value: Any, length: Any = None) -> Fitness:
 def test_a_gradient_step_of_es_by_hand() -> None:
     """Ranks of (5, 1), (3, 3) are 0.5, -0.5, 0, 0: only the first pair counts, 1 / (2 * 2 * sigma)."""
     es = make(optimizer="sgd", momentum=0.0, lr=0.1, sigma=0.5)
-    before, noise = es.flat.copy(), es.noise
+    before, noise = es.network.flat.copy(), es.noise
     update = es.update(fitness_of([10, 500], [[5, 1], [3, 3]]), 0)
     step = noise[10 : 10 + len(before)] / (2 * 2 * 0.5)
-    np.testing.assert_allclose(es.flat - before, 0.1 * step, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(es.network.flat - before, 0.1 * step, rtol=1e-4, atol=1e-6)
     assert update.num_updates == 1 and es.version == es.weights().version == 1
     assert update.metrics["grad_norm"] == pytest.approx(np.linalg.norm(step), rel=1e-5)
     assert update.metrics["fitness_mean"] == 3 and update.metrics["fitness_max"] == 5
@@ -60,25 +60,25 @@ def test_a_gradient_step_of_es_by_hand() -> None:
 def test_a_step_of_ars_by_hand() -> None:
     """b = 2 of three pairs: (0, 4) and (3, 1) have the highest of their two; the deviation of 0, 4, 3, 1 is sqrt(2.5)."""
     ars = make(ARS, lr=0.1, top_directions=2, population=3)
-    before, noise, p = ars.flat.copy(), ars.noise, len(ars.flat)
+    before, noise, p = ars.network.flat.copy(), ars.noise, len(ars.network.flat)
     ars.update(fitness_of([10, 500, 900], [[0, 4], [2, -50], [3, 1]]), 0)
     step = (-4 * noise[10 : 10 + p] + 2 * noise[900 : 900 + p]) / (2 * np.sqrt(2.5))
-    np.testing.assert_allclose(ars.flat - before, 0.1 * step, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ars.network.flat - before, 0.1 * step, rtol=1e-4, atol=1e-6)
 
 
 def test_ars_begins_at_zero_with_a_linear_policy() -> None:
     config = ARSConfig(seed=0, noise_table_size=1_000)
     ars = ARS(config, network_of(config), 0)
-    assert ars.table == (("policy.weight", (4, 2)), ("policy.bias", (2,))) and (ars.flat == 0).all()
+    assert ars.network.table == (("policy.weight", (4, 2)), ("policy.bias", (2,))) and (ars.network.flat == 0).all()
     assert config.normalize_observations and config.optimizer == "sgd"
 
 
 @pytest.mark.parametrize("algorithm", [ES, ARS])
 def test_equal_returns_move_nothing(algorithm: Any) -> None:
     es = make(algorithm)
-    before = es.flat.copy()
+    before = es.network.flat.copy()
     es.update(fitness_of([1, 2, 3], np.full((3, 2), 500.0)), 0)
-    np.testing.assert_array_equal(es.flat, before)
+    np.testing.assert_array_equal(es.network.flat, before)
 
 
 @pytest.mark.parametrize("shaping", ["rank", "normalize", "none"])
@@ -99,7 +99,7 @@ def test_shaping_by_rank_and_deviation_does_not_see_scale_and_shift() -> None:
 def test_the_expected_gradient_of_a_quadratic_is_the_analytic_one() -> None:
     """f(x) = -(x - goal)^T A (x - goal): antithetic differences are exact for a quadratic, the mean of e e^T is the identity."""
     es = make(fitness_shaping="none", sigma=0.2, noise_table_size=2_000_000)
-    rng, x, p = np.random.default_rng(0), es.flat.astype(np.float64), len(es.flat)
+    rng, x, p = np.random.default_rng(0), es.network.flat.astype(np.float64), len(es.network.flat)
     goal, diagonal = rng.normal(size=p), rng.uniform(0.5, 2, p)
 
     def f(points: Any) -> Any:
@@ -116,27 +116,27 @@ def test_the_expected_gradient_of_a_quadratic_is_the_analytic_one() -> None:
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd"}, {"fitness_shaping": "normalize"}, {"algorithm": ARS}])
 def test_it_climbs_a_quadratic(settings: dict[str, Any]) -> None:
     es = make(**({"lr": 0.05, "sigma": 0.05, "lr_schedule": "linear", "schedule_steps": 300} | settings))
-    rng, p = np.random.default_rng(0), len(es.flat)
+    rng, p = np.random.default_rng(0), len(es.network.flat)
     goal = rng.normal(size=p)
-    before = np.square(es.flat - goal).sum()
+    before = np.square(es.network.flat - goal).sum()
     for step in range(300):
         index = rng.integers(len(es.noise) - p, size=16)
         noise = np.stack([es.noise[i : i + p] for i in index]) * es.config.sigma
-        value = [[-np.square(es.flat + s * e - goal).sum() for s in (1, -1)] for e in noise]
+        value = [[-np.square(es.network.flat + s * e - goal).sum() for s in (1, -1)] for e in noise]
         es.update(fitness_of(index, value), step)
-    assert np.square(es.flat - goal).sum() < 0.02 * before
+    assert np.square(es.network.flat - goal).sum() < 0.02 * before
 
 
 def test_weight_decay_and_reward_shift_and_schedule() -> None:
     es = make(weight_decay=0.1, lr=0.5, lr_schedule="linear", schedule_steps=100)
-    before = es.flat.copy()
+    before = es.network.flat.copy()
     update = es.update(fitness_of([1, 2], [[1, 1], [1, 1]]), 50)
     assert update.metrics["lr"] == 0.25
-    np.testing.assert_allclose(es.flat, before * (1 - 0.025), rtol=1e-5)
+    np.testing.assert_allclose(es.network.flat, before * (1 - 0.025), rtol=1e-5)
     shifted = make(reward_shift=1.0, fitness_shaping="none")
-    flat = shifted.flat.copy()
+    flat = shifted.network.flat.copy()
     shifted.update(fitness_of([5], [[7, 4]], [[7, 4]]), 0)  # one a step, for being there
-    np.testing.assert_array_equal(shifted.flat, flat)
+    np.testing.assert_array_equal(shifted.network.flat, flat)
 
 
 def test_moments_are_merged_and_travel_with_the_weights() -> None:
@@ -214,7 +214,7 @@ def test_another_optimizer_begins_anew_on_restored_weights() -> None:
     adam, sgd = make(), make(optimizer="sgd", seed=1)
     adam.update(fitness_of([1, 2], [[1, 0], [3, 2]]), 0)
     sgd.load_state_dict(adam.state_dict())
-    np.testing.assert_array_equal(sgd.flat, adam.flat)
+    np.testing.assert_array_equal(sgd.network.flat, adam.network.flat)
     assert sgd.version == 1 and (sgd.optimizer.velocity == 0).all()
 
 
@@ -225,7 +225,7 @@ def test_weights_of_another_network_are_refused() -> None:
         make().load_state_dict(make(model={"hidden": [5]}).state_dict())
     es, other = make(), make(seed=1)
     es.set_weights(other.weights())
-    np.testing.assert_array_equal(es.flat, other.flat)
+    np.testing.assert_array_equal(es.network.flat, other.network.flat)
 
 
 @pytest.mark.parametrize(

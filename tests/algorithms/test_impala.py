@@ -67,15 +67,15 @@ def test_both_kernels_learn_the_same(name: str, action: str, settings: dict[str,
         cls(config(kernel=kernel, batch_size=20, lr=3e-3, **settings), spec_of(space), 0)
         for kernel in ("numpy", "torch")
     )
-    theirs.learner.load(ours.learner.numpy())
-    before = ours.learner.numpy().copy()
+    theirs.network.load(ours.network.numpy())
+    before = ours.network.numpy().copy()
     for k in range(4):
         a, b = (algorithm.update(trajectory(k, action), 0) for algorithm in (ours, theirs))
         assert a.num_updates == b.num_updates >= 2 and a.metrics.keys() == b.metrics.keys()
         for key, number in a.metrics.items():
             assert number == pytest.approx(b.metrics[key], rel=1e-3, abs=1e-5), key
-        np.testing.assert_allclose(ours.learner.numpy(), theirs.learner.numpy(), atol=2e-5)
-    assert np.abs(ours.learner.numpy() - before).max() > 3e-3
+        np.testing.assert_allclose(ours.network.numpy(), theirs.network.numpy(), atol=2e-5)
+    assert np.abs(ours.network.numpy() - before).max() > 3e-3
 
 
 @pytest.mark.parametrize("name", ["IMPALA", "APPO", "vtrace"])
@@ -102,7 +102,7 @@ def test_rmsprop_goes_on_with_the_other_kernel(kernels: tuple[str, str]) -> None
     assert other.version == 1
     for algorithm in (one, other):
         algorithm.update(trajectory(1), 0)
-    np.testing.assert_allclose(one.learner.numpy(), other.learner.numpy(), atol=1e-5)
+    np.testing.assert_allclose(one.network.numpy(), other.network.numpy(), atol=1e-5)
 
 
 def test_rmsprop_by_hand() -> None:
@@ -131,11 +131,11 @@ def test_on_policy_impala_is_a2c() -> None:
     shared = {"batch_size": 1000, "normalize_rewards": False, "entropy_coef": 0.02, "lr": 1e-3}
     impala = IMPALA(IMPALAConfig(**shared), spec_of(), 0)
     a2c = A2C(A2CConfig(**shared, gae_lambda=1.0), spec_of(), 0)
-    impala.learner.load(a2c.learner.numpy())
+    impala.network.load(a2c.network.numpy())
     t = acted_by(a2c, trajectory(2))
     for algorithm in (impala, a2c):
         algorithm.update(t, 0)
-    np.testing.assert_allclose(impala.learner.numpy(), a2c.learner.numpy(), atol=1e-5)
+    np.testing.assert_allclose(impala.network.numpy(), a2c.network.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(("vtrace", "lambda_"), [(True, 1.0), (False, 0.9)])
@@ -151,11 +151,11 @@ def test_on_policy_appo_is_ppo(vtrace: bool, lambda_: float) -> None:
     }
     appo = APPO(APPOConfig(**shared, vtrace=vtrace), spec_of(), 0)
     ppo = PPO(PPOConfig(**shared), spec_of(), 0)
-    appo.learner.load(ppo.learner.numpy())
+    appo.network.load(ppo.network.numpy())
     t = acted_by(ppo, trajectory(2))
     for algorithm in (appo, ppo):
         algorithm.update(t, 0)
-    np.testing.assert_allclose(appo.learner.numpy(), ppo.learner.numpy(), atol=1e-5)
+    np.testing.assert_allclose(appo.network.numpy(), ppo.network.numpy(), atol=1e-5)
 
 
 def test_appo_s_advantages_have_no_ratio_in_them() -> None:
@@ -167,8 +167,8 @@ def test_appo_s_advantages_have_no_ratio_in_them() -> None:
             APPOConfig(vtrace=vtrace, gae_lambda=1.0, normalize_rewards=False, kernel="numpy"), spec_of(), 0
         )
         streams: Any = algorithm.prepare(t)
-        log_prob, value = algorithm.learner.evaluate(streams)
-        rows: Any = algorithm.begin(streams)
+        log_prob, value = algorithm.network.predict(streams)
+        rows: Any = algorithm.with_advantages(streams)
         rho = np.exp(log_prob - t.behaviour["log_prob"]).clip(max=1.0)
         delta = streams.columns["reward"] + 0.99 * ~t.terminated * next_of(streams, value) - value[:-1]
         last = rows.advantage.reshape(T, B)[-1]
@@ -189,8 +189,8 @@ def test_minibatches_are_whole_streams() -> None:
     assert isinstance(streams, Streams) and len(streams) == t.num_valid
     seen: list[Any] = []
     for part in algorithm.minibatches(streams):
-        assert isinstance(part, Streams) and part.inputs.vector.shape[:2] == (T + 1, part.num_streams)
-        for b in range(part.num_streams):
+        assert isinstance(part, Streams) and part.inputs.vector.shape[:2] == (T + 1, part.num_units)
+        for b in range(part.num_units):
             at = next(k for k in range(B) if np.array_equal(part.inputs.vector[:, b], t.obs[:, k]))
             np.testing.assert_array_equal(part.columns["log_prob"][:, b], t.behaviour["log_prob"][:, at])
             np.testing.assert_array_equal(part.valid[:, b], t.valid[:, at])
@@ -203,17 +203,17 @@ def test_the_target_network_follows_at_its_interval() -> None:
     assert algorithm.target is not None
     start = algorithm.target.copy()
     algorithm.update(trajectory(0), 0)
-    first = algorithm.learner.numpy().copy()
+    first = algorithm.network.numpy().copy()
     algorithm.update(trajectory(1), 0)
     np.testing.assert_array_equal(algorithm.target, start)
-    third = algorithm.learner.numpy().copy()
+    third = algorithm.network.numpy().copy()
     other = APPO(algorithm.config, spec_of(), 1)
     other.load_state_dict(algorithm.state_dict())
     algorithm.update(trajectory(2), 0)
     np.testing.assert_array_equal(algorithm.target, third)
     assert np.abs(first - start).max() > 0
     other.update(trajectory(2), 0)
-    np.testing.assert_array_equal(other.learner.numpy(), algorithm.learner.numpy())
+    np.testing.assert_array_equal(other.network.numpy(), algorithm.network.numpy())
 
 
 def test_the_ratio_to_the_target_network_is_bounded() -> None:
@@ -223,8 +223,8 @@ def test_the_ratio_to_the_target_network_is_bounded() -> None:
     t.behaviour["log_prob"][0] = 3.0
     t.behaviour["log_prob"][1] = -9.0
     streams: Any = algorithm.prepare(t)
-    rows: Any = algorithm.begin(streams)
-    log_prob, _ = algorithm.learner.evaluate(streams)
+    rows: Any = algorithm.with_advantages(streams)
+    log_prob, _ = algorithm.network.predict(streams)
     assert len(rows) == T * B
     np.testing.assert_allclose(rows.log_prob[:B], 3.0 - np.log(2.0), atol=1e-5)
     np.testing.assert_allclose(rows.log_prob[B : 2 * B], log_prob[1], atol=1e-5)
@@ -242,16 +242,16 @@ def test_a_memory_is_unrolled_from_its_stored_state(name: str, network: str) -> 
         "memory": np.random.default_rng(0).normal(size=(B, spec.num_trunks, 8 * (1 + (network == "lstm")))).astype(F)
     }
     t.first[4], t.first[:4] = True, False
-    streams: Any = algorithm.learner.to_device(algorithm.prepare(t))
-    _, value = algorithm.learner.evaluate(streams, algorithm.learner.numpy())
+    streams: Any = algorithm.prepare(t)
+    _, value = algorithm.network.predict(streams, algorithm.network.numpy())
     t.obs[1] += 1.0
     t.obs[6] += 1.0
-    changed: Any = algorithm.learner.to_device(algorithm.prepare(t))
-    _, other = algorithm.learner.evaluate(changed, algorithm.learner.numpy())
+    changed: Any = algorithm.prepare(t)
+    _, other = algorithm.network.predict(changed, algorithm.network.numpy())
     moved = (value - other).abs().amax(1) > 1e-6
     assert moved.tolist() == [False, True, True, True, False, False, *[True] * 5]
     t.state["memory"][:] = 0
-    other = algorithm.learner.evaluate(algorithm.learner.to_device(algorithm.prepare(t)), algorithm.learner.numpy())[1]
+    other = algorithm.network.predict(algorithm.prepare(t), algorithm.network.numpy())[1]
     moved = (value - other).abs().amax(1) > 1e-6
     assert moved.tolist()[:5] == [True, True, True, True, False]
     update = algorithm.update(t, 0)

@@ -580,7 +580,7 @@ def test_a_load_in_the_middle_equals_going_on(kind: str, done: int) -> None:
 def test_a_state_of_other_settings_is_refused() -> None:
     with pytest.raises(ConfigError, match="'critics'.*the settings differ"):
         make("SAC").load_state_dict(make("SAC", num_critics=3).state_dict())
-    with pytest.raises(ConfigError, match=r"none for the network 'target'"):
+    with pytest.raises(ConfigError, match=r"no weights for the network 'target'"):
         make("SAC").load_state_dict(make("SAC", target_network=False).state_dict())
 
 

@@ -10,7 +10,8 @@ import torch
 from gymnasium import spaces
 
 from raypid.algorithms.a2c import A2C, A2CConfig
-from raypid.algorithms.actor_critic import Batch
+from raypid.algorithms.actor_critic import step_metrics
+from raypid.algorithms.minibatches import Batch
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
@@ -23,9 +24,15 @@ ALGORITHMS: dict[str, Any] = {"PPO": (PPO, PPOConfig), "A2C": (A2C, A2CConfig)}
 
 def make(name: str, spec: Any, **settings: Any) -> Any:
     cls, config = ALGORITHMS[name]
-    algorithm = cls(config(**{"num_epochs": 3, **settings} if name == "PPO" else settings), spec, 0)
-    algorithm.clip = 0.2  # update() sets it from the schedule
-    return algorithm
+    return cls(config(**{"num_epochs": 3, **settings} if name == "PPO" else settings), spec, 0)
+
+
+def step(algorithm: Any, batch: Any, rows: Any, lr: float) -> dict[str, Any]:
+    """One gradient step on these rows, as `update` does it."""
+    minibatch = batch if rows is None else batch.take(rows)
+    out = algorithm.network.evaluate(minibatch)
+    loss, metrics = algorithm.objective(out, minibatch)
+    return step_metrics(metrics, algorithm.optimizer.minimise(loss, lr, minibatch.fraction), minibatch.fraction)
 
 
 def columns(seed: int = 0) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def columns(seed: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "value_clip"), [("PPO", None), ("PPO", 0.1), ("PPO", 0.5), ("A2C", None)])
-def test_slopes_equal_autograd_of_the_loss(name: str, value_clip: float | None) -> None:
+def test_loss_gradient_equals_autograd_of_the_loss(name: str, value_clip: float | None) -> None:
     settings = {"entropy_coef": 0.03, "value_coef": 0.7} | ({"value_clip": value_clip} if name == "PPO" else {})
     algorithm = make(name, build_spec(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), ModelConfig()), **settings)
     rng = np.random.default_rng(1)
@@ -47,7 +54,7 @@ def test_slopes_equal_autograd_of_the_loss(name: str, value_clip: float | None) 
     entropy = rng.random(N).astype(np.float32)
     data = columns()
     value = data["value"] + rng.normal(0, 0.4, N).astype(np.float32)
-    by_log_prob, by_entropy, by_value, metrics = algorithm.slopes(
+    by_log_prob, by_entropy, by_value, metrics = algorithm.loss_gradient(
         log_prob, entropy, value, Batch(None, None, acted, **data)
     )
     leaves = [torch.from_numpy(x).requires_grad_() for x in (log_prob, entropy, value)]
@@ -104,8 +111,8 @@ def random_batch(kind: str, algorithm: Any, seed: int) -> Batch:
         mask = rng.random((N, 4)) < 0.6
         mask[np.arange(N), rng.integers(4, size=N)] = True
     inputs = Inputs(vector, {}, mask)
-    network = SmallNetwork(algorithm.spec, algorithm.learner.numpy().copy())
-    distribution = algorithm.learner.distribution
+    network = SmallNetwork(algorithm.spec, algorithm.network.numpy().copy())
+    distribution = algorithm.network.distribution
     params = distribution.masked(network.policy(inputs)[0], mask)
     action = distribution.sample(params, network.log_std, rng)
     acted = distribution.log_prob(params, network.log_std, action) + rng.normal(0, 0.25, N)
@@ -118,19 +125,19 @@ def test_numpy_steps_equal_torch_steps(name: str, kind: str, settings: Any, mode
     model = ModelConfig(**{"hidden": (16, 16), **model})
     spec = build_spec(MASKED if kind == "masked" else OBSERVATION, action_space, model)
     ours, theirs = (make(name, spec, kernel=kernel, **settings) for kernel in ("numpy", "torch"))
-    flat = np.random.default_rng(0).normal(0, 0.4, len(ours.learner.numpy())).astype(np.float32)
+    flat = np.random.default_rng(0).normal(0, 0.4, len(ours.network.numpy())).astype(np.float32)
     for algorithm in (ours, theirs):
-        algorithm.learner.load(flat)
+        algorithm.network.load(flat)
     batches = [random_batch(kind, ours, seed) for seed in range(3)]
     rows = np.random.default_rng(5).permutation(N)[:30]
     for batch in batches:
-        a = ours.learner.step(ours.learner.to_device(batch).take(rows), 3e-3)
-        b = theirs.learner.step(theirs.learner.to_device(batch).take(rows), 3e-3)
+        a = step(ours, ours.network.to_device(batch), rows, 3e-3)
+        b = step(theirs, theirs.network.to_device(batch), rows, 3e-3)
         assert set(a) == set(b)
         for key, number in a.items():
             assert number == pytest.approx(float(b[key]), rel=1e-3, abs=1e-5), key
-        np.testing.assert_allclose(ours.learner.numpy(), theirs.learner.numpy(), atol=1e-5)
-    assert np.abs(ours.learner.numpy() - flat).max() > 3e-3
+        np.testing.assert_allclose(ours.network.numpy(), theirs.network.numpy(), atol=1e-5)
+    assert np.abs(ours.network.numpy() - flat).max() > 3e-3
     if "max_grad_norm" in settings and settings["max_grad_norm"]:
         assert a["grad_norm"] > settings["max_grad_norm"]
     if name == "PPO":
@@ -143,12 +150,12 @@ def test_a_checkpoint_continues_on_the_other_kernel(kernels: tuple[str, str]) ->
     first, second = (make("PPO", spec, kernel=kernel) for kernel in kernels)
     second.load_state_dict(first.state_dict())  # before any step
     for seed in range(2):
-        first.learner.step(first.learner.to_device(random_batch("gaussian", first, seed)), 1e-3)
+        step(first, first.network.to_device(random_batch("gaussian", first, seed)), None, 1e-3)
     second.load_state_dict(first.state_dict())
     batch = random_batch("gaussian", first, 9)
     for algorithm in (first, second):
-        algorithm.learner.step(algorithm.learner.to_device(batch), 1e-3)
-    np.testing.assert_allclose(second.learner.numpy(), first.learner.numpy(), atol=1e-6)
+        step(algorithm, algorithm.network.to_device(batch), None, 1e-3)
+    np.testing.assert_allclose(second.network.numpy(), first.network.numpy(), atol=1e-6)
     np.testing.assert_array_equal(second.rng.random(3), first.rng.random(3))
 
 
@@ -157,9 +164,9 @@ def test_steps_do_not_change_the_batch() -> None:
     for kernel in ("numpy", "torch"):
         spec = build_spec(OBSERVATION, spaces.Discrete(4), ModelConfig())
         algorithm = make("PPO", spec, kernel=kernel)
-        whole = algorithm.learner.to_device(random_batch("categorical", algorithm, 0))
+        whole = algorithm.network.to_device(random_batch("categorical", algorithm, 0))
         names = ("log_prob", "value", "advantage", "target", "action")
         kept = {n: np.asarray(getattr(whole, n)).copy() for n in names}
-        algorithm.learner.step(whole.take(np.arange(20)), 1e-3)
+        step(algorithm, whole, np.arange(20), 1e-3)
         for key, before in kept.items():
             np.testing.assert_array_equal(np.asarray(getattr(whole, key)), before)
