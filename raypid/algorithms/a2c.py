@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
-from raypid.algorithms.minibatches import Batch
+from raypid.algorithms.minibatches import Batch, Loss, LossGradient
 from raypid.types import Array, Trajectory, Update
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class A2CConfig(ActorCriticConfig):
 class AdvantageLoss(ActorCritic[ActorCriticT]):
     """-log pi(a|s) * A + value_coef * (V - target)^2 / 2 - entropy_coef * H."""
 
-    def loss(
-        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
         c = self.config
         policy_loss = -(log_prob * batch.advantage).mean()
         value_loss = 0.5 * ((value - batch.target) ** 2).mean()
@@ -43,9 +41,7 @@ class AdvantageLoss(ActorCritic[ActorCriticT]):
         loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
 
-    def loss_gradient(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-    ) -> tuple[Array, float, Array, dict[str, float]]:
+    def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
         c, n, difference = self.config, len(log_prob), value - batch.target
         metrics = {
             "policy_loss": -float((log_prob * batch.advantage).mean()),

@@ -15,7 +15,7 @@ from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluate
 from raypid.algorithms.base import Algorithm, ObservationMoments, State, schedule
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_rows, share_of_streams
-from raypid.algorithms.minibatches import Batch, Minibatch, Streams, as_array, cut
+from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, as_array, cut
 from raypid.config import Config, ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
@@ -165,14 +165,10 @@ class ActorCritic(Algorithm[ActorCriticT]):
     # -- the loss ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def loss(
-        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
         """The paper's loss on torch tensors [n], and metrics; all are means over rows."""
 
-    def loss_gradient(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-    ) -> tuple[Array, float, Array, dict[str, float]]:
+    def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
         """The NumPy form of `loss`: its derivatives by log_prob [n], entropy (the same for each row) and value [n]; and metrics."""
         raise NotImplementedError
 

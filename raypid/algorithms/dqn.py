@@ -4,7 +4,7 @@ Ape-X (Horgan et al. 2018, arXiv:1803.00933), which is the same learner fed by m
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -71,6 +71,10 @@ class DQNConfig(OffPolicyConfig):
                 raise ConfigError(f"{name} must not be below 0, not {getattr(self, name)!r}.")
 
 
+TDLoss: TypeAlias = "tuple[Tensor, Tensor, dict[str, Tensor]]"
+"""A loss [], |TD error| [N] and metrics."""
+
+
 class DQN(OffPolicy[DQNConfig]):
     """Q(s, a) towards r + gamma * Q_target(s', argmax_a' Q(s', a')) (van Hasselt et al. 2016, equation 4)."""
 
@@ -133,7 +137,7 @@ class DQN(OffPolicy[DQNConfig]):
             if self.target is not self.online:
                 self.target.perturb(self.rng)
 
-    def loss(self, b: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def loss(self, b: Batch) -> TDLoss:
         """The weighted loss, |TD error| [N] (the cross-entropy, where returns have a distribution), and metrics: the mean of Q(s, a)."""
         import torch
 

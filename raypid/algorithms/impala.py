@@ -10,7 +10,16 @@ from raypid.algorithms.a2c import AdvantageLoss
 from raypid.algorithms.actor_critic import ActorCriticConfig, step_metrics
 from raypid.algorithms.backprop import Evaluated
 from raypid.algorithms.base import AsynchronousConfig, State
-from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Minibatch, Streams, X, vtrace_columns
+from raypid.algorithms.minibatches import (
+    MAX_LOG_RATIO,
+    Batch,
+    Loss,
+    LossGradient,
+    Minibatch,
+    Streams,
+    X,
+    vtrace_columns,
+)
 from raypid.algorithms.ppo import clipped_loss, clipped_loss_gradient
 from raypid.config import ConfigError
 from raypid.nn.distributions import array_module
@@ -196,14 +205,10 @@ class APPO(IMPALA):
         streams = replace(streams, columns=columns)
         return streams if self.spec.memory else streams.flattened(self.collective)
 
-    def loss(
-        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
         return clipped_loss(self.config, self.config.clip, log_prob, entropy, value, batch)
 
-    def loss_gradient(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-    ) -> tuple[Array, float, Array, dict[str, float]]:
+    def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
         return clipped_loss_gradient(self.config, self.config.clip, log_prob, entropy, value, batch)
 
     def set_weights(self, weights: Weights) -> None:

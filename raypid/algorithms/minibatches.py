@@ -27,6 +27,11 @@ whose mean lies far outside) a float32 overflows sooner or later."""
 X = TypeVar("X", np.ndarray, "Tensor")
 """Arrays with the NumPy kernel, tensors on the learner's device with torch."""
 
+Loss: TypeAlias = "tuple[Tensor, dict[str, Tensor]]"
+"""A loss [] and its metrics."""
+LossGradient: TypeAlias = tuple[Array, float, Array, dict[str, float]]
+"""The derivatives of a loss by log_prob [n], entropy (the same for each row) and value [n], and its metrics."""
+
 
 @dataclass(slots=True)
 class Batch(Generic[X]):

@@ -9,7 +9,7 @@ import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import schedule
-from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch
+from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Array, Trajectory, Update
@@ -74,14 +74,10 @@ class PPO(ActorCritic[PPOConfig]):
         more = {"lr": lr, "explained_variance": self.explained_variance(rows)}
         return Update({**self.mean_metrics(steps), **more}, len(steps))
 
-    def loss(
-        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
         return clipped_loss(self.config, self.clip, log_prob, entropy, value, batch)
 
-    def loss_gradient(
-        self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-    ) -> tuple[Array, float, Array, dict[str, float]]:
+    def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
         return clipped_loss_gradient(self.config, self.clip, log_prob, entropy, value, batch)
 
 
@@ -95,7 +91,7 @@ class Clipped(Protocol):
 
 def clipped_loss(
     c: Clipped, clip: float, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> Loss:
     """-min(ratio * A, clipped ratio * A) + value_coef * half the squared error of the value - entropy_coef * entropy, [n] rows."""
     import torch
 
@@ -120,7 +116,7 @@ def clipped_loss(
 
 def clipped_loss_gradient(
     c: Clipped, clip: float, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-) -> tuple[Array, float, Array, dict[str, float]]:
+) -> LossGradient:
     """The derivatives of `clipped_loss` by log_prob [n], entropy and value [n]; and its metrics."""
     advantage, n = batch.advantage, len(log_prob)
     log_ratio = (log_prob - batch.log_prob).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)

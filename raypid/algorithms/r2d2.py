@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from raypid.algorithms.dqn import DQN, DQNConfig, huber
+from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.q_head import q_values
@@ -155,7 +155,7 @@ class R2D2(DQN):
             move(sample.terminated | sample.truncated), move(sample.terminated), move(sample.valid), move(sample.weight),
         )  # fmt: skip
 
-    def loss(self, b: SequenceBatch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # type: ignore[override]
+    def loss(self, b: SequenceBatch) -> TDLoss:  # type: ignore[override]
         """The weighted loss, each sequence's priority [N], and metrics: the mean of Q(s, a)."""
         import torch
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raypid.algorithms.dqn import DQN, DQNConfig, huber
+from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Batch
 from raypid.config import ConfigError
 from raypid.nn.q_head import q_values
 from raypid.types import Sample, Update, Weights
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,7 +76,7 @@ class SQN(DQN):
             errors.append(error)
         return self.finish(errors)
 
-    def loss(self, b: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def loss(self, b: Batch) -> TDLoss:
         """The weighted loss, |TD error| [N], and metrics: the means of Q(s, a) and of the policy's entropy."""
         import torch
 
