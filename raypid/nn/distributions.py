@@ -10,13 +10,17 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
 from raypid.nn.network_spec import ActionLeaf
+from raypid.types import Array, Tree
 
-Tensor = Any
+if TYPE_CHECKING:
+    from torch import Tensor
+
+X = TypeVar("X", np.ndarray, "Tensor")
 """A NumPy array or a torch tensor."""
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -24,25 +28,26 @@ MASKED = -1e8
 _EDGE = 1 - 1e-6
 
 
-def array_module(x: Tensor) -> Any:
+def array_module(x: Array | Tensor) -> Any:
+    """numpy or torch: what has the functions for `x`."""
     return np if isinstance(x, np.ndarray) else sys.modules["torch"]
 
 
-def log_softmax(x: Tensor) -> Tensor:
+def log_softmax(x: X) -> X:
     if not isinstance(x, np.ndarray):
         return x.log_softmax(-1)
     x = x - x.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def _gather(x: Tensor, index: Tensor) -> Tensor:
+def _gather(x: X, index: X) -> X:
     """x[..., index]: [..., P] and [...] to [...]."""
     if isinstance(x, np.ndarray):
         return np.take_along_axis(x, index[..., None], -1)[..., 0]
     return x.gather(-1, index[..., None])[..., 0]
 
 
-def _softplus(x: Tensor) -> Tensor:
+def _softplus(x: X) -> X:
     return np.logaddexp(0, x) if isinstance(x, np.ndarray) else sys.modules["torch"].nn.functional.softplus(x)
 
 
@@ -53,44 +58,44 @@ class Distribution(ABC):
         self.leaf = leaf
 
     @abstractmethod
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         """A random action (NumPy)."""
 
-    def uniform(self, num: int, mask: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
         """`num` actions that know nothing of the observation (NumPy): uniform over [-1, 1] here, over the allowed
         choices where these are discrete."""
         return rng.uniform(-1, 1, (num, self.leaf.size)).astype(np.float32)
 
     @abstractmethod
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         """The most likely action: what a greedy policy does."""
 
     @abstractmethod
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor: ...
+    def log_prob(self, params: X, log_std: X | None, action: X) -> X: ...
 
     @abstractmethod
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor: ...
+    def entropy(self, params: X, log_std: X | None) -> X: ...
 
 
 class Categorical(Distribution):
     """One of n; params are logits."""
 
-    def uniform(self, num: int, mask: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
         logits = np.zeros((num, self.leaf.num_params), np.float32)
         return self.sample(logits if mask is None else np.where(mask, logits, MASKED), None, rng)
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         # argmax of logits + Gumbel noise; the negative log of an exponential is Gumbel
         noise = rng.standard_exponential(params.shape, dtype=np.float32)
         return np.argmax(params - np.log(noise + 1e-20), -1)
 
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         return params.argmax(-1)
 
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
         return _gather(log_softmax(params), action)
 
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+    def entropy(self, params: X, log_std: X | None) -> X:
         log_p = log_softmax(params)
         return -(array_module(params).exp(log_p) * log_p).sum(-1)
 
@@ -100,22 +105,22 @@ class MultiCategorical(Distribution):
 
     uniform = Categorical.uniform
 
-    def _parts(self, x: Tensor) -> list[Tensor]:
-        ends = np.cumsum(self.leaf.nvec).tolist()
+    def _parts(self, x: X) -> list[X]:
+        ends: list[int] = np.cumsum(self.leaf.nvec).tolist()
         return [x[..., a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         noisy = params - np.log(rng.standard_exponential(params.shape, dtype=np.float32) + 1e-20)
         return self.mode(noisy)
 
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
 
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
         parts = [_gather(log_softmax(p), action[..., i]) for i, p in enumerate(self._parts(params))]
         return sum(parts[1:], parts[0])
 
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+    def entropy(self, params: X, log_std: X | None) -> X:
         parts = [Categorical.entropy(self, p, None) for p in self._parts(params)]  # type: ignore[arg-type]
         return sum(parts[1:], parts[0])
 
@@ -125,16 +130,16 @@ class Bernoulli(Distribution):
 
     uniform = Categorical.uniform
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         return (rng.random(params.shape, dtype=np.float32) < 1 / (1 + np.exp(-params))).astype(np.int64)
 
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         return (params > 0).astype(np.int64)
 
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
         return -_softplus((1 - 2 * action) * params).sum(-1)
 
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+    def entropy(self, params: X, log_std: X | None) -> X:
         p = 1 / (1 + array_module(params).exp(-params))
         return (_softplus(params) - p * params).sum(-1)
 
@@ -142,19 +147,19 @@ class Bernoulli(Distribution):
 class DiagGaussian(Distribution):
     """Independent normals; params are means, log_std is a weight."""
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         assert log_std is not None
         return params + np.exp(log_std) * rng.standard_normal(params.shape, dtype=np.float32)
 
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         return params
 
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
         assert log_std is not None
         z = (action - params) * array_module(params).exp(-log_std)
         return -0.5 * (z * z).sum(-1) - log_std.sum() - 0.5 * _LOG_2PI * self.leaf.size
 
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+    def entropy(self, params: X, log_std: X | None) -> X:
         assert log_std is not None
         return params[..., 0] * 0 + (log_std.sum() + 0.5 * (1 + _LOG_2PI) * self.leaf.size)
 
@@ -162,19 +167,19 @@ class DiagGaussian(Distribution):
 class SquashedGaussian(Distribution):
     """tanh of a normal: actions in (-1, 1); params are means and raw log deviations (Haarnoja et al. 2018, appendix C)."""
 
-    def _split(self, params: Tensor) -> tuple[Tensor, Tensor]:
+    def _split(self, params: X) -> tuple[X, X]:
         n = self.leaf.size
         return params[..., :n], -5 + 3.5 * (array_module(params).tanh(params[..., n:]) + 1)  # log deviation in (-5, 2)
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         mean, log_deviation = self._split(params)
         u = mean + np.exp(log_deviation) * rng.standard_normal(mean.shape, dtype=np.float32)
         return np.clip(np.tanh(u), -_EDGE, _EDGE)
 
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         return np.tanh(params[..., : self.leaf.size])
 
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
         xp = array_module(params)
         mean, log_deviation = self._split(params)
         action = xp.clip(action, -_EDGE, _EDGE)
@@ -182,7 +187,7 @@ class SquashedGaussian(Distribution):
         z = (u - mean) * xp.exp(-log_deviation)
         return (-0.5 * z * z - log_deviation - 0.5 * _LOG_2PI - xp.log(1 - action * action)).sum(-1)
 
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+    def entropy(self, params: X, log_std: X | None) -> X:
         """The normal's entropy with the squashing's log slope at the mean: exact only for small deviations."""
         mean, log_deviation = self._split(params)
         log_slope = 2 * (math.log(2) - mean - _softplus(-2 * mean))
@@ -192,26 +197,26 @@ class SquashedGaussian(Distribution):
 class Deterministic(Distribution):
     """The network's output itself."""
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         return params
 
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         return params
 
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor) -> Tensor:
+    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
         return params[..., 0] * 0
 
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+    def entropy(self, params: X, log_std: X | None) -> X:
         return params[..., 0] * 0
 
 
 class SquashedDeterministic(Deterministic):
     """tanh of the network's output: actions in (-1, 1)."""
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Tensor:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         return self.mode(params)
 
-    def mode(self, params: Tensor) -> Tensor:
+    def mode(self, params: Array) -> Array:
         return array_module(params).tanh(params)
 
 
@@ -240,7 +245,7 @@ class ActionDistribution:
         self._log_std = _slices([leaf.size if leaf.kind == "gaussian" else 0 for leaf in leaves])
         self._masks = _slices([leaf.mask_size for leaf in leaves])
 
-    def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:
+    def masked(self, params: X, mask: X | None) -> X:
         """Logits of forbidden choices at -1e8, so that their probability and gradient are 0."""
         if mask is None:
             return params
@@ -250,16 +255,16 @@ class ActionDistribution:
             columns.append(xp.where(mask[..., allowed], part, MASKED) if leaf.mask_size else part)
         return columns[0] if len(columns) == 1 else xp.concatenate(columns, -1)
 
-    def _each(self, params: Tensor, log_std: Tensor | None) -> list[tuple[Distribution, Tensor, Tensor | None]]:
+    def _each(self, params: X, log_std: X | None) -> list[tuple[Distribution, X, X | None]]:
         scales = [None if log_std is None else log_std[s] for s in self._log_std]
         return [(d, params[..., s], scale) for d, s, scale in zip(self.parts, self._params, scales, strict=True)]
 
-    def sample(self, params: Tensor, log_std: Tensor | None, rng: np.random.Generator) -> Any:
+    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Tree:
         if not self.joint:
             return self.parts[0].sample(params, log_std, rng)
         return {d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)}
 
-    def uniform(self, num: int, mask: Tensor | None, rng: np.random.Generator) -> Any:
+    def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Tree:
         """Actions [num, *] at random, without regard to the observation; only what `mask` allows."""
         masks = [
             mask[..., s] if mask is not None and d.leaf.mask_size else None
@@ -269,19 +274,22 @@ class ActionDistribution:
             return self.parts[0].uniform(num, masks[0], rng)
         return {d.leaf.path: d.uniform(num, m, rng) for d, m in zip(self.parts, masks, strict=True)}
 
-    def mode(self, params: Tensor) -> Any:
+    def mode(self, params: Array) -> Tree:
         if not self.joint:
             return self.parts[0].mode(params)
         return {d.leaf.path: d.mode(p) for d, p, _ in self._each(params, None)}
 
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Any) -> Tensor:
+    @overload
+    def log_prob(self, params: Array, log_std: Array | None, action: Tree) -> Array: ...
+    @overload
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor | Mapping[str, Tensor]) -> Tensor: ...
+    def log_prob(self, params: Any, log_std: Any, action: Any) -> Any:
         if not self.joint:
             return self.parts[0].log_prob(params, log_std, action)
-        assert isinstance(action, Mapping)
         terms = [d.log_prob(p, s, action[d.leaf.path]) for d, p, s in self._each(params, log_std)]
         return sum(terms[1:], terms[0])
 
-    def entropy(self, params: Tensor, log_std: Tensor | None) -> Tensor:
+    def entropy(self, params: X, log_std: X | None) -> X:
         if not self.joint:
             return self.parts[0].entropy(params, log_std)
         terms = [d.entropy(p, s) for d, p, s in self._each(params, log_std)]

@@ -180,7 +180,7 @@ class QPolicy(NetworkPolicy):
         action = q.argmax(-1)
         chance = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
         if chance.any():
-            action = np.where(chance, self.distribution.uniform(len(action), inputs.mask, rng), action)
+            action = np.where(chance, self.distribution.parts[0].uniform(len(action), inputs.mask, rng), action)
         return action, memory, {}
 
 

@@ -5,15 +5,13 @@ Axes: N rows, A actions, Z atoms of a distribution over returns.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from raypid.nn.distributions import array_module, log_softmax
+from raypid.nn.distributions import X, array_module, log_softmax
 from raypid.nn.network_spec import NetworkSpec
 
 
-def q_logits(spec: NetworkSpec, params: Any, value: Any | None) -> Any:
+def q_logits(spec: NetworkSpec, params: X, value: X | None) -> X:
     """Outputs params [N, A * Z] and, where the head is dueling, value [N, Z] to [N, A, Z] (Z = 1 for plain values)."""
     params = params.reshape(len(params), -1, max(1, len(spec.atoms)))
     if spec.dueling:
@@ -22,7 +20,7 @@ def q_logits(spec: NetworkSpec, params: Any, value: Any | None) -> Any:
     return params
 
 
-def q_values(spec: NetworkSpec, params: Any, value: Any | None) -> Any:
+def q_values(spec: NetworkSpec, params: X, value: X | None) -> X:
     """Action values [N, A]: the outputs themselves, or the means of their distributions."""
     logits = q_logits(spec, params, value)
     if not spec.atoms:

@@ -5,24 +5,29 @@ Only arithmetic that NumPy arrays and torch tensors share is used, so a learner 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
-Tensor = Any
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+X = TypeVar("X", np.ndarray, "Tensor")
 """A NumPy array or a torch tensor, float32."""
 
 
 def vtrace(
-    ratio: Tensor,
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    discount: Tensor,
-    passes: Tensor,
+    ratio: X,
+    reward: X,
+    value: X,
+    next_value: X,
+    discount: X,
+    passes: X,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
     lambda_: float = 1.0,
     weigh: bool = True,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[X, X]:
     """(targets of the value, advantages of the policy), both [T, B].
 
         delta[t]     = rho[t] * (reward[t] + discount[t] * next_value[t] - value[t])

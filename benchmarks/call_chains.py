@@ -1,6 +1,6 @@
 """The calls from `Agent.train()` to the optimizer's `minimise`, as they really happen.
 
-    python docs/call_chains.py            # print them, as docs/architecture.md shows them
+    python benchmarks/call_chains.py      # print them, as docs/architecture.md shows them
 
 Small agents train; the stack is looked at when `minimise` is called. With several learners the calls go on in a learner's process.
 """

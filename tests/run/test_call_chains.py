@@ -1,0 +1,20 @@
+"""From Agent.train() to the optimizer there are few calls, and docs/architecture.md shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from call_chains import MOST, RUNS, chain
+
+DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_calls_from_train_to_minimise(name: str, request: pytest.FixtureRequest) -> None:
+    if RUNS[name][1].get("num_workers"):
+        request.getfixturevalue("ray_session")
+    calls = chain(name)
+    assert calls[0] == "Agent.train" and calls[-1] == "minimise"
+    assert len(calls) - 1 <= MOST[name], calls
+    assert f"{name} ({len(calls) - 1} calls): {' > '.join(calls)}" in DOCS.read_text()
