@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything runs in .venv, which is made once and again when the pins change.
+# `make help` lists the targets. Everything runs in .venv, which is created once, and again when the pins change.
 PYTHON ?= python3.11
 PYTEST_ARGS ?=
 BIN := .venv/bin
@@ -13,13 +13,13 @@ install: .venv/.installed  ## set up .venv with the pinned versions
 
 .venv/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || { \
-		echo "raypid needs Python 3.10 to 3.13, and '$(PYTHON)' is none or is not there." >&2; \
+		echo "raypid needs Python 3.10 to 3.13; '$(PYTHON)' is another version or is not installed." >&2; \
 		echo "Install Python 3.11, or name another: make install PYTHON=python3.12" >&2; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
-train: install  ## train PPO on CartPole-v1, evaluate it, show where everything is
+train: install  ## train PPO on CartPole-v1 and evaluate it
 	$(BIN)/raypid train --run PPO --env CartPole-v1 --tuned \
 		--stop '{"evaluation/episode_reward_mean": 475, "time_total_s": 120}' --seed 0 --out runs/cartpole --overwrite
 	$(BIN)/raypid eval runs/cartpole --episodes 20
@@ -27,13 +27,13 @@ train: install  ## train PPO on CartPole-v1, evaluate it, show where everything 
 test: install  ## the tests, without the slow ones
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-ci-slow: install  ## the slower tests that the CI runs (none is no failure)
+test-ci-slow: install  ## the slower tests that the CI runs
 	$(BIN)/python -m pytest -m ci_slow --timeout=600 $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
-test-slow: install  ## all slow tests but the long ones, at most 75 minutes
+test-slow: install  ## all slow tests except the long ones, at most 75 minutes
 	$(BIN)/python -m pytest -m "(slow or ci_slow) and not long" --timeout=2700 --session-timeout=4500 $(PYTEST_ARGS)
 
-test-long: install  ## learning that takes most of an hour each
+test-long: install  ## tests that train for most of an hour each
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 lint: install  ## ruff: rules and format
@@ -46,7 +46,7 @@ types: install  ## mypy
 
 check: lint types  ## lint and types
 
-format: install  ## let ruff mend what it can
+format: install  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -1,4 +1,4 @@
-"""Checkpoints and policy folders: written beside and renamed into place, checked before use, never a pickle.
+"""Checkpoints and policy folders: written beside and renamed into place, verified before use, never a pickle.
 
     checkpoint_000123/                    policy/
         manifest.json                         policy.json
@@ -6,10 +6,10 @@
         state/0.npy ...                       (the same format, self-contained)
         policy/ ...
 
-The JSON file holds the format's version, the entries given, the state's structure with all that is no
-array, and the size and SHA-256 of every other file; its own checksum is taken with the field filled
-with zeros. Arrays lie in the safetensors file; those of a dtype that it cannot hold are .npy files.
-One writer for each parent folder. Readers need nothing but NumPy and safetensors.
+The JSON file holds the format version, the caller's entries, the structure of the state with everything that is
+not an array, and the size and SHA-256 of every other file. Its own checksum is computed with that field filled with
+zeros. Arrays are in the safetensors file; those of a dtype that it cannot hold are .npy files. A parent folder has
+one writer at a time. Readers need only NumPy and safetensors.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -36,33 +36,55 @@ from raypid.types import Array
 
 FORMAT_VERSION = 1
 BEST = "best"
-"""Where a run's folder has its best policy."""
+"""Folder of the best policy inside a run's folder."""
 OLD_BEST = "policy"
-"""Where runs of earlier versions have it."""
+"""The same in runs of earlier versions."""
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 _STEM = {"manifest.json": "state", "policy.json": "policy"}
 REPLAY = "replay"
-"""Folder of the replay buffer inside a checkpoint. It has checksums of its own and stays with the newest checkpoint only."""
+"""Folder of the replay buffer inside a checkpoint. It has its own checksums, and only the newest checkpoint has it."""
 _KIND = {"manifest.json": "checkpoint", "policy.json": "policy"}
 _ZEROS = "0" * 64
 ExtraWriter: TypeAlias = Callable[[Path], None] | None
 
 
 class CheckpointError(UserError):
-    """A checkpoint or policy that is missing, damaged, of a newer format, or none at all."""
+    """A checkpoint or policy is missing, damaged or of a newer format, or the folder is something else."""
+
+
+class Manifest(TypedDict, total=False):
+    """The entries of manifest.json, without the state."""
+
+    format_version: int
+    raypid_version: str
+    checksum: str
+    files: dict[str, FileEntry]
+    algorithm: str
+    program: str
+    config: dict[str, object]
+    counters: dict[str, float]
+    score: float | None
+    """Higher is better; None: unknown."""
+
+
+class FileEntry(TypedDict):
+    """What the JSON file records of another file."""
+
+    bytes: int
+    sha256: str
 
 
 def checkpoint_name(training_iteration: int) -> str:
-    """The folder's name: "checkpoint_000123"."""
+    """The name of a checkpoint's folder, such as "checkpoint_000123"."""
     return f"checkpoint_{training_iteration:06d}"
 
 
 def save_checkpoint(
     parent: Path | str,
     name: str,
-    state: dict[str, Any],
+    state: Mapping[str, object],
     *,
-    manifest: dict[str, Any],
+    manifest: Mapping[str, object],
     extra_writer: ExtraWriter = None,
 ) -> Path:
     """Write `parent/name` so that a crash at any point leaves either the old folder or the new one.
@@ -70,12 +92,12 @@ def save_checkpoint(
     Args:
         state: nested dicts (string keys) and lists of arrays and JSON values; floats may be nan or inf,
             integers of any size, a tuple becomes a list, a NumPy scalar a Python number.
-        manifest: entries for manifest.json: config, counters, `score` (higher is better; None: unknown).
-        extra_writer: called with the folder before it gets its name, to write more files (the policy).
+        manifest: entries of manifest.json, as in `Manifest`.
+        extra_writer: called with the temporary folder before it is renamed, to write more files (the policy).
 
     Raises:
-        RuntimeError: the disk is full; nothing is left of the attempt.
-        TypeError: a leaf that cannot be saved, named by its path.
+        RuntimeError: the disk is full; nothing is left behind.
+        TypeError: a leaf cannot be saved; the message has its path.
     """
     target = Path(parent) / name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,28 +105,29 @@ def save_checkpoint(
     return _put_in_place(target, "manifest.json", state, manifest, extra_writer)
 
 
-def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read (state, manifest); every size and checksum is verified before anything is used.
+def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
+    """Read (state, manifest). Every size and checksum is verified before anything is used.
 
     Raises:
-        CheckpointError: missing, truncated, altered, of a newer format, or no checkpoint.
+        CheckpointError: missing, truncated, altered, of a newer format, or not a checkpoint.
     """
     return _read(Path(path), "manifest.json")
 
 
-def read_manifest(path: Path | str) -> dict[str, Any]:
-    """The manifest alone (without the state), itself verified; the other files are not looked at.
+def read_manifest(path: Path | str) -> Manifest:
+    """Read and verify the manifest alone; the other files are not opened.
 
     Raises:
         CheckpointError: as `load_checkpoint`.
     """
-    manifest = _read_index(_standing(Path(path)), "manifest.json")
-    del manifest["state"]
-    return dict(decode(manifest, {}, Path(path)))
+    index = _read_index(_current(Path(path)), "manifest.json")
+    del index["state"]
+    manifest: Manifest = decode(index, {}, Path(path))
+    return manifest
 
 
 def list_checkpoints(parent: Path | str) -> list[Path]:
-    """The checkpoints of a folder, oldest first; empty where there is none."""
+    """List the checkpoints in a folder, oldest first."""
     parent = Path(parent)
     if not parent.is_dir():
         return []
@@ -114,20 +137,19 @@ def list_checkpoints(parent: Path | str) -> list[Path]:
 
 
 def latest(parent: Path | str) -> Path | None:
-    """The checkpoint of the highest training iteration."""
+    """The checkpoint of the highest training iteration; None if there is none."""
     return next(reversed(list_checkpoints(parent)), None)
 
 
 def best(parent: Path | str) -> Path | None:
-    """The checkpoint of the highest score, of equal ones the newest; None where no score is known."""
+    """The checkpoint with the highest score, the newest one of a tie; None if no score is known."""
     return _best(_readable(parent))
 
 
 def prune(parent: Path | str, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` checkpoints and the best; those with an unreadable manifest stay, uncounted.
+    """Remove all but the newest `keep` checkpoints and the best one; returns the removed folders.
 
-    Returns:
-        The folders that were removed.
+    Checkpoints whose manifest cannot be read stay and do not count.
     """
     if keep < 1:
         raise ValueError(f"keep must be 1 or more, not {keep}.")
@@ -137,20 +159,20 @@ def prune(parent: Path | str, keep: int) -> list[Path]:
     removed = [path for path in readable if path not in kept]
     for path in removed:
         doomed = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-        _standing(path).rename(doomed)  # half a removal must not look like a damaged checkpoint
+        _current(path).rename(doomed)  # an interrupted removal must not look like a damaged checkpoint
         shutil.rmtree(doomed, ignore_errors=True)
     return removed
 
 
 def find(path: Path | str) -> Path:
-    """The checkpoint meant by a run folder or a folder of checkpoints (its newest one) or a checkpoint, verified.
+    """Find and verify the checkpoint that `path` stands for: a checkpoint, or the newest one of a run or checkpoints folder.
 
     Raises:
         CheckpointError: there is none, or it is damaged; the message then names the newest intact one.
     """
     path = Path(path)
-    is_named = _NAME.fullmatch(path.name) is not None and _standing(path).is_dir()
-    if is_named or (_standing(path) / "manifest.json").is_file():
+    is_named = _NAME.fullmatch(path.name) is not None and _current(path).is_dir()
+    if is_named or (_current(path) / "manifest.json").is_file():
         chosen = path
     elif not path.exists():
         raise CheckpointError(f"There is nothing at {path}.")
@@ -177,7 +199,7 @@ def _hint(damaged: Path) -> str:
     return "No intact checkpoint lies beside it."
 
 
-def _readable(parent: Path | str) -> dict[Path, dict[str, Any]]:
+def _readable(parent: Path | str) -> dict[Path, Manifest]:
     manifests = {}
     for path in list_checkpoints(parent):
         with contextlib.suppress(CheckpointError):
@@ -185,14 +207,14 @@ def _readable(parent: Path | str) -> dict[Path, dict[str, Any]]:
     return manifests
 
 
-def _best(manifests: dict[Path, dict[str, Any]]) -> Path | None:
-    scores = {path: m["score"] for path, m in manifests.items() if m.get("score") is not None}
-    scores = {path: score for path, score in scores.items() if not math.isnan(score)}
+def _best(manifests: Mapping[Path, Manifest]) -> Path | None:
+    known = {path: score for path, m in manifests.items() if (score := m.get("score")) is not None}
+    scores = {path: score for path, score in known.items() if not math.isnan(score)}
     return max(reversed(scores), key=scores.__getitem__, default=None)
 
 
-def write_policy(folder: Path | str, spec: dict[str, Any], arrays: dict[str, Array]) -> Path:
-    """Write one self-contained policy, policy.json and policy.safetensors, in place of what was at `folder`.
+def write_policy(folder: Path | str, spec: Mapping[str, object], arrays: Mapping[str, Array]) -> Path:
+    """Write a self-contained policy, policy.json and policy.safetensors, replacing what was at `folder`.
 
     Raises:
         RuntimeError: the disk is full; the old folder is untouched.
@@ -207,21 +229,23 @@ def read_policy(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read (spec, arrays) of a policy folder, verified.
 
     Raises:
-        CheckpointError: missing, truncated, altered, of a newer format, or no policy.
+        CheckpointError: missing, truncated, altered, of a newer format, or not a policy.
     """
     arrays, entries = _read(Path(folder), "policy.json")
     return entries["spec"], arrays
 
 
 def _sweep(parent: Path, name: str) -> None:
-    """Remove what killed writers left: unfinished folders, and replaced ones whose successor is in place."""
+    """Remove what killed writers left behind: unfinished folders, and old ones whose successor is in place."""
     stale = [old for old in parent.glob(f".old-{name}") if (parent / old.name.removeprefix(".old-")).exists()]
     for leftover in [*parent.glob(f".tmp-{name}-*"), *stale]:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _put_in_place(target: Path, index: str, state: Any, entries: dict[str, Any], extra_writer: ExtraWriter) -> Path:
-    """Write a folder beside `target`, then give it the name; what stood there goes last."""
+def _put_in_place(
+    target: Path, index: str, state: object, entries: Mapping[str, object], extra_writer: ExtraWriter
+) -> Path:
+    """Write a folder beside `target`, rename it, and remove what was there before."""
     temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}")
     old = target.with_name(f".old-{target.name}")
     try:
@@ -232,7 +256,7 @@ def _put_in_place(target: Path, index: str, state: Any, entries: dict[str, Any],
                 _fsync(Path(root, name))
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)  # from here to the next line readers take `old`, see _standing
+            target.rename(old)  # until the next rename, readers find `old`: see _current
         temporary.rename(target)
         _fsync(target.parent)
     except BaseException as error:
@@ -247,7 +271,7 @@ def _put_in_place(target: Path, index: str, state: Any, entries: dict[str, Any],
     return target
 
 
-def _write(folder: Path, index: str, state: Any, entries: dict[str, Any], extra_writer: ExtraWriter) -> None:
+def _write(folder: Path, index: str, state: object, entries: Mapping[str, object], extra_writer: ExtraWriter) -> None:
     from safetensors.numpy import save_file
 
     stem = _STEM[index]
@@ -258,7 +282,7 @@ def _write(folder: Path, index: str, state: Any, entries: dict[str, Any], extra_
         save_file(tensors, folder / f"{stem}.safetensors")
     for number, array in enumerate(others):
         (folder / stem).mkdir(exist_ok=True)
-        buffer = io.BytesIO()  # np.save to a file hides the error number of a full disk
+        buffer = io.BytesIO()  # np.save into a file hides the error number of a full disk
         np.save(buffer, array, allow_pickle=False)
         (folder / stem / f"{number}.npy").write_bytes(buffer.getbuffer())
     if extra_writer is not None:
@@ -285,7 +309,7 @@ def _raypid_version() -> str:
 
 
 def _is_disk_full(error: BaseException) -> bool:
-    # safetensors writes in Rust and raises its own error, with the number in the text
+    # safetensors writes in Rust and raises an error of its own, with the number in the text
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in (28, 122))
@@ -299,28 +323,30 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _standing(path: Path) -> Path:
-    """`path`, or the old folder where a crash fell between the two renames of a replacement."""
+def _current(path: Path) -> Path:
+    """`path`, or the folder that it replaces if a crash came between the two renames."""
     old = path.with_name(f".old-{path.name}") if path.name else path
     return old if old.is_dir() and not path.exists() else path
 
 
-def _read(path: Path, index: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read(path: Path, index: str) -> tuple[dict[str, Any], Any]:
+    """Read (state, entries of the JSON file), verified."""
     from safetensors.numpy import load_file
 
-    folder = _standing(path)
-    manifest = _verify(path, index)
+    folder = _current(path)
+    entries = _verify(path, index)
     tensors = folder / f"{_STEM[index]}.safetensors"
-    arrays = load_file(tensors) if tensors.name in manifest["files"] else {}
-    state = decode(manifest.pop("state"), arrays, folder / _STEM[index])
-    return state, decode(manifest, {}, folder)
+    arrays: dict[str, Array] = load_file(tensors) if tensors.name in entries["files"] else {}
+    state = decode(entries.pop("state"), arrays, folder / _STEM[index])
+    return state, decode(entries, {}, folder)
 
 
 def _verify(path: Path, index: str) -> dict[str, Any]:
-    """Compare every file with the index; the error names the file and what is wrong with it."""
-    folder, kind = _standing(path), _KIND[index]
-    manifest = _read_index(folder, index)
-    for name, expected in manifest["files"].items():
+    """Compare every file with the JSON file and return its entries; errors name the file and what is wrong with it."""
+    folder, kind = _current(path), _KIND[index]
+    entries = _read_index(folder, index)
+    files: dict[str, FileEntry] = entries["files"]
+    for name, expected in files.items():
         file = folder / name
         if not file.is_file():
             raise CheckpointError(f"The {kind} {path} is damaged: {name} is missing.")
@@ -330,35 +356,35 @@ def _verify(path: Path, index: str) -> dict[str, Any]:
             raise CheckpointError(f"The {kind} {path} is damaged: {message}.")
         if size > expected["bytes"] or sha256_of(file) != expected["sha256"]:
             raise CheckpointError(f"The {kind} {path} is damaged: {name} was altered (its checksum does not match).")
-    return manifest
+    return entries
 
 
 def _read_index(folder: Path, index: str) -> dict[str, Any]:
-    """Parse the JSON file, refuse newer formats, verify its own checksum; the state stays encoded."""
+    """Parse the JSON file, refuse newer formats and verify its checksum; the state stays encoded."""
     kind = _KIND[index]
     if not folder.exists():
         raise CheckpointError(f"There is no {kind} at {folder}.")
     if not (folder / index).is_file():
-        raise CheckpointError(f"{folder} is no {kind}: it has no {index}; found there: {_found(folder)}.")
+        raise CheckpointError(f"{folder} is not a {kind}: it has no {index}; found there: {_found(folder)}.")
     text = (folder / index).read_bytes()
     try:
-        manifest = json.loads(text)
-        version, checksum = int(manifest["format_version"]), str(manifest["checksum"])
+        entries: dict[str, Any] = dict(json.loads(text))
+        version, checksum = int(entries["format_version"]), str(entries["checksum"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"The {kind} {folder} is damaged: {index} is truncated or altered, {error}.") from error
     if version > FORMAT_VERSION:
-        writer = manifest.get("raypid_version", "unknown")
+        writer = entries.get("raypid_version", "unknown")
         raise CheckpointError(
             f"The {kind} {folder} has format {version}, written by raypid {writer}; "
             f"this is raypid {_raypid_version()}, which reads up to format {FORMAT_VERSION}. Update raypid."
         )
     if hashlib.sha256(text.replace(checksum.encode(), _ZEROS.encode(), 1)).hexdigest() != checksum:
         raise CheckpointError(f"The {kind} {folder} is damaged: {index} was altered (its checksum does not match).")
-    return dict(manifest)
+    return entries
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file."""
+    """SHA-256 of a file, as hex digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -374,15 +400,17 @@ def _found(path: Path) -> str:
 
 
 def find_policy(path: Path | str) -> Path:
-    """The policy folder meant by a run folder (its best policy, else its newest checkpoint's), a checkpoint or a policy folder.
+    """Find the policy folder that `path` stands for: a policy folder, or the policy of a checkpoint or a run.
+
+    A run's policy is its best one, or that of the newest checkpoint if there was no evaluation.
 
     Raises:
-        CheckpointError: nothing of the kind is there.
+        CheckpointError: there is none.
     """
     path = Path(path)
     if (path / "policy.json").exists():
         return path
-    for name in (BEST, OLD_BEST):  # a checkpoint's own is called policy too
+    for name in (BEST, OLD_BEST):  # a checkpoint's own policy is called policy too
         if (path / name / "policy.json").exists():
             return path / name
     return find(path) / "policy"

@@ -1,4 +1,4 @@
-"""A trained policy by itself: evaluation and video from its folder, without the run."""
+"""Evaluation and video of a saved policy, without the run that trained it."""
 
 from __future__ import annotations
 
@@ -13,53 +13,65 @@ import numpy as np
 
 from raypid.envs import EnvSpec, spaces, stream_seeds
 from raypid.errors import UserError
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, as_tree, load_policy, read_policy_weights
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
-from raypid.types import tree_leaves
+from raypid.types import Array, Tree, tree_leaves
 
 MAX_VIDEO_STEPS = 5000
+FPS = 30
 
 
 def evaluate_policy(
-    folder: Path, num_episodes: int, *, seed: int = 1, explore: bool = False, overrides: Mapping[str, Any] | None = None
+    folder: Path,
+    num_episodes: int,
+    *,
+    seed: int = 1,
+    explore: bool = False,
+    env: str | None = None,
+    env_config: Mapping[str, object] | None = None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Play episodes in the policy's environment: (`Evaluation.summary`, the policy's info, where `actions` says how they were chosen).
+    """Play episodes with the policy in `folder`, in the environment that it was trained in.
 
-    overrides: fields of its environment to change.
+    Args:
+        explore: sample actions as in training, in place of greedy ones.
+        env: another environment with the same spaces.
+        env_config: keyword arguments of the environment, added to those of the training.
+
+    Returns:
+        (`Evaluation.summary`, what policy.json says of the policy). The latter also has `actions`: how they were chosen.
 
     Raises:
-        UserError: the environment is not there, or its spaces are not the policy's.
+        UserError: the environment cannot be found, or its spaces differ from the policy's.
     """
     limit_threads(1)
     network, weights, info = read_policy_weights(folder)
-    env = _environment(info, overrides)
-    _check_spaces(network, env, folder)
-    spec = RolloutSpec(env=env, network=network, fragment_length=1, seed=seed)
-    evaluator = Evaluator(spec)
+    env_spec = _environment(info["env"], env, env_config)
+    _check_spaces(network, env_spec, folder)
+    evaluator = Evaluator(RolloutSpec(env=env_spec, network=network, fragment_length=1, seed=seed))
     try:
         summary = evaluator.evaluate(weights, num_episodes, seed, explore=explore).summary()
     finally:
         evaluator.close()
-    info["env"]["env"] = env.env
+    info["env"]["env"] = env_spec.env
     info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
     return summary, info
 
 
-def _environment(info: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> EnvSpec:
-    overrides = dict(overrides or {})
-    values = {**info["env"], **overrides}
-    values["env_config"] = {**info["env"]["env_config"], **overrides.get("env_config", {})}
-    if str(values["env"]).startswith("__main__:"):
+def _environment(trained: Mapping[str, Any], env: str | None, env_config: Mapping[str, object] | None) -> EnvSpec:
+    spec = EnvSpec(**trained)
+    spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
+    if str(spec.env).startswith("__main__:"):
         raise UserError(
-            f"This policy was trained in {values['env']}, a class of a script or notebook that is not there now. "
-            "Name an environment that can be imported: --env module:Name."
+            f"This policy was trained in {spec.env}, a class of a script or notebook that cannot be imported here. "
+            "Name an environment that can be: --env module:Name."
         )
-    return EnvSpec(**values)
+    return spec
 
 
-def _check_spaces(network: Any, env: EnvSpec, folder: Path) -> None:
+def _check_spaces(network: NetworkSpec, env: EnvSpec, folder: Path) -> None:
     from raypid.config import ModelConfig
     from raypid.nn.catalog import build_spec
 
@@ -68,15 +80,15 @@ def _check_spaces(network: Any, env: EnvSpec, folder: Path) -> None:
     given = {leaf.path: leaf.shape for leaf in theirs.pipeline.leaves}
     if wanted != given or [a.shape for a in network.actions] != [a.shape for a in theirs.actions]:
         raise UserError(
-            f"The policy in {folder} takes observations {wanted}; {env.env} gives {given}, or its actions differ."
+            f"The policy in {folder} takes observations {wanted}; {env.env} has {given}, or its actions differ."
         )
 
 
 def check_video(out: Path) -> None:
-    """Can a film go to `out`? Known before a single episode is played.
+    """Check that a video can be written to `out`, before any episode is played.
 
     Raises:
-        UserError: imageio is not installed, or an ending that is no film.
+        UserError: imageio is not installed, or the ending is not that of a video.
     """
     if out.suffix not in (".mp4", ".gif"):
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {out.name!r}.")
@@ -85,62 +97,66 @@ def check_video(out: Path) -> None:
 
 
 def record_video(
-    folder: Path, out: Path, *, seed: int = 1, explore: bool = False, overrides: Mapping[str, Any] | None = None
+    folder: Path,
+    out: Path,
+    *,
+    seed: int = 1,
+    explore: bool = False,
+    env: str | None = None,
+    env_config: Mapping[str, object] | None = None,
 ) -> None:
-    """Film one episode into a .mp4 or .gif. Environments that cannot draw are filmed through their image observation.
+    """Record one episode as a .mp4 or .gif; the arguments are those of `evaluate_policy`.
+
+    Environments that cannot draw are shown by their image observation.
 
     Raises:
-        UserError: imageio is not installed, an ending that is no film, or nothing to film.
+        UserError: imageio is not installed, the ending is not that of a video, or there is nothing to show.
     """
     check_video(out)
-    for kind in ("VIDEO", "AUDIO"):  # pictures are taken without a screen; SDL complains where there is none
+    for kind in ("VIDEO", "AUDIO"):  # frames are drawn without a screen, about which SDL would complain
         os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
     import imageio.v2 as imageio
 
     _, _, info = read_policy_weights(folder)
-    env = _environment(info, overrides)
-    policy = load_policy(folder, seed)
-    frames, fps = _rendered(env, policy, seed, explore)
+    env_spec = _environment(info["env"], env, env_config)
+    frames = _rendered(env_spec, load_policy(folder, seed), seed, explore)
     if not frames:
         raise UserError(
-            f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is no image."
+            f"{env_spec.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
         )
-    height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs take even sizes
-    frames = [f[:height, :width] for f in frames]
+    height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
     out.parent.mkdir(parents=True, exist_ok=True)
-    if out.suffix == ".gif":
-        imageio.mimsave(out, frames, duration=1000 / fps, loop=0)
-    else:
-        imageio.mimsave(out, frames, fps=fps, macro_block_size=2)
+    options = {"duration": 1000 / FPS, "loop": 0} if out.suffix == ".gif" else {"fps": FPS, "macro_block_size": 2}
+    imageio.mimsave(out, [f[:height, :width] for f in frames], **options)
 
 
-def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> tuple[list[Any], int]:
-    """The frames of one episode, and frames a second."""
+def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> list[Array]:
+    """The frames [H, W, 3] of one episode; empty if the environment cannot be drawn."""
     from raypid.envs import make_vector
     from raypid.envs.render import frame_of, renderable
 
     spec = renderable(replace(env, num_envs=1, seed=seed, worker_index=EVALUATION_INDEX))
     vector = make_vector(spec)
     try:
-        obs = vector.reset(stream_seeds(spec))  # as the evaluator's first stream
-        frames: list[Any] = []
+        obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream
+        frames: list[Array] = []
         for _ in range(MAX_VIDEO_STEPS):
             frame = frame_of(vector)
-            frame = frame if frame is not None else _image_of(obs)
-            if frame is None:
-                return [], 1
-            frames.append(frame)
+            image = frame if frame is not None else _image_of(obs)
+            if image is None:
+                return []
+            frames.append(image)
             step = vector.step(as_tree(policy.act(obs, explore=explore)))
             obs = step.obs
             if (step.terminated | step.truncated).any():
                 break
-        return frames, 30
+        return frames
     finally:
         vector.close()
 
 
-def _image_of(obs: Any) -> Any:
-    """The first image of an observation, enlarged, as [H, W, 3]; None where there is none."""
+def _image_of(obs: Tree) -> Array | None:
+    """The first image of an observation, enlarged, as [H, W, 3]; None if it has no image."""
     for _, x in tree_leaves(obs):
         if x.dtype != np.uint8 or x[0].ndim not in (2, 3):
             continue

@@ -1,20 +1,25 @@
-"""A state (nested dicts and lists of arrays and plain values) as strict JSON and a table of arrays, and back."""
+"""Turn a state (nested dicts and lists of arrays and plain values) into strict JSON and a table of arrays, and back."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from raypid.types import Array
+from raypid.types import Array, Json
 
 _TENSOR_DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 
 
-def encode(value: Any, path: str, tensors: dict[str, Array] | None, others: list[Array] | None) -> Any:
-    """`value` as strict JSON. Arrays go to `tensors` or `others` (None: none allowed) and leave a one-key mark."""
+def encode(value: object, path: str, tensors: dict[str, Array] | None, others: list[Array] | None) -> Json:
+    """Encode `value` as strict JSON. Arrays go to `tensors` or `others`, and a mark of one key takes their place.
+
+    Raises:
+        TypeError: a type that cannot be saved, or an array although `tensors` or `others` is None. `path` names it.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | str):
@@ -27,13 +32,12 @@ def encode(value: Any, path: str, tensors: dict[str, Array] | None, others: list
         inner = {k: encode(v, f"{path}/{k}" if path else k, tensors, others) for k, v in value.items()}
         is_mark = len(value) == 1 and next(iter(value)).startswith("$")
         return {"$dict": inner} if is_mark else inner
-    is_plain = isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.isbuiltin != 2
-    if tensors is None or others is None or not is_plain:
+    if tensors is None or others is None or not _is_plain_array(value):
         kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise TypeError(f"{path!r} is of a type that a checkpoint cannot hold here: {kind}.")
+        raise TypeError(f"{path!r} has a type that a checkpoint cannot hold here: {kind}.")
     if value.dtype.name in _TENSOR_DTYPES and value.dtype.isnative:
         key = path
-        while key in tensors or key == "__metadata__":  # keys may contain "/"; the format keeps one name for itself
+        while key in tensors or key == "__metadata__":  # keys may contain "/"; safetensors reserves one name
             key += "'"
         tensors[key] = np.asarray(value, order="C")
         return {"$tensor": key}
@@ -41,8 +45,12 @@ def encode(value: Any, path: str, tensors: dict[str, Array] | None, others: list
     return {"$npy": len(others) - 1}
 
 
-def decode(value: Any, arrays: dict[str, Array], folder: Path) -> Any:
-    """Undo `encode`."""
+def _is_plain_array(value: object) -> TypeGuard[Array]:
+    return isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.isbuiltin != 2
+
+
+def decode(value: Any, arrays: Mapping[str, Array], folder: Path) -> Any:
+    """Undo `encode`. `arrays` has the tensors; the other arrays are files in `folder`."""
     if isinstance(value, list):
         return [decode(v, arrays, folder) for v in value]
     if not isinstance(value, dict):
@@ -60,8 +68,8 @@ def decode(value: Any, arrays: dict[str, Array], folder: Path) -> Any:
     return {k: decode(v, arrays, folder) for k, v in value.items()}
 
 
-def num_bytes(tree: Any) -> int:
-    """About what a state takes on disk."""
+def num_bytes(tree: object) -> int:
+    """Estimate how many bytes a state takes on disk."""
     if isinstance(tree, dict):
         return sum(16 + len(str(k)) + num_bytes(v) for k, v in tree.items())
     if isinstance(tree, list | tuple):

@@ -1,4 +1,4 @@
-"""The data that roles exchange: columns (arrays), never per-step objects.
+"""The data that roles exchange: dataclasses of arrays with one row for each step, never one object for each step.
 
 Axes: T rows (steps) of a fragment; B streams (a stream is one acting agent in one environment);
 N rows of a flat batch; * the event shape of one observation or action.
@@ -8,25 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    import torch
+
+S = TypeVar("S")
+T = TypeVar("T")
+
 Array: TypeAlias = NDArray[Any]
-Tree: TypeAlias = "Array | Mapping[str, Tree]"
-"""An array, or a nested mapping of arrays with string keys (Tuple spaces use "0", "1", ...)."""
+ArrayT = TypeVar("ArrayT", NDArray[Any], "torch.Tensor")
+"""A NumPy array or a torch tensor: for functions that compute with either."""
+TreeOf: TypeAlias = T | Mapping[str, "TreeOf[T]"]
+"""A leaf, or a nested mapping of leaves with string keys (Tuple spaces use "0", "1", ...)."""
+Tree: TypeAlias = TreeOf[Array]
+"""An array, or a nested mapping of arrays."""
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+"""What a JSON file can hold."""
 
 
-def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply `function` to every leaf (and the leaves at the same place of `others`)."""
+@overload
+def tree_map(function: Callable[[S], T], tree: TreeOf[S]) -> TreeOf[T]: ...
+@overload
+def tree_map(function: Callable[..., T], tree: TreeOf[S], *others: TreeOf[S]) -> TreeOf[T]: ...
+def tree_map(function: Callable[..., T], tree: TreeOf[S], *others: TreeOf[S]) -> TreeOf[T]:
+    """Apply `function` to every leaf of `tree`, together with the leaves at the same place in `others`."""
     if isinstance(tree, Mapping):
-        return {k: tree_map(function, v, *(o[k] for o in others)) for k, v in tree.items()}
+        return {k: tree_map(function, v, *(_child(o, k) for o in others)) for k, v in tree.items()}
     return function(tree, *others)
 
 
-def tree_leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, leaf) with "/" between the keys; a bare array has the path ""."""
+def _child(tree: TreeOf[S], key: str) -> TreeOf[S]:
+    assert isinstance(tree, Mapping), "trees of different structure"
+    return tree[key]
+
+
+def tree_leaves(tree: TreeOf[T], prefix: str = "") -> Iterator[tuple[str, T]]:
+    """Yield (path, leaf) with "/" between the keys; the path of a bare array is ""."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             yield from tree_leaves(value, f"{prefix}/{key}" if prefix else str(key))
@@ -34,13 +55,13 @@ def tree_leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, tree
 
 
-def tree_stack(trees: Sequence[Any], axis: int = 0) -> Any:
-    """Stack trees of one structure along a new axis."""
+def tree_stack(trees: Sequence[Tree], axis: int = 0) -> Tree:
+    """Stack trees of the same structure along a new axis."""
     return tree_map(lambda *leaves: np.stack(leaves, axis), *trees)
 
 
-def tree_concat(trees: Sequence[Any], axis: int = 0) -> Any:
-    """Join trees of one structure along an existing axis."""
+def tree_concat(trees: Sequence[Tree], axis: int = 0) -> Tree:
+    """Join trees of the same structure along an existing axis."""
     if len(trees) == 1:
         return trees[0]
     return tree_map(lambda *leaves: np.concatenate(leaves, axis), *trees)
@@ -48,25 +69,41 @@ def tree_concat(trees: Sequence[Any], axis: int = 0) -> Any:
 
 @dataclass(slots=True)
 class Final:
-    """True last observations of episodes whose environment reset within the same step: obs[k] belongs after row t[k] of stream b[k]."""
+    """True last observations of K episodes whose environment reset within the same step.
+
+    obs[k] follows row t[k] of stream b[k].
+    """
 
     t: Array
+    """[K] int: row."""
     b: Array
+    """[K] int: stream."""
     obs: Tree
+    """[K, *] raw."""
+
+
+class Moments(NamedTuple):
+    """Number, mean and sum of squared deviations of rows [N, D], float64."""
+
+    num_rows: float
+    mean: Array
+    """[D]."""
+    m2: Array
+    """[D] sum of squared deviations from the mean."""
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """A fragment: T consecutive rows of B streams, as acted and as seen.
+    """A fragment: T consecutive rows of B streams, as the policy acted and as the environment answered.
 
-    obs and first have one row more than the others. `valid` is False on rows that are no real
-    transition (the row in which a NEXT_STEP environment resets; a step in which it crashed).
+    obs and first have one row more than the other fields. `valid` is False on rows that are not real
+    transitions: the row in which a NEXT_STEP environment resets, and a step in which it crashed.
     """
 
     obs: Tree
     """[T+1, B, *] raw: not normalised, single frames."""
     first: Array
-    """[T+1, B] bool: obs[t] begins an episode."""
+    """[T+1, B] bool: obs[t] is the first observation of an episode."""
     action: Tree
     """[T, B, *] canonical: before scaling and clipping (`Policy.to_env` maps it)."""
     reward: Array
@@ -79,16 +116,16 @@ class Trajectory:
     """[T, B] bool."""
     final: Final | None = None
     behaviour: dict[str, Array] = field(default_factory=dict)
-    """What the acting policy said: log_prob [T, B], value [T+1, B], and final_value [K] where there is a `final`; for replay
-    of sequences its memory [T, B, K, S] before each row."""
+    """Outputs of the policy that acted: log_prob [T, B] and value [T+1, B]; final_value [K] if `final` is set; for replay
+    of sequences, memory [T, B, K, S] before each row."""
     state: Tree | None = None
     """State of the policy at row 0, [B, *]: earlier frames; with a memory, {"memory": [B, K, S], "pipeline": earlier frames}."""
     stream: Array | None = None
-    """[B] int64: which of all workers' streams these are. Fragments that come in any order are told apart by it."""
+    """[B] int64: the streams' numbers among those of all workers, which tell fragments apart that arrive in any order."""
     version: int = 0
-    """The oldest weights that acted."""
-    moments: tuple[Array, Array, Array] | None = None
-    """(count [], mean [D], M2 [D]) of the observations in this fragment, where they are normalised."""
+    """Version of the oldest weights that acted."""
+    moments: Moments | None = None
+    """Moments of the observations in this fragment; None if observations are not normalised."""
     policy_id: str = "default"
 
     @property
@@ -105,7 +142,7 @@ class Trajectory:
 
 
 def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
-    """Join fragments of equal T along the streams axis, in the order given."""
+    """Join fragments of equal T along the streams axis, in the order given. The moments are dropped."""
     if len(parts) == 1:
         return parts[0]
     finals, offset = [], 0
@@ -121,32 +158,34 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
             tree_concat([f.obs for f in finals]),
         )
 
-    def columns(name: str) -> Any:
-        return tree_concat([getattr(p, name) for p in parts], axis=1)
+    def joined(column: Callable[[Trajectory], Array]) -> Array:
+        return np.concatenate([column(p) for p in parts], axis=1)
 
+    states = [p.state for p in parts if p.state is not None]
+    streams = [p.stream for p in parts if p.stream is not None]
     rows = [k for k in parts[0].behaviour if k != "final_value"]
     behaviour = {k: np.concatenate([p.behaviour[k] for p in parts], 1) for k in rows}
     if any("final_value" in p.behaviour for p in parts):
         behaviour["final_value"] = np.concatenate([p.behaviour["final_value"] for p in parts if p.final is not None])
     return Trajectory(
-        obs=columns("obs"),
-        first=columns("first"),
-        action=columns("action"),
-        reward=columns("reward"),
-        terminated=columns("terminated"),
-        truncated=columns("truncated"),
-        valid=columns("valid"),
+        obs=tree_concat([p.obs for p in parts], axis=1),
+        first=joined(lambda p: p.first),
+        action=tree_concat([p.action for p in parts], axis=1),
+        reward=joined(lambda p: p.reward),
+        terminated=joined(lambda p: p.terminated),
+        truncated=joined(lambda p: p.truncated),
+        valid=joined(lambda p: p.valid),
         final=final,
         behaviour=behaviour,
-        state=None if parts[0].state is None else tree_concat([p.state for p in parts]),
-        stream=None if parts[0].stream is None else np.concatenate([p.stream for p in parts]),
+        state=tree_concat(states) if states else None,
+        stream=np.concatenate(streams) if streams else None,
         version=min(p.version for p in parts),
     )
 
 
 @dataclass(slots=True)
 class Weights:
-    """One version of a policy's parameters: a flat buffer and the table that names its parts."""
+    """One version of a policy's parameters: a flat buffer and a table that names its parts."""
 
     version: int
     flat: Array
@@ -154,16 +193,16 @@ class Weights:
     table: tuple[tuple[str, tuple[int, ...]], ...]
     """(name, shape) in the order of the buffer."""
     extra: dict[str, Array] = field(default_factory=dict)
-    """Arrays of any dtype that are not trained: the normaliser's moments."""
+    """Arrays of any dtype that are not trained, such as the normaliser's moments."""
     policy_id: str = "default"
 
     def as_dict(self) -> dict[str, Array]:
-        """Views of the buffer by name."""
+        """Views of the buffer, by name."""
         return flat_views(self.flat, self.table)
 
 
-def flat_views(flat: Any, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Any]:
-    """Views of a flat array or tensor, by name, along `table`."""
+def flat_views(flat: ArrayT, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, ArrayT]:
+    """Views of a flat array or tensor [P], by name; `table` has names and shapes in the order of the buffer."""
     views, offset = {}, 0
     for name, shape in table:
         size = int(np.prod(shape))
@@ -173,23 +212,23 @@ def flat_views(flat: Any, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[
 
 
 class Collective(Protocol):
-    """What the data-parallel learners of a run tell each other. All of them make the same calls in the same order."""
+    """How the data-parallel learners of a run exchange data. All of them make the same calls in the same order."""
 
     rank: int
-    """Which one this is, from 0."""
+    """The number of this learner, from 0."""
     size: int
-    """How many there are."""
+    """The number of learners."""
 
-    def sum(self, x: Any) -> Any:
-        """The sum over learners of an array or tensor, in place; returns it. The same bits on every rank."""
+    def sum(self, x: ArrayT) -> ArrayT:
+        """Sum an array or tensor over all learners, in place, and return it. Every rank gets the same bits."""
 
-    def gather(self, value: Any) -> list[Any]:
-        """Every learner's value, in rank order. For what can be pickled and is not large."""
+    def gather(self, value: T) -> list[T]:
+        """Return every learner's value, in rank order. Values must be small and can be pickled."""
 
 
 @dataclass(slots=True)
 class Transition:
-    """What off-policy algorithms learn from: N rows, each up to n steps folded into one."""
+    """What off-policy algorithms learn from: N rows, each of up to n consecutive steps folded into one."""
 
     obs: Tree
     """[N, *] raw, or stacks [N, k, *]."""
@@ -205,20 +244,20 @@ class Transition:
 
 @dataclass(slots=True)
 class Sample:
-    """What a replay buffer hands out."""
+    """Rows drawn from a replay buffer."""
 
     data: Transition
     id: Array
-    """[N] int64: rows, for `set_priorities`."""
+    """[N] int64: row ids, for `set_priorities`."""
     probability: Array
-    """[N] with which each row was drawn."""
+    """[N] probability with which each row was drawn."""
     weight: Array
     """[N] float32 importance weights."""
 
 
 @dataclass(slots=True)
 class Sequences:
-    """T = burn_in + length rows of N streams each, as they followed each other."""
+    """N sequences of T = burn_in + length consecutive rows."""
 
     obs: Tree
     """[T+1, N, *] raw, or stacks [T+1, N, k, *]."""
@@ -233,51 +272,54 @@ class Sequences:
     valid: Array
     """[T, N] bool: a real transition."""
     burn_in: int
-    """Rows that only bring a recurrent state up to date."""
+    """Leading rows that only bring the recurrent state up to date; nothing is learned from them."""
     id: Array
-    """[N] int64: the first rows, for `set_priorities`."""
+    """[N] int64: ids of the first rows, for `set_priorities`."""
     probability: Array
-    """[N] with which each first row was drawn (among those that begin a sequence: in proportion)."""
+    """[N] probability with which each first row was drawn, among the rows at which a sequence can start."""
     weight: Array
     """[N] float32 importance weights."""
     memory: Array | None = None
-    """[N, K, S] of the policy that acted, before the first rows; None where it was not recorded."""
+    """[N, K, S] memory of the policy that acted, before the first rows; None if it was not recorded."""
 
 
 @dataclass(slots=True)
 class Gradients:
-    """The gradient of a loss over a worker's own rows, by the weights that it acted with."""
+    """The gradient of a loss over a worker's own rows, taken at the weights that the worker acted with."""
 
     flat: Array
     """[P] float32, in the order of the weights."""
     version: int
-    """Of those weights."""
+    """Version of those weights."""
     num_steps: int
-    """Rows that it is a mean over."""
+    """Number of rows that the loss is a mean over."""
     metrics: dict[str, float] = field(default_factory=dict)
-    moments: tuple[Array, Array, Array] | None = None
-    """(count, mean, M2) of the observations, where they are normalised."""
+    moments: Moments | None = None
+    """Moments of the observations; None if observations are not normalised."""
 
 
 @dataclass(slots=True)
 class Fitness:
-    """What n pairs of antithetic perturbations were worth: pair k played weights + sigma * e and weights - sigma * e with e the
-    P numbers of the noise table from `index[k]` on."""
+    """Returns of n pairs of antithetic perturbations.
+
+    Pair k played weights + sigma * e and weights - sigma * e, where e is the slice of P numbers of the noise table that
+    starts at `index[k]`.
+    """
 
     index: Array
     """[n] int64."""
     value: Array
     """[n, 2] float64: raw returns of + and -."""
     length: Array
-    """[n, 2] int64: steps of their episodes."""
+    """[n, 2] int64: numbers of steps of their episodes."""
     version: int = 0
-    """The weights that were perturbed; the oldest where several were."""
-    moments: tuple[Array, Array, Array] | None = None
-    """(count [], mean [D], M2 [D]) of the observations seen, where they are normalised."""
+    """Version of the weights that were perturbed; of the oldest if there were several."""
+    moments: Moments | None = None
+    """Moments of the observations; None if observations are not normalised."""
 
 
 def concat_fitness(parts: Sequence[Fitness]) -> Fitness:
-    """Join pairs in the order given; the moments stay behind, as with `concat_trajectories`."""
+    """Join pairs in the order given. Like `concat_trajectories`, this drops the moments."""
     return Fitness(
         index=np.concatenate([p.index for p in parts]),
         value=np.concatenate([p.value for p in parts]),
@@ -287,48 +329,49 @@ def concat_fitness(parts: Sequence[Fitness]) -> Fitness:
 
 
 def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each number over those that have it."""
+    """The mean of each metric over the mappings that have it."""
     names = {name: None for m in metrics for name in m}
     return {n: float(np.mean([m[n] for m in metrics if n in m])) for n in names}
 
 
 @dataclass(slots=True)
 class Update:
-    """What one learner update did."""
+    """The result of one update of the learner."""
 
     metrics: dict[str, float]
     num_updates: int
-    """Gradient steps taken."""
+    """Number of gradient steps taken."""
     priorities: Array | None = None
-    """[N] new priorities of the rows of a sample, where they are wanted."""
+    """[N] new priorities of the rows of a sample; None without prioritised replay."""
     version: int = 0
-    """Of the weights after it; the learner's role says it."""
+    """Version of the weights after the update, filled in by the learner's role."""
 
 
 @dataclass(slots=True)
 class Report:
-    """The small part of a collect call, read by the loop while the data passes on by reference."""
+    """The small part of the result of a collect call. The loop reads it; the data themselves travel on by reference."""
 
     worker_index: int
     num_steps: int
-    """Valid environment steps."""
+    """Number of valid environment steps."""
     version: int
     size: int = 1
-    """What the data count towards one update of an asynchronous loop: fragments, gradients, pairs of perturbations."""
+    """How much the data count towards one update of an asynchronous loop: fragments, gradients or pairs of perturbations."""
     episode_rewards: list[float] = field(default_factory=list)
     episode_lengths: list[int] = field(default_factory=list)
     episode_metrics: dict[str, list[float]] = field(default_factory=dict)
-    """What callbacks returned for the episodes that ended."""
+    """Metrics that callbacks returned for the episodes that ended."""
     timing: dict[str, float] = field(default_factory=dict)
-    """Seconds in this call: env, inference, total."""
+    """Seconds of this call by part: env, inference, total."""
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt."""
 
     def join(self, more: Report) -> None:
-        """Count what another one counted, too."""
+        """Add the counts of another report."""
         self.num_steps += more.num_steps
-        for name in ("episode_rewards", "episode_lengths", "crashes"):
-            getattr(self, name).extend(getattr(more, name))
+        self.episode_rewards += more.episode_rewards
+        self.episode_lengths += more.episode_lengths
+        self.crashes += more.crashes
         for metric, values in more.episode_metrics.items():
             self.episode_metrics.setdefault(metric, []).extend(values)
         for part, seconds in more.timing.items():

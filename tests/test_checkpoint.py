@@ -221,7 +221,7 @@ def test_missing_files_and_strange_folders_are_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "x")
     with pytest.raises(CheckpointError, match="found there: a file"):
         load_checkpoint(tmp_path / "x" / "note.txt")
-    with pytest.raises(CheckpointError, match="is no policy: it has no policy.json"):
+    with pytest.raises(CheckpointError, match="is not a policy: it has no policy.json"):
         read_policy(path)
     for text in ("", "[]", "{}", '{"format_version": 1}', '{"format_version": null, "checksum": ""}', "\xff"):
         files["manifest.json"].write_text(text, encoding="latin-1")
@@ -385,7 +385,7 @@ def test_find(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=rf"3 is damaged: .*truncated.* beside it is {paths[0]}\."):
             find(asked)
     (paths[0] / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match="1 is no checkpoint.* No intact checkpoint lies beside it"):
+    with pytest.raises(CheckpointError, match="1 is not a checkpoint.* No intact checkpoint lies beside it"):
         find(paths[0])
     moved = save_checkpoint(tmp_path, "kept", {"n": 1}, manifest={})
     assert find(moved) == moved

@@ -14,29 +14,29 @@ from typing import Generic
 import numpy as np
 
 from raypid.algorithms.base import Parameters, Table
-from raypid.algorithms.minibatches import Minibatch, Streams, X
+from raypid.algorithms.minibatches import Minibatch, Streams
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Inputs
 from raypid.ops.optim import Adam, RMSProp, clip_norm
-from raypid.types import Array, flat_views, tree_map
+from raypid.types import Array, ArrayT, TreeOf, flat_views, tree_map
 
 
 @dataclass(slots=True)
-class Evaluated(Generic[X]):
+class Evaluated(Generic[ArrayT]):
     """What a network says of a minibatch, and of the actions that were taken."""
 
-    log_prob: X
+    log_prob: ArrayT
     """[n] of the actions; [T * B] of streams."""
-    entropy: X
+    entropy: ArrayT
     """[n], or [T * B]."""
-    value: X
+    value: ArrayT
     """[n]; of streams [(T+1) * B], so that the observations after the last rows have theirs too."""
 
 
-class LearningNetwork(ABC, Generic[X]):
+class LearningNetwork(ABC, Generic[ArrayT]):
     """A policy and a value network as the learner has it."""
 
     table: Table
@@ -54,18 +54,17 @@ class LearningNetwork(ABC, Generic[X]):
         """The batch where the network is; it is moved once for all epochs."""
 
     @abstractmethod
-    def evaluate(self, minibatch: Minibatch) -> Evaluated[X]:
+    def evaluate(self, minibatch: Minibatch) -> Evaluated[ArrayT]:
         """log_prob, entropy and value of the rows, with what the gradient needs."""
 
     @abstractmethod
-    def predict(self, streams: Streams[X], parameters: Array | None = None) -> tuple[X, X]:
+    def predict(self, streams: Streams[ArrayT], parameters: Array | None = None) -> tuple[ArrayT, ArrayT]:
         """log_prob [T, B] of the actions and value [T+1, B], by these or by other parameters [P]; no gradient."""
 
 
-def flat_rows(action: X | Mapping[str, X]) -> X | Mapping[str, X]:
+def flat_rows(action: TreeOf[ArrayT]) -> TreeOf[ArrayT]:
     """[T, B, *] to [T * B, *]."""
-    flat: X | Mapping[str, X] = tree_map(lambda a: a.reshape(-1, *a.shape[2:]), action)
-    return flat
+    return tree_map(lambda a: a.reshape(-1, *a.shape[2:]), action)
 
 
 @dataclass(slots=True)

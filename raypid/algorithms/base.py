@@ -58,7 +58,7 @@ class ObservationMoments:
         return {"obs_count": np.asarray(count), "obs_mean": mean.copy(), "obs_m2": m2.copy()}
 
     def load(self, extra: dict[str, Array]) -> None:
-        self.moments = (np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())
+        self.moments = Moments(np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())
 
 
 class FlatWeights(Protocol):

@@ -17,7 +17,6 @@ from raypid.algorithms.minibatches import (
     LossGradient,
     Minibatch,
     Streams,
-    X,
     vtrace_columns,
 )
 from raypid.algorithms.ppo import clipped_loss, clipped_loss_gradient
@@ -25,7 +24,7 @@ from raypid.config import ConfigError
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.vtrace import vtrace
-from raypid.types import Array, Trajectory, Update, Weights
+from raypid.types import Array, ArrayT, Trajectory, Update, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,7 +104,7 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
         ratio = bounded_ratio(log_prob, streams.columns["log_prob"])
         return replace(streams, columns=self.advantages(streams.columns, ratio, value, weigh=True))
 
-    def advantages(self, columns: dict[str, X], ratio: X, value: X, *, weigh: bool) -> dict[str, X]:
+    def advantages(self, columns: dict[str, ArrayT], ratio: ArrayT, value: ArrayT, *, weigh: bool) -> dict[str, ArrayT]:
         """`columns` [T, B] with advantage and target: V-trace by the ratios pi / mu [T, B] and the values [T+1, B]. `weigh`:
         advantages have the factor rho."""
         c, b = self.config, columns
@@ -116,10 +115,10 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
         return {**columns, "target": target, "advantage": advantage}
 
 
-def bounded_ratio(log_prob: X, acted: X) -> X:
+def bounded_ratio(log_prob: ArrayT, acted: ArrayT) -> ArrayT:
     """pi(a|s) / mu(a|s) from their logarithms [T, B]."""
     log_ratio = (log_prob - acted).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio: X = array_module(log_prob).exp(log_ratio)
+    ratio: ArrayT = array_module(log_prob).exp(log_ratio)
     return ratio
 
 

@@ -14,7 +14,7 @@ from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import orthogonal
 from raypid.nn.pipeline import Inputs, Pipeline
-from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of, scale_of, zero_moments
+from raypid.ops.normalizer import Moments, ReturnScaler, merge_moments, moments_of, scale_of, zero_moments
 from raypid.ops.optim import Adam
 from raypid.registry import INTRINSIC_REWARDS
 from raypid.types import Array, Collective, Trajectory, flat_views, tree_map
@@ -162,7 +162,7 @@ class RandomNetworkDistillation(IntrinsicReward):
         self.predictor.flat[:] = state["predictor"]
         self.optimizer.load_state_dict(state["optimizer"])
         moments = state["moments"]
-        self.moments = (np.float64(moments["count"]), moments["mean"].copy(), moments["m2"].copy())
+        self.moments = Moments(np.float64(moments["count"]), moments["mean"].copy(), moments["m2"].copy())
         self.scaler.load_state_dict(state["scaler"])
 
 

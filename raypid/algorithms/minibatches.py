@@ -1,19 +1,20 @@
 """What a minibatch is: flat rows, or whole streams whose rows stay in order (for V-trace and recurrent networks).
 
-Axes: T rows of B streams; N = (T+1) * B rows of network inputs, step by step (row t * B + b).
+Axes: T rows of B streams; N = (T+1) * B rows of network inputs, step by step (row t * B + b). ArrayT is an array with the NumPy
+kernel, and a tensor on the learner's device with torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import numpy as np
 
 from raypid.algorithms.joint_batch import Share, share_of_rows
 from raypid.nn.pipeline import Inputs
-from raypid.types import Array, Collective, Trajectory, tree_map
+from raypid.types import Array, ArrayT, Collective, Trajectory, TreeOf, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +25,6 @@ MAX_LOG_RATIO = 20.0
 """Bound on the log ratio of two policies' probabilities of an action. Beyond it (actions at the edge of a squashed Gaussian
 whose mean lies far outside) a float32 overflows sooner or later."""
 
-X = TypeVar("X", np.ndarray, "Tensor")
-"""Arrays with the NumPy kernel, tensors on the learner's device with torch."""
 
 Loss: TypeAlias = "tuple[Tensor, dict[str, Tensor]]"
 """A loss [] and its metrics."""
@@ -34,20 +33,20 @@ LossGradient: TypeAlias = tuple[Array, float, Array, dict[str, float]]
 
 
 @dataclass(slots=True)
-class Batch(Generic[X]):
+class Batch(Generic[ArrayT]):
     """Valid rows of a trajectory, flattened: n rows."""
 
     inputs: Inputs | TorchInputs | None
     """None where the network has seen them as streams."""
-    action: X | Mapping[str, X]
+    action: TreeOf[ArrayT]
     """[n, *] canonical."""
-    log_prob: X
+    log_prob: ArrayT
     """[n] of the acting policy."""
-    value: X
+    value: ArrayT
     """[n] of the acting policy."""
-    advantage: X
+    advantage: ArrayT
     """[n]."""
-    target: X
+    target: ArrayT
     """[n] value target: the lambda return."""
     share: Share | None = None
     """With several learners: which rows of the joint batch these are."""
@@ -65,7 +64,7 @@ class Batch(Generic[X]):
         """The fraction of all learners' rows that these are."""
         return 1.0 if self.share is None else self.share.fraction
 
-    def take(self, rows: Array) -> Batch[X]:
+    def take(self, rows: Array) -> Batch[ArrayT]:
         """These rows [n] alone."""
         assert self.inputs is not None
         action = tree_map(lambda a: a[rows], self.action)
@@ -78,13 +77,13 @@ class Batch(Generic[X]):
             target=self.target[rows],
         )
 
-    def rows(self) -> tuple[Batch[X], slice]:
+    def rows(self) -> tuple[Batch[ArrayT], slice]:
         """The rows to learn from, and which of the rows that the network evaluates they are: all."""
         return self, slice(None)
 
 
 @dataclass(slots=True)
-class Streams(Generic[X]):
+class Streams(Generic[ArrayT]):
     """T rows of B streams and the observations after them."""
 
     inputs: Inputs | TorchInputs
@@ -93,11 +92,11 @@ class Streams(Generic[X]):
     """[T+1, B] bool, always an array: where an episode begins, and with it a fresh recurrent state."""
     valid: Array
     """[T, B] bool, always an array: the rows to learn from."""
-    action: X | Mapping[str, X]
+    action: TreeOf[ArrayT]
     """[T, B, *] canonical."""
-    columns: dict[str, X]
+    columns: dict[str, ArrayT]
     """[T, B] float32: log_prob of the acting policy, and what the algorithm learns by."""
-    state: X | None = None
+    state: ArrayT | None = None
     """[B, K, S] recurrent state before row 0; None for networks without one."""
     share: Share | None = None
     """With several learners: which streams of the joint batch these are."""
@@ -115,7 +114,7 @@ class Streams(Generic[X]):
         """The fraction of all learners' rows that these are."""
         return 1.0 if self.share is None else self.share.fraction
 
-    def take(self, streams: Array) -> Streams[X]:
+    def take(self, streams: Array) -> Streams[ArrayT]:
         """These streams [n] alone."""
         return Streams(
             inputs=self.inputs.take((slice(None), streams)),
@@ -126,13 +125,13 @@ class Streams(Generic[X]):
             state=None if self.state is None else self.state[streams],
         )
 
-    def rows(self) -> tuple[Batch[X], Array | slice]:
+    def rows(self) -> tuple[Batch[ArrayT], Array | slice]:
         """The rows to learn from, without inputs, once `columns` has advantage and target; and which of the T * B rows they are."""
         valid = self.valid.ravel()
         which = slice(None) if valid.all() else np.flatnonzero(valid)
         return self._batch(None, which), which
 
-    def flattened(self, collective: Collective | None) -> Batch[X]:
+    def flattened(self, collective: Collective | None) -> Batch[ArrayT]:
         """The rows to learn from as a batch of their own: their order no longer matters.
 
         Flattened, the rows of the last observations come last, so the T * B rows before them keep their places.
@@ -143,12 +142,12 @@ class Streams(Generic[X]):
             batch.share = share_of_rows(as_array(self.columns["advantage"]), self.valid, collective)
         return batch
 
-    def _batch(self, inputs: Inputs | TorchInputs | None, which: Array | slice) -> Batch[X]:
+    def _batch(self, inputs: Inputs | TorchInputs | None, which: Array | slice) -> Batch[ArrayT]:
         action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[which], self.action)
         c = {name: self.columns[name].reshape(-1)[which] for name in ("log_prob", "value", "advantage", "target")}
         return Batch(inputs, action, c["log_prob"], c["value"], c["advantage"], c["target"])
 
-    def by_row(self, log_prob: X, value: X) -> tuple[X, X]:
+    def by_row(self, log_prob: ArrayT, value: ArrayT) -> tuple[ArrayT, ArrayT]:
         """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""
         num_rows, num_streams = self.valid.shape
         return log_prob.reshape(num_rows, num_streams), value.reshape(num_rows + 1, num_streams)

@@ -1,4 +1,4 @@
-"""The command line: `raypid train | eval | plot | list`. One file a command; nothing heavy is imported before it is needed."""
+"""The command line: `raypid train | eval | plot | list`, one file per command. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TypeAlias
 
 COMMANDS = ("train", "eval", "plot", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
+"""What a command adds its parser to."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, 1 (a run failed), 2 (bad input), 130 (Ctrl-C twice, or before a run has begun)."""
-    with _noted_ctrl_c() as came:
+    """Run a command and return its exit code.
+
+    0: success; 1: a run failed; 2: bad input; 130: Ctrl-C twice, or before a run has started.
+    """
+    with _recorded_ctrl_c() as came:
         try:
             code = _command(argv)
         except BaseException:
@@ -29,17 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _noted_ctrl_c() -> Iterator[list[int]]:
-    """Whether Ctrl-C came: where it falls into the import of a C extension, that fails with an error that says something else.
-    A run has a handler of its own."""
+def _recorded_ctrl_c() -> Iterator[list[int]]:
+    """Record Ctrl-C in the list, because C extensions that are interrupted during their import raise unrelated errors.
+
+    A run installs its own handler.
+    """
     came: list[int] = []
 
-    def on_signal(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: object) -> None:
         came.append(number)
         raise KeyboardInterrupt
 
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield came
         return
     signal.signal(signal.SIGINT, on_signal)
@@ -51,7 +58,7 @@ def _noted_ctrl_c() -> Iterator[list[int]]:
 
 def _command(argv: Sequence[str] | None) -> int:
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: its matrices here are small
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     sys.path.insert(0, os.getcwd())  # "module:Name" means the user's own files first
     from raypid.errors import UserError
@@ -87,7 +94,7 @@ def _command(argv: Sequence[str] | None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line, without the usage screen."""
+    """Prints errors on one line, without the usage."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         text = message[0].upper() + message[1:]
@@ -96,7 +103,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def dashed(argument: str) -> str:
-    """--num_workers=2 as --num-workers=2: both spellings are one flag."""
+    """Spell --num_workers=2 as --num-workers=2, so that both are the same flag."""
     if not argument.startswith("--"):
         return argument
     flag, equals, value = argument.partition("=")
@@ -104,6 +111,7 @@ def dashed(argument: str) -> str:
 
 
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> None:
+    """Raise a UserError that suggests what was meant by an unknown argument."""
     from raypid.errors import UserError
     from raypid.registry import suggest
 

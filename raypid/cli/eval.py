@@ -6,10 +6,13 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raypid.cli import Subparsers
 
 
-def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
+def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser("eval", help="play episodes with a trained policy", allow_abbrev=False)
     parser.set_defaults(main=main)
     add = parser.add_argument
@@ -17,44 +20,51 @@ def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
     add("--episodes", type=int, default=20, metavar="N", help="episodes to play (default: 20)")
     add("--seed", type=int, default=1, metavar="N", help="the same seed plays the same episodes (default: 1)")
     add("--explore", action="store_true", help="sample actions as in training; the default is greedy")
-    add("--json", action="store_true", help="one JSON line")
-    add("--video", metavar="FILE", help="film the first episode (.mp4 or .gif)")
-    add("--env", metavar="ENV", help="another environment of the same spaces")
-    add("--env-config", metavar="JSON", help="keyword arguments of the environment, over the trained ones")
+    add("--json", action="store_true", help="print one line of JSON")
+    add("--video", metavar="FILE", help="record the first episode (.mp4 or .gif)")
+    add("--env", metavar="ENV", help="another environment with the same spaces")
+    add(
+        "--env-config", metavar="JSON", help="keyword arguments of the environment; they win over those of the training"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the mean return with its 95% interval."""
+    """Play the episodes and print the mean return with its 95% interval.
+
+    Raises:
+        UserError: bad options, no policy, or an environment that does not fit it.
+    """
     from raypid.checkpoint import find_policy
+    from raypid.cli.train import read_mapping
     from raypid.config import ConfigError
     from raypid.deploy import check_video, evaluate_policy, record_video
 
-    if options.episodes < 1:
-        raise ConfigError(f"--episodes must be at least 1, not {options.episodes}.")
-    if options.video:
-        check_video(Path(options.video))
-    overrides: dict[str, Any] = {"env": options.env} if options.env else {}
-    if options.env_config:
-        from raypid.cli.train import read_mapping
-
-        overrides["env_config"] = read_mapping(options.env_config, "--env-config")
+    num_episodes: int = options.episodes
+    if num_episodes < 1:
+        raise ConfigError(f"--episodes must be at least 1, not {num_episodes}.")
+    video = Path(options.video) if options.video else None
+    if video is not None:
+        check_video(video)
+    env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}
     folder = find_policy(Path(options.path))
+    seed, explore, other_env = int(options.seed), bool(options.explore), options.env
     summary, info = evaluate_policy(
-        folder, options.episodes, seed=options.seed, explore=options.explore, overrides=overrides
+        folder, num_episodes, seed=seed, explore=explore, env=other_env, env_config=env_config
     )
-    if options.video:
-        record_video(folder, Path(options.video), seed=options.seed, explore=options.explore, overrides=overrides)
+    if video is not None:
+        record_video(folder, video, seed=seed, explore=explore, env=other_env, env_config=env_config)
+    env = info["env"]["env"]
     if options.json:
-        row = {**summary, "env": info["env"]["env"], "algorithm": info["algorithm"], "policy": str(folder)}
-        print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # NaN is no JSON
+        row = {**summary, "env": env, "algorithm": info["algorithm"], "policy": str(folder)}
+        print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # JSON has no NaN
         return 0
     mean, half, count = (summary[k] for k in ("episode_reward_mean", "episode_reward_ci95", "episodes"))
     interval = f" ± {half:.2f} (95% interval)" if count > 1 else ""
     low, high = summary["episode_reward_min"], summary["episode_reward_max"]
-    print(f"{info['algorithm']} on {info['env']['env']}, {count} episode{'s' * (count > 1)}, {info['actions']} actions")
+    print(f"{info['algorithm']} on {env}, {count} episode{'s' * (count > 1)}, {info['actions']} actions")
     print(f"return  {mean:.2f}{interval}, from {low:.2f} to {high:.2f}")
     print(f"length  {summary['episode_len_mean']:.1f} steps")
     print(f"policy  {folder} (weights' version {summary['weights_version']})")
-    if options.video:
-        print(f"video   {options.video}")
+    if video is not None:
+        print(f"video   {video}")
     return 0

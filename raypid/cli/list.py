@@ -1,13 +1,16 @@
-"""`raypid list envs|networks|agents|tuned`."""
+"""`raypid list envs|networks|agents|tuned`: show what can be named."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raypid.cli import Subparsers
 
 
-def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
+def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser("list", help="show environments, networks, algorithms or tuned settings")
     parser.add_argument("what", choices=("envs", "networks", "agents", "tuned"))
     parser.set_defaults(main=main)

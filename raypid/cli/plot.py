@@ -1,4 +1,4 @@
-"""raypid plot: the learning curves of one or several runs as one picture."""
+"""`raypid plot`: draw the learning curves of one or several runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from raypid.cli import Subparsers
     from raypid.reporting.plots import XAxis
 
 X_AXES: dict[str, XAxis] = {"steps": "timesteps_total", "time": "time_total_s"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], argv: Sequence[str] = ()) -> None:
+def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
     parser = subparsers.add_parser(
         "plot",
         help="draw the learning curves of runs",
@@ -24,13 +25,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], 
     parser.add_argument(
         "--out", type=Path, default=Path("curves.png"), help="the picture: png, svg or pdf (%(default)s)"
     )
-    parser.add_argument("--x", choices=tuple(X_AXES), default="steps", help="what runs to the right (%(default)s)")
-    parser.add_argument("--title", help="instead of one made from the runs")
+    parser.add_argument("--x", choices=tuple(X_AXES), default="steps", help="the horizontal axis (%(default)s)")
+    parser.add_argument("--title", help="title of the picture (default: made from the runs)")
     parser.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Draw; ValueError if a folder holds no run or `--out` is no kind of picture."""
+    """Draw the curves and print the path of the picture.
+
+    Raises:
+        ValueError: a folder holds no run, or the ending of `--out` is not a picture format.
+    """
     from raypid.reporting.plots import learning_curve
 
     print(learning_curve(args.runs, args.out, X_AXES[args.x], title=args.title))

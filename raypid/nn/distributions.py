@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from raypid.nn.network_spec import ActionLeaf
-from raypid.types import Array, Tree
+from raypid.types import Array, ArrayT, Tree, TreeOf
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-X = TypeVar("X", np.ndarray, "Tensor")
-"""A NumPy array or a torch tensor."""
 
 _LOG_2PI = math.log(2 * math.pi)
 MASKED = -1e8
@@ -33,21 +30,21 @@ def array_module(x: Array | Tensor) -> Any:
     return np if isinstance(x, np.ndarray) else sys.modules["torch"]
 
 
-def log_softmax(x: X) -> X:
+def log_softmax(x: ArrayT) -> ArrayT:
     if not isinstance(x, np.ndarray):
         return x.log_softmax(-1)
     x = x - x.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def _gather(x: X, index: X) -> X:
+def _gather(x: ArrayT, index: ArrayT) -> ArrayT:
     """x[..., index]: [..., P] and [...] to [...]."""
     if isinstance(x, np.ndarray):
         return np.take_along_axis(x, index[..., None], -1)[..., 0]
     return x.gather(-1, index[..., None])[..., 0]
 
 
-def _softplus(x: X) -> X:
+def _softplus(x: ArrayT) -> ArrayT:
     return np.logaddexp(0, x) if isinstance(x, np.ndarray) else sys.modules["torch"].nn.functional.softplus(x)
 
 
@@ -71,10 +68,10 @@ class Distribution(ABC):
         """The most likely action: what a greedy policy does."""
 
     @abstractmethod
-    def log_prob(self, params: X, log_std: X | None, action: X) -> X: ...
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT: ...
 
     @abstractmethod
-    def entropy(self, params: X, log_std: X | None) -> X: ...
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT: ...
 
 
 class Categorical(Distribution):
@@ -92,10 +89,10 @@ class Categorical(Distribution):
     def mode(self, params: Array) -> Array:
         return params.argmax(-1)
 
-    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
         return _gather(log_softmax(params), action)
 
-    def entropy(self, params: X, log_std: X | None) -> X:
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
         log_p = log_softmax(params)
         return -(array_module(params).exp(log_p) * log_p).sum(-1)
 
@@ -105,7 +102,7 @@ class MultiCategorical(Distribution):
 
     uniform = Categorical.uniform
 
-    def _parts(self, x: X) -> list[X]:
+    def _parts(self, x: ArrayT) -> list[ArrayT]:
         ends: list[int] = np.cumsum(self.leaf.nvec).tolist()
         return [x[..., a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -116,11 +113,11 @@ class MultiCategorical(Distribution):
     def mode(self, params: Array) -> Array:
         return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
 
-    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
         parts = [_gather(log_softmax(p), action[..., i]) for i, p in enumerate(self._parts(params))]
         return sum(parts[1:], parts[0])
 
-    def entropy(self, params: X, log_std: X | None) -> X:
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
         parts = [Categorical.entropy(self, p, None) for p in self._parts(params)]  # type: ignore[arg-type]
         return sum(parts[1:], parts[0])
 
@@ -136,10 +133,10 @@ class Bernoulli(Distribution):
     def mode(self, params: Array) -> Array:
         return (params > 0).astype(np.int64)
 
-    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
         return -_softplus((1 - 2 * action) * params).sum(-1)
 
-    def entropy(self, params: X, log_std: X | None) -> X:
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
         p = 1 / (1 + array_module(params).exp(-params))
         return (_softplus(params) - p * params).sum(-1)
 
@@ -154,12 +151,12 @@ class DiagGaussian(Distribution):
     def mode(self, params: Array) -> Array:
         return params
 
-    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
         assert log_std is not None
         z = (action - params) * array_module(params).exp(-log_std)
         return -0.5 * (z * z).sum(-1) - log_std.sum() - 0.5 * _LOG_2PI * self.leaf.size
 
-    def entropy(self, params: X, log_std: X | None) -> X:
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
         assert log_std is not None
         return params[..., 0] * 0 + (log_std.sum() + 0.5 * (1 + _LOG_2PI) * self.leaf.size)
 
@@ -167,7 +164,7 @@ class DiagGaussian(Distribution):
 class SquashedGaussian(Distribution):
     """tanh of a normal: actions in (-1, 1); params are means and raw log deviations (Haarnoja et al. 2018, appendix C)."""
 
-    def _split(self, params: X) -> tuple[X, X]:
+    def _split(self, params: ArrayT) -> tuple[ArrayT, ArrayT]:
         n = self.leaf.size
         return params[..., :n], -5 + 3.5 * (array_module(params).tanh(params[..., n:]) + 1)  # log deviation in (-5, 2)
 
@@ -179,7 +176,7 @@ class SquashedGaussian(Distribution):
     def mode(self, params: Array) -> Array:
         return np.tanh(params[..., : self.leaf.size])
 
-    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
         xp = array_module(params)
         mean, log_deviation = self._split(params)
         action = xp.clip(action, -_EDGE, _EDGE)
@@ -187,7 +184,7 @@ class SquashedGaussian(Distribution):
         z = (u - mean) * xp.exp(-log_deviation)
         return (-0.5 * z * z - log_deviation - 0.5 * _LOG_2PI - xp.log(1 - action * action)).sum(-1)
 
-    def entropy(self, params: X, log_std: X | None) -> X:
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
         """The normal's entropy with the squashing's log slope at the mean: exact only for small deviations."""
         mean, log_deviation = self._split(params)
         log_slope = 2 * (math.log(2) - mean - _softplus(-2 * mean))
@@ -203,10 +200,10 @@ class Deterministic(Distribution):
     def mode(self, params: Array) -> Array:
         return params
 
-    def log_prob(self, params: X, log_std: X | None, action: X) -> X:
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
         return params[..., 0] * 0
 
-    def entropy(self, params: X, log_std: X | None) -> X:
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
         return params[..., 0] * 0
 
 
@@ -245,7 +242,7 @@ class ActionDistribution:
         self._log_std = _slices([leaf.size if leaf.kind == "gaussian" else 0 for leaf in leaves])
         self._masks = _slices([leaf.mask_size for leaf in leaves])
 
-    def masked(self, params: X, mask: X | None) -> X:
+    def masked(self, params: ArrayT, mask: ArrayT | None) -> ArrayT:
         """Logits of forbidden choices at -1e8, so that their probability and gradient are 0."""
         if mask is None:
             return params
@@ -255,7 +252,7 @@ class ActionDistribution:
             columns.append(xp.where(mask[..., allowed], part, MASKED) if leaf.mask_size else part)
         return columns[0] if len(columns) == 1 else xp.concatenate(columns, -1)
 
-    def _each(self, params: X, log_std: X | None) -> list[tuple[Distribution, X, X | None]]:
+    def _each(self, params: ArrayT, log_std: ArrayT | None) -> list[tuple[Distribution, ArrayT, ArrayT | None]]:
         scales = [None if log_std is None else log_std[s] for s in self._log_std]
         return [(d, params[..., s], scale) for d, s, scale in zip(self.parts, self._params, scales, strict=True)]
 
@@ -282,14 +279,14 @@ class ActionDistribution:
     @overload
     def log_prob(self, params: Array, log_std: Array | None, action: Tree) -> Array: ...
     @overload
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: Tensor | Mapping[str, Tensor]) -> Tensor: ...
+    def log_prob(self, params: Tensor, log_std: Tensor | None, action: TreeOf[Tensor]) -> Tensor: ...
     def log_prob(self, params: Any, log_std: Any, action: Any) -> Any:
         if not self.joint:
             return self.parts[0].log_prob(params, log_std, action)
         terms = [d.log_prob(p, s, action[d.leaf.path]) for d, p, s in self._each(params, log_std)]
         return sum(terms[1:], terms[0])
 
-    def entropy(self, params: X, log_std: X | None) -> X:
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
         if not self.joint:
             return self.parts[0].entropy(params, log_std)
         terms = [d.entropy(p, s) for d, p, s in self._each(params, log_std)]

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import numpy as np
+from raypid.types import Array, ArrayT, Collective
 
-from raypid.types import Array, Collective
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Buffer = TypeVar("Buffer", np.ndarray, "Tensor")
-"""What parameters and gradients are held in: an array or a tensor."""
 Loss = TypeVar("Loss")
 
 
-class Optimizer(ABC, Generic[Buffer, Loss]):
+class Optimizer(ABC, Generic[ArrayT, Loss]):
     """Moves the flat parameters [P] of one network down the gradient of a loss."""
 
-    gradient: Buffer
+    gradient: ArrayT
     """[P]; every loss writes its gradient here."""
     collective: Collective | None = None
     """The other learners of the run, if there are several: gradients are summed over all of them."""
 
-    def minimise(self, loss: Loss | None, lr: float | None = None, fraction: float | None = None) -> Buffer | float:
+    def minimise(self, loss: Loss | None, lr: float | None = None, fraction: float | None = None) -> ArrayT | float:
         """Take one step down the gradient of `loss`; returns the gradient's norm before clipping (0 where
         nothing asks for it).
 
@@ -47,7 +40,7 @@ class Optimizer(ABC, Generic[Buffer, Loss]):
         if loss is not None:
             self.backward(loss)
 
-    def descend(self, lr: float | None = None) -> Buffer | float:
+    def descend(self, lr: float | None = None) -> ArrayT | float:
         """Clip `gradient`, then take one step down it; returns the norm as `minimise` does."""
         norm = self.clip()
         self.step(lr)
@@ -58,7 +51,7 @@ class Optimizer(ABC, Generic[Buffer, Loss]):
         """Add the gradient of `loss` to `gradient`."""
 
     @abstractmethod
-    def clip(self) -> Buffer | float:
+    def clip(self) -> ArrayT | float:
         """Scale `gradient` down to the largest norm allowed; returns the norm that it had."""
 
     @abstractmethod

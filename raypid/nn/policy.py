@@ -14,7 +14,7 @@ from raypid.nn.numpy_cells import begun, initial_memory, join_state, split_state
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
-from raypid.types import Array, Trajectory, Tree, Weights, tree_leaves, tree_map
+from raypid.types import Array, Moments, Trajectory, Tree, Weights, tree_leaves, tree_map
 
 
 class Policy(Protocol):
@@ -106,7 +106,7 @@ class NetworkPolicy:
         self._log_std = None if self.network.log_std is None else _as_numpy(self.network.log_std)
         if self.spec.pipeline.normalize:
             extra = weights.extra
-            self.pipeline.load((np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
+            self.pipeline.load(Moments(np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
         self.temperature = weights.extra.get("temperature")
         self.version = weights.version
 

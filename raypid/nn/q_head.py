@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from raypid.nn.distributions import X, array_module, log_softmax
+from raypid.nn.distributions import array_module, log_softmax
 from raypid.nn.network_spec import NetworkSpec
+from raypid.types import ArrayT
 
 
-def q_logits(spec: NetworkSpec, params: X, value: X | None) -> X:
+def q_logits(spec: NetworkSpec, params: ArrayT, value: ArrayT | None) -> ArrayT:
     """Outputs params [N, A * Z] and, where the head is dueling, value [N, Z] to [N, A, Z] (Z = 1 for plain values)."""
     params = params.reshape(len(params), -1, max(1, len(spec.atoms)))
     if spec.dueling:
@@ -20,7 +21,7 @@ def q_logits(spec: NetworkSpec, params: X, value: X | None) -> X:
     return params
 
 
-def q_values(spec: NetworkSpec, params: X, value: X | None) -> X:
+def q_values(spec: NetworkSpec, params: ArrayT, value: ArrayT | None) -> ArrayT:
     """Action values [N, A]: the outputs themselves, or the means of their distributions."""
     logits = q_logits(spec, params, value)
     if not spec.atoms:

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from raypid.types import Array, Collective
-
-Moments: TypeAlias = tuple[Any, Array, Array]
-"""count [], mean [D], M2 [D] (sum of squared deviations), float64."""
+from raypid.types import Moments as Moments  # others import it from here
 
 
 def moments_of(rows: Array) -> Moments:
     """Moments of rows [N, D]."""
     rows = rows.astype(np.float64)
     mean = rows.mean(0) if len(rows) else np.zeros(rows.shape[1])
-    return np.float64(len(rows)), mean, ((rows - mean) ** 2).sum(0)
+    return Moments(np.float64(len(rows)), mean, ((rows - mean) ** 2).sum(0))
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:
-    """Moments of both samples together (Chan et al. 1979)."""
-    count = a[0] + b[0]
+    """Moments of two samples together (Chan et al. 1979)."""
+    count = a.num_rows + b.num_rows
     if count == 0:
         return a
-    delta = b[1] - a[1]
-    return count, a[1] + delta * (b[0] / count), a[2] + b[2] + delta**2 * (a[0] * b[0] / count)
+    delta = b.mean - a.mean
+    return Moments(
+        count, a.mean + delta * (b.num_rows / count), a.m2 + b.m2 + delta**2 * (a.num_rows * b.num_rows / count)
+    )
 
 
 def zero_moments(size: int) -> Moments:
-    return np.float64(0.0), np.zeros(size), np.zeros(size)
+    return Moments(np.float64(0.0), np.zeros(size), np.zeros(size))
 
 
 def scale_of(moments: Moments) -> tuple[Array, Array]:
-    """(mean, 1 / deviation), float32 [D]; (0, 1) before anything was seen."""
+    """(mean, 1 / standard deviation), float32 [D]; (0, 1) as long as fewer than two rows were counted."""
     count, mean, m2 = moments
     if count < 2:
         return np.zeros_like(mean, dtype=np.float32), np.ones_like(mean, dtype=np.float32)
@@ -42,7 +41,7 @@ def scale_of(moments: Moments) -> tuple[Array, Array]:
 
 
 def _nth(items: Array) -> Array:
-    """How often each [N] was there before."""
+    """Number of earlier occurrences of each item [N]."""
     order = np.argsort(items, kind="stable")
     nth = np.empty(len(items), np.int64)
     nth[order] = np.arange(len(items)) - np.searchsorted(items[order], items[order])
@@ -50,13 +49,13 @@ def _nth(items: Array) -> Array:
 
 
 class ReturnScaler:
-    """Divides rewards by the running deviation of the discounted return (Engstrom et al. 2020, section 3)."""
+    """Divides rewards by the running standard deviation of the discounted return (Engstrom et al. 2020, section 3)."""
 
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
         self.moments = zero_moments(1)
         self.carry = np.zeros(0)
-        """[streams of all workers] discounted return so far."""
+        """[streams of all workers] discounted return of the running episode so far."""
 
     def scale(
         self,
@@ -66,24 +65,29 @@ class ReturnScaler:
         collective: Collective | None = None,
         stream: Array | None = None,
     ) -> Array:
-        """Scaled rewards [T, B]; takes the fragment into the moments first.
+        """Merge a fragment into the moments, then return its rewards scaled by them, float32 [T, B].
 
-        reward [T, B], first [T+1, B] (row t begins an episode), valid [T, B]. stream [B]: which of all streams these are, one
-        several times where its fragments lie side by side, the earliest first; without it, all of them in their order. With a
-        `collective` the streams of its learners, in rank order, count as one fragment, and the state is the same in all of them.
+        Args:
+            reward: [T, B].
+            first: [T+1, B] bool, row t starts an episode.
+            valid: [T, B] bool.
+            collective: the streams of all its learners, in rank order, count as one fragment. All learners end with
+                the same state.
+            stream: [B] numbers of these streams among those of all workers. A stream that has several fragments side
+                by side is listed several times, its earliest fragment first. Default: all streams, in order.
         """
         num_rows, num_streams = reward.shape
-        streams = [num_streams if stream is None else stream]
-        if collective is not None:
-            streams = collective.gather(streams[0])
         if stream is None:
-            ends = np.cumsum([0, *streams])
+            widths = [num_streams] if collective is None else collective.gather(num_streams)
+            ends = np.cumsum([0, *widths])
             streams = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        else:
+            streams = [stream] if collective is None else collective.gather(stream)
         self._make_room(1 + max(int(s.max()) for s in streams))
         returns = np.empty((num_rows, num_streams))
         here = streams[0 if collective is None else collective.rank]
         nth = _nth(here)
-        for k in range(nth.max() + 1):  # a stream whose next fragment is here too goes on there
+        for k in range(nth.max() + 1):  # the k-th fragment of each stream continues its (k-1)-th
             columns = np.flatnonzero(nth == k)
             passes, carry = ~first[:-1, columns] * self.gamma, self.carry[here[columns]]
             so_far = reward[:, columns].astype(np.float64)
@@ -108,5 +112,5 @@ class ReturnScaler:
         return {"count": np.asarray(count), "mean": mean, "m2": m2, "carry": self.carry.copy()}
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        self.moments = (np.float64(state["count"]), state["mean"].copy(), state["m2"].copy())
+        self.moments = Moments(np.float64(state["count"]), state["mean"].copy(), state["m2"].copy())
         self.carry = state["carry"].copy()

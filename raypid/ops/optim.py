@@ -10,7 +10,7 @@ from raypid.types import Array
 
 
 def clip_norm(gradient: Array, max_norm: float | None) -> float:
-    """Scale `gradient` [P] in place so that its L2 norm is at most `max_norm`; returns the norm before."""
+    """Scale `gradient` [P] in place so that its L2 norm is at most `max_norm`; return the norm before scaling."""
     norm = float(np.sqrt(gradient @ gradient))
     if max_norm is not None and norm > max_norm:
         gradient *= max_norm / norm
@@ -54,7 +54,10 @@ class Adam:
 
 
 class RMSProp:
-    """RMSProp (Tieleman and Hinton 2012) on `parameters` [P] float32: v = decay * v + (1 - decay) * g^2, step lr * g / (sqrt(v) + eps)."""
+    """RMSProp (Tieleman and Hinton 2012) on `parameters` [P] float32.
+
+    v = decay * v + (1 - decay) * g^2; the step is lr * g / (sqrt(v) + eps).
+    """
 
     def __init__(self, parameters: Array, *, decay: float = 0.99, eps: float = 1e-5) -> None:
         self.parameters, self.decay, self.eps = parameters, decay, eps
@@ -82,14 +85,17 @@ class RMSProp:
 
 
 class SGD:
-    """Gradient descent with momentum (Sutskever et al. 2013, in the form without a factor on the gradient) on `parameters` [P] float32."""
+    """Gradient descent with momentum (Sutskever et al. 2013) on `parameters` [P] float32.
+
+    velocity = momentum * velocity + gradient, without the paper's factor on the gradient.
+    """
 
     def __init__(self, parameters: Array, *, momentum: float = 0.0) -> None:
         self.parameters, self.momentum = parameters, momentum
         self.velocity = np.zeros_like(parameters)
 
     def step(self, gradient: Array, lr: float) -> None:
-        """Move the parameters against `gradient` [P]: velocity = momentum * velocity + gradient."""
+        """Move the parameters against `gradient` [P]."""
         self.velocity *= self.momentum
         self.velocity += gradient
         self.parameters -= lr * self.velocity

@@ -1,8 +1,8 @@
-"""Returns and advantages on [T, B] arrays, with one rule for ends of episodes.
+"""Returns and advantages on [T, B] arrays, with one rule for the ends of episodes.
 
-next_value[t] is V(final observation) where the environment handed one out, else V(obs[t+1]). It is multiplied by
+next_value[t] is V(final observation) if the environment returned one, else V(obs[t+1]). It is multiplied by
 `gamma * (1 - terminated[t])`, so truncation bootstraps and termination does not. A trace passes from row t+1 back to
-row t only if row t did not end and row t+1 is valid. On invalid rows the TD error is 0.
+row t only if the episode did not end at row t and row t+1 is valid. On invalid rows the TD error is 0.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from raypid.types import Array, Trajectory, Tree, tree_map
 def next_values(
     value: Array, final_t: Array | None = None, final_b: Array | None = None, final_value: Array | None = None
 ) -> Array:
-    """V of what followed each row: [T, B] from `value` [T+1, B], with the true last observations' values put in.
+    """Value of the observation that followed each row, [T, B], from `value` [T+1, B].
 
-    final_t, final_b, final_value: [K] row, stream and value of each episode that was reset within its last step.
+    final_t, final_b, final_value: [K] row, stream and value of the true last observation of each episode whose
+    environment reset within its last step.
     """
     following = value[1:]
     if final_t is not None and len(final_t):
@@ -42,8 +43,8 @@ def gae(
         advantage[t] = delta[t] + gamma * lambda * passes[t] * advantage[t+1]
         passes[t] = not (terminated[t] or truncated[t]) and valid[t+1]
 
-    All arguments are [T, B]. With lambda_ = 1, `advantage + value` is the n-step return to the fragment's end; with any
-    lambda_ it is the TD(lambda) return. Invalid rows get 0.
+    All arrays are [T, B]. `advantage + value` is the TD(lambda) return; with lambda_ = 1 this is the n-step return up to
+    the end of the fragment. Invalid rows get 0.
     """
     assert reward.shape == value.shape == next_value.shape == terminated.shape == truncated.shape == valid.shape
     delta = reward + gamma * np.where(terminated, 0.0, next_value) - value
@@ -58,7 +59,7 @@ def gae(
 
 
 def lost_observations(t: Trajectory) -> tuple[Array, Array, Tree]:
-    """(t [K], b [K], obs [K, *]) of true last observations that a transition needs: a terminated one bootstraps nothing."""
+    """Select the true last observations that are bootstrapped from: (t [K], b [K], obs [K, *]) of truncated episodes."""
     none = np.empty(0, np.int64)
     if t.final is None:
         return none, none, {}

@@ -1,7 +1,7 @@
-"""What a run writes while it trains: params.json, result.json, progress.csv and TensorBoard events.
+"""The files that a run writes while it trains: params.json, result.json, progress.csv and TensorBoard events.
 
-result.json is the record: one JSON object a line, each written whole. The other files are made from the same
-numbers; progress.csv is rebuilt from result.json whenever its columns change or a run resumes.
+result.json is the record: one JSON object per line, each written in one piece. The other files are made from the same
+numbers; progress.csv is rebuilt from result.json when its columns change or a run is resumed.
 """
 
 from __future__ import annotations
@@ -12,32 +12,37 @@ import json
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC
 from functools import lru_cache
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.errors import UserError
+
+if TYPE_CHECKING:
+    from raypid.types import Json  # imports NumPy
 
 PARAMS = "params.json"
 RESULTS = "result.json"
 PROGRESS = "progress.csv"
 
 Value: TypeAlias = "int | float | str | None"
+"""A value of result.json; null stands for NaN and infinities."""
 
 
 class RunLogger:
-    """Writes the results of one run into its folder; every `log` is on disk (in the kernel) when it returns.
+    """Writes the results of one run into its folder. What was logged survives the process.
 
     Args:
-        folder: made if missing. Where it holds results already, new ones are added to them.
+        folder: created if missing. New results are added to those that it already holds.
         tensorboard: also write TensorBoard events, with timesteps_total as their step.
-        resume_iteration: drop the results that come after this iteration, which is the checkpoint's.
+        resume_iteration: iteration of the checkpoint that the run resumes from; later results are dropped.
 
-    Raises RuntimeError that names the file if something cannot be written (a full disk).
+    Raises:
+        RuntimeError: a file cannot be written (the disk is full); the message names it.
     """
 
     def __init__(
@@ -60,13 +65,17 @@ class RunLogger:
             self._rewrite_progress()
             self._purge_from = _step_of(kept) + 1
 
-    def write_params(self, params: Mapping[str, Any]) -> None:
-        """Write params.json in one piece; classes and functions become "module:name"."""
+    def write_params(self, params: Mapping[str, object]) -> None:
+        """Write params.json in one piece. Classes and functions become "module:name"."""
         text = json.dumps(_plain(params), indent=2, allow_nan=False)
         _replace(self.folder / PARAMS, (text + "\n").encode())
 
-    def log(self, result: Mapping[str, Any]) -> None:
-        """Add one iteration's numbers; NaN and infinities become null (TensorBoard: no point, CSV: an empty cell)."""
+    def log(self, result: Mapping[str, object]) -> None:
+        """Add the numbers of an iteration. NaN and infinities become null (TensorBoard: no point; CSV: an empty cell).
+
+        Raises:
+            UserError: a value is not a number; the message names its key.
+        """
         row = {key: _scalar(key, value) for key, value in result.items()}
         self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
         self._log_progress(row)
@@ -89,7 +98,7 @@ class RunLogger:
     def _log_progress(self, row: Mapping[str, Value]) -> None:
         if not row.keys() <= self._columns.keys():
             self._widening_owed = True
-            # A rewrite reads the whole run: where new keys keep coming, that may take 2% of the time, no more.
+            # A rewrite reads the whole run. If new keys keep coming, limit it to 2% of the time.
             started = time.perf_counter()
             if started >= self._widening_due:
                 self._rewrite_progress()
@@ -99,7 +108,7 @@ class RunLogger:
         self._progress.append(_csv_line(row.get(column) for column in self._columns))
 
     def _rewrite_progress(self) -> None:
-        """Make progress.csv anew from result.json, with a column for every key so far."""
+        """Rebuild progress.csv from result.json, with a column for every key so far."""
         rows = [row for _, row in _lines(self.folder / RESULTS)]
         self._columns = dict.fromkeys(key for row in rows for key in row)
         self._widening_owed = False
@@ -117,8 +126,12 @@ class RunLogger:
         self._events.append(_step_of(row), scalars)
 
 
-def read_results(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The results of a run, finished or not, oldest first; null is read as NaN. ValueError if there are none."""
+def read_results(folder: str | os.PathLike[str]) -> list[dict[str, int | float | str]]:
+    """Read the results of a run, finished or not, oldest first; null is read as NaN.
+
+    Raises:
+        UserError: the folder has none, or a line is not JSON.
+    """
     path = Path(folder) / RESULTS
     if not path.parent.is_dir():
         raise UserError(f"no such folder: {path.parent}")
@@ -128,7 +141,11 @@ def read_results(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings of a run; empty where it has no params.json."""
+    """Read the settings of a run; an empty dict if there is no params.json.
+
+    Raises:
+        UserError: the file is not JSON.
+    """
     path = Path(folder) / PARAMS
     try:
         params = json.loads(path.read_bytes())
@@ -140,7 +157,7 @@ def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 class AppendFile:
-    """A file that grows by whole pieces. Unbuffered, so a piece outlives the process as soon as `append` returns."""
+    """A file that grows by whole pieces. It is unbuffered: a piece survives the process as soon as `append` returns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,7 +173,7 @@ class AppendFile:
                     rest = rest[self._file.write(rest) :]
             except OSError:
                 with suppress(OSError):
-                    self._file.truncate(start)  # a full disk takes half a line: none is better
+                    self._file.truncate(start)  # a full disk may take half a line; none is better
                     self._file.seek(start)
                 raise
 
@@ -167,12 +184,12 @@ class AppendFile:
 class EventFile:
     """TensorBoard scalars: a TFRecord file of Event protocol buffers, encoded here.
 
-    tensorboardX would do the same, but its import takes 1.0 s (it imports torch), a third of a whole CartPole run,
-    and would bring torch into runs that never need it. Field numbers: tensorboard/compat/proto/{event,summary}.proto.
+    tensorboardX would do the same, but it imports torch, which takes 1.0 s: a third of a whole CartPole run.
+    Field numbers: tensorboard/compat/proto/{event,summary}.proto.
     """
 
     def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
-        """Begin a file; TensorBoard then forgets what older files hold from step `purge_from` on (0: nothing)."""
+        """Create a file. TensorBoard ignores what older files hold from step `purge_from` on (0: ignores nothing)."""
         from socket import gethostname
 
         name = f"events.out.tfevents.{time.time():.6f}.{gethostname()}"
@@ -190,7 +207,7 @@ class EventFile:
         self._file.close()
 
     def _head(self, key: str) -> bytes:
-        """All of one Summary.Value but the number: its size, its tag and the key of simple_value."""
+        """A Summary.Value without its number: size, tag and the key of simple_value."""
         head = self._heads.get(key)
         if head is None:
             tag = b"\x0a" + _sized(key.encode()) + b"\x15"
@@ -207,7 +224,7 @@ _FLOAT: Callable[[float], bytes] = struct.Struct("<f").pack
 
 
 def _as_float32(value: float) -> float:
-    return min(max(value, -3.4e38), 3.4e38)  # struct refuses what float32 cannot hold
+    return min(max(value, -3.4e38), 3.4e38)  # struct refuses numbers that float32 cannot hold
 
 
 def _varint(number: int) -> bytes:
@@ -234,7 +251,7 @@ def _crc_table() -> tuple[int, ...]:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as TFRecord has it."""
+    """CRC-32C, rotated and shifted as in TFRecord."""
     table, crc = _crc_table(), 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -242,8 +259,8 @@ def _masked_crc(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (offset of its end, object) for each whole line; a last line without its newline is not whole."""
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
+    """Yield (offset of its end, object) for each complete line; a last line without a newline is incomplete."""
     end = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -259,31 +276,30 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield end, row
 
 
-def _repair(path: Path, resume_iteration: int | None) -> dict[str, Any]:
-    """Cut off a half-written line and what comes after the resumed iteration; return the last result that stays."""
+def _repair(path: Path, resume_iteration: int | None) -> dict[str, Value]:
+    """Cut off an incomplete line and the results after `resume_iteration`; returns the last result that is left."""
     if not path.exists():
         return {}
-    size, last = 0, {}
+    size, last = 0, dict[str, Value]()
     for end, row in _lines(path):
-        if resume_iteration is not None and row.get("training_iteration", 0) > resume_iteration:
+        if resume_iteration is not None and int(row.get("training_iteration") or 0) > resume_iteration:
             break
         size, last = end, row
     os.truncate(path, size)
     return last
 
 
-def _step_of(row: Mapping[str, Any]) -> int:
+def _step_of(row: Mapping[str, Value]) -> int:
     return int(row.get("timesteps_total") or row.get("training_iteration") or 0)
 
 
-def _scalar(key: str, value: Any) -> Value:
-    """A plain int, finite float, text or None from what a metric may be (NumPy and torch scalars have `item`)."""
-    if not isinstance(value, (int, float, str, type(None))):
-        try:
+def _scalar(key: str, value: object) -> Value:
+    """Convert a metric to a plain int, finite float, text or None."""
+    if hasattr(value, "item"):  # a scalar of NumPy or torch; arrays raise
+        with suppress(TypeError, ValueError, RuntimeError):
             value = value.item()
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            kind = type(value).__name__
-            raise UserError(f"metric {key!r} is a {kind}: give one number, such as the mean") from None
+    if not isinstance(value, (int, float, str, type(None))):
+        raise UserError(f"metric {key!r} is a {type(value).__name__}: give one number, such as the mean")
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float) and not isfinite(value):
@@ -291,8 +307,8 @@ def _scalar(key: str, value: Any) -> Value:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Settings as JSON has them; what JSON cannot hold is named."""
+def _plain(value: object) -> Json:
+    """Convert settings to JSON; what JSON cannot hold is written as text."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -312,14 +328,14 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def _csv_line(cells: Any) -> bytes:
+def _csv_line(cells: Iterable[Value]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode()
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds the old one or the new one and nothing between."""
+    """Write a file so that readers, also after a crash, find either the old one or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with _explain(path):
         try:
@@ -332,6 +348,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _explain(path: Path) -> Iterator[None]:
+    """Turn an OSError into a RuntimeError that names the file and says what to do."""
     try:
         yield
     except OSError as error:

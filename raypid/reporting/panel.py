@@ -1,7 +1,7 @@
-"""What the terminal shows while a run trains: a live panel, plain lines where there is no terminal, or nothing.
+"""What the terminal shows while a run trains: a live panel, plain lines if there is no terminal, or nothing.
 
-All three take the iterations' results by `update`, which is cheap enough to call a hundred times a second: it
-keeps the numbers, and draws only when it is time to.
+`update` takes the result of an iteration. It is cheap enough to call a hundred times a second: it keeps the numbers,
+and draws only from time to time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import textwrap
 import time
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import IO, TYPE_CHECKING, Protocol, TypeGuard
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -35,32 +35,35 @@ NAMES = {
 }
 COUNTS = frozenset(NAMES) - {EVALUATION, TRAINING}
 
-# timing/<key>: (name, colour, glyph where there are no colours, what to do if it takes most of the time)
+# timing/<key>: (name, colour, glyph for terminals without colours, advice if it takes most of the time)
 PARTS = {
-    "env": ("environment", "blue", "█", "a faster vectoriser or more CPUs; if it waits, more workers or envs"),
+    "env": ("environment", "blue", "█", "a faster vectorizer or more CPUs; if the CPUs idle, more workers or envs"),
     "inference": ("inference", "cyan", "▓", "more envs per worker, so larger batches"),
     "transport": ("transport", "magenta", "▒", "longer fragments, so fewer messages"),
     "learner": ("learner", "green", "▚", "fewer updates for each step, narrower layers or a GPU"),
     "evaluation": ("evaluation", "yellow", "░", "evaluate less often or fewer episodes"),
-    "other": ("other work", "bright_black", "·", "more steps an iteration"),
+    "other": ("other work", "bright_black", "·", "more steps per iteration"),
 }
 
 
 class Progress(Protocol):
-    """What `raypid train` tells about a run while it goes on.
+    """Shows a run to its user."""
 
-    `run_info` has algorithm, env, seed, num_workers, num_learners, backend, folder; each may be missing. `stop` shows the last state
-    and the summary and leaves the terminal as it was; a second call does nothing.
-    """
+    def start(self, run_info: Mapping[str, object]) -> None:
+        """Show the header. Keys: algorithm, env, seed, num_workers, num_learners, backend, folder; each may be missing."""
 
-    def start(self, run_info: Mapping[str, Any]) -> None: ...
-    def update(self, result: Mapping[str, Any]) -> None: ...
-    def message(self, text: str) -> None: ...
-    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
+    def update(self, result: Mapping[str, object]) -> None:
+        """Add the result of an iteration."""
+
+    def message(self, text: str) -> None:
+        """Show a line of text."""
+
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
+        """Show the last state and the summary, and leave the terminal as it was. A second call does nothing."""
 
 
 def make_progress(stop: Mapping[str, float], quiet: bool, file: IO[str] | None = None) -> Progress:
-    """The panel on a terminal that can show it, plain lines elsewhere (a pipe, TERM=dumb, CI), nothing if quiet."""
+    """The panel on a terminal that can show it; plain lines elsewhere (a pipe, TERM=dumb, CI); nothing if `quiet`."""
     file = file or sys.stdout
     if quiet:
         return Quiet()
@@ -74,45 +77,45 @@ class State:
 
     def __init__(self, stop: Mapping[str, float]) -> None:
         self.stop = dict(stop)
-        self.info: dict[str, Any] = {}
-        self.latest: dict[str, Any] = {}
+        self.info: dict[str, object] = {}
+        self.latest: dict[str, object] = {}
         self.first: dict[str, float] = {}
         self.best = math.nan
         self.history = array("d")
         self.lost: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
 
-    def update(self, result: Mapping[str, Any]) -> None:
-        """Take in an iteration; what it does not report (an evaluation) keeps its last value."""
+    def update(self, result: Mapping[str, object]) -> None:
+        """Add an iteration; a value that it does not report, such as an evaluation, stays as it was."""
         self.latest.update(result)
         for key in self.stop:
-            if key not in self.first and known(result.get(key)):
-                self.first[key] = result[key]
+            if key not in self.first and known(first := result.get(key)):
+                self.first[key] = first
         if known(mean := result.get(TRAINING)):
             self.history.append(mean)
-        goal = self.latest.get(EVALUATION, mean)
-        if known(goal) and not goal <= self.best:
-            self.best = goal
+        score = self.latest.get(EVALUATION, mean)
+        if known(score) and not score <= self.best:
+            self.best = score
         for key, value in result.items():
             if (key.startswith("lost/") or key.endswith("restarts")) and known(value) and value:
                 name = key.removeprefix("lost/").replace("_", " ")
                 self.lost[name] = max(value, self.lost.get(name, 0))
         self._add_times(result)
 
-    def _add_times(self, result: Mapping[str, Any]) -> None:
-        parts = {part: result.get(f"timing/{part}") or 0.0 for part in PARTS}
-        total = result.get("time_this_iter_s") or 0.0
+    def _add_times(self, result: Mapping[str, object]) -> None:
+        parts = {part: number(result, f"timing/{part}") for part in PARTS}
+        total = number(result, "time_this_iter_s")
         parts["other"] = max(0.0, total - sum(parts.values()))
-        keep = math.exp(-total / 30)  # so that the shares are those of about the last half minute
+        keep = math.exp(-total / 30)  # shares are those of about the last half minute
         self._seconds = {part: keep * self._seconds.get(part, 0.0) + seconds for part, seconds in parts.items()}
 
     def shares(self) -> dict[str, float]:
-        """Part of the time, in [0, 1]; what overlaps (asynchronous runs) is shared out. Empty if nothing is known."""
+        """Share of the time of each part; they add up to 1 even if parts overlap (asynchronous runs). Empty at first."""
         total = sum(self._seconds.values())
         return {part: seconds / total for part, seconds in self._seconds.items()} if total else {}
 
     def fraction(self, key: str) -> float:
-        """How far the run is to this stop criterion, in [0, 1]; returns count from the first one seen."""
+        """Progress towards this stop criterion, in [0, 1]; returns count from the first one seen."""
         value, target = self.latest.get(key), self.stop[key]
         start = 0.0 if key in COUNTS else self.first.get(key, 0.0)
         if not known(value) or value >= target:
@@ -123,26 +126,33 @@ class State:
         return " on ".join(str(self.info[key]) for key in ("algorithm", "env") if self.info.get(key))
 
     def facts(self) -> list[str]:
-        """Seed, workers and backend, folder."""
+        """Seed, workers, learners, backend and folder, as far as they are known."""
         info, workers = self.info, self.info.get("num_workers")
         facts = {
             f"seed {info.get('seed')}": info.get("seed") is not None,
             f"{workers} worker{'s' * (workers != 1)}" if workers else "one process": workers is not None,
-            f"{info.get('num_learners')} learners": (info.get("num_learners") or 0) > 1,
+            f"{info.get('num_learners')} learners": number(info, "num_learners") > 1,
             f"backend {info.get('backend')}": workers and info.get("backend"),
             str(info.get("folder")): info.get("folder"),
         }
-        return [fact for fact, there in facts.items() if there]
+        return [fact for fact, applies in facts.items() if applies]
 
     def evaluation(self) -> str:
         half = self.latest.get("evaluation/episode_reward_ci95")
         return reading(self.latest.get(EVALUATION)) + (f" ± {reading(half)}" if known(half) else "")
 
     def losses(self) -> str:
-        return ", ".join(f"{count(value)} {name}" for name, value in self.lost.items())
+        """What was lost so far: "1 worker, 3 timeouts"; empty if nothing was."""
+        return ", ".join(
+            f"{count(value)} {name if value != 1 else singular(name)}" for name, value in self.lost.items()
+        )
 
 
-def bottleneck(shares: Mapping[str, float], info: Mapping[str, Any]) -> str:
+def singular(name: str) -> str:
+    return name.removesuffix("es") if name.endswith("shes") else name.removesuffix("s")
+
+
+def bottleneck(shares: Mapping[str, float], info: Mapping[str, object]) -> str:
     """One line that names what takes most of the time and what to do about it; empty if nothing is known."""
     if not shares:
         return ""
@@ -150,24 +160,24 @@ def bottleneck(shares: Mapping[str, float], info: Mapping[str, Any]) -> str:
     if shares[top := ranked[0]] < 0.4:
         return "balanced: " + ", ".join(f"{PARTS[part][0]} {shares[part]:.0%}" for part in ranked[:2])
     name, _, _, advice = PARTS[top]
-    cpus = info.get("num_cpus") or os.cpu_count() or 1
-    if top == "env" and (info.get("num_workers") or 0) < cpus and cpus > 1:
+    cpus = number(info, "num_cpus") or os.cpu_count() or 1
+    if top == "env" and number(info, "num_workers") < cpus and cpus > 1:
         advice = f"more workers (--num-workers {cpus:g})"
     return f"{name} {shares[top]:.0%} of the time: {advice}"
 
 
 class Quiet:
-    """Nothing but messages, and these on stderr."""
+    """Shows messages alone, on stderr."""
 
-    def start(self, run_info: Mapping[str, Any]) -> None: ...
-    def update(self, result: Mapping[str, Any]) -> None: ...
+    def start(self, run_info: Mapping[str, object]) -> None: ...
+    def update(self, result: Mapping[str, object]) -> None: ...
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
     def message(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
 class PlainLines:
-    """One aligned line about every second; further apart in long runs, so that a night's log can still be read."""
+    """Prints an aligned line about every second, less often in long runs so that the log of a night stays readable."""
 
     COLUMNS = ("time", "iteration", "steps", "steps/s", "return", "min", "max", "evaluation")
     WIDTHS = (8, 10, 8, 8, 9, 9, 9, 18)
@@ -177,17 +187,17 @@ class PlainLines:
         self._file = file or sys.stdout
         self._started = time.monotonic()
         self._due = 0.0
-        self._unshown = self._stopped = False
-        self._shown_losses = ""
+        self._is_new = self._stopped = False
+        self._losses = ""
 
-    def start(self, run_info: Mapping[str, Any]) -> None:
+    def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
         self.message(", ".join([f"raypid {self._state.title()}", *self._state.facts()]))
         self._print_row(self.COLUMNS)
 
-    def update(self, result: Mapping[str, Any]) -> None:
+    def update(self, result: Mapping[str, object]) -> None:
         self._state.update(result)
-        self._unshown = True
+        self._is_new = True
         now = time.monotonic()
         if now >= self._due:
             self._due = now + min(60.0, max(1.0, 0.01 * (now - self._started)))
@@ -197,19 +207,19 @@ class PlainLines:
         if self._stopped:
             return
         self._stopped = True
-        if self._unshown:
+        if self._is_new:
             self._print_state()
         hint = bottleneck(self._state.shares(), self._state.info)
         for line in [hint] * bool(hint) + summary_lines(summary):
             self.message(line)
 
     def _print_state(self) -> None:
-        state, latest, self._unshown = self._state, self._state.latest, False
+        state, latest, self._is_new = self._state, self._state.latest, False
         counts = [count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s")]
         returns = [reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max")]
         self._print_row((clock(latest.get("time_total_s")), *counts, *returns, state.evaluation()))
-        if (losses := state.losses()) != self._shown_losses:
-            self._shown_losses = losses
+        if (losses := state.losses()) != self._losses:
+            self._losses = losses
             self.message(f"lost so far: {losses}")
 
     def _print_row(self, cells: Sequence[str]) -> None:
@@ -218,14 +228,52 @@ class PlainLines:
     def message(self, text: str) -> None:
         try:
             print(text, file=self._file, flush=True)
-        except BrokenPipeError:  # the reader (`| head`) has gone: no reason to end hours of training
+        except BrokenPipeError:  # the reader (`| head`) is gone: no reason to end hours of training
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
         except UnicodeEncodeError:
             print(text.replace("±", "+-").encode("ascii", "replace").decode(), file=self._file, flush=True)
 
 
+class IntervalLines:
+    """Prints a line every `interval` iterations and after each evaluation, messages and the summary; nothing if it is 0."""
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self._state = State({})
+
+    def start(self, run_info: Mapping[str, object]) -> None:
+        self.message(f"{run_info['algorithm']} on {run_info['env']}, folder {run_info['folder']}")
+
+    def update(self, result: Mapping[str, object]) -> None:
+        before = self._state.losses()
+        self._state.update(result)
+        if (losses := self._state.losses()) != before:
+            self.message(f"lost so far: {losses}")
+        evaluated = result.get(EVALUATION) is not None
+        if not self.interval or not (evaluated or number(result, "training_iteration") % self.interval == 0):
+            return
+        cells = [
+            f"steps {result['timesteps_total']:,}",
+            f"updates {result['learner_updates_total']:,}",
+            f"training return {result[TRAINING]:.1f}",
+            f"{result['env_steps_per_s']:,.0f} steps/s",
+        ]
+        if evaluated:
+            cells.append(f"evaluation return {self._state.evaluation()}")
+        self.message("  ".join(cells))
+
+    def message(self, text: str) -> None:
+        if self.interval:
+            print(text, flush=True)
+
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
+        for name, text in summary:
+            if "--resume" not in text:  # the command line cannot resume a subclass of DistributedAgent
+                self.message(f"{name:16}{text}")
+
+
 class Panel:
-    """A panel that stays in place at the end of the terminal, drawn at most five times a second."""
+    """A panel that stays in place at the bottom of the terminal, drawn at most five times a second."""
 
     def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None, console: Console | None = None) -> None:
         from rich.console import Console
@@ -235,21 +283,21 @@ class Panel:
         self._live: Live | None = None
         self._due = 0.0
 
-    def start(self, run_info: Mapping[str, Any]) -> None:
+    def start(self, run_info: Mapping[str, object]) -> None:
         from rich.live import Live
 
         self._state.info = dict(run_info)
         self._live = Live(self.render(), console=self._console, auto_refresh=False, vertical_overflow="crop")
-        atexit.register(self._live.stop)  # the cursor comes back even if nobody calls our stop
+        atexit.register(self._live.stop)  # brings the cursor back even if `stop` is never called
         self._live.start(refresh=True)
 
-    def update(self, result: Mapping[str, Any]) -> None:
+    def update(self, result: Mapping[str, object]) -> None:
         self._state.update(result)
         now = time.monotonic()
         if self._live is not None and now >= self._due:
             self._live.update(self.render(), refresh=True)
             done = time.monotonic()
-            self._due = done + max(0.2, 50 * (done - now))  # on a slow terminal too: 2% of the time at most
+            self._due = done + max(0.2, 50 * (done - now))  # at most 2% of the time, also on a slow terminal
 
     def message(self, text: str) -> None:
         self._console.print(styled(text), soft_wrap=True)
@@ -265,7 +313,7 @@ class Panel:
             self.message(line)
 
     def render(self) -> RenderableType:
-        """The panel now, as wide and as high as the terminal allows."""
+        """Draw the panel, as wide and as high as the terminal allows."""
         from rich.panel import Panel as Box
 
         width = min(self._console.width, 100)
@@ -319,7 +367,7 @@ class Panel:
         return styled(f"{NAMES.get(key, key)[:17]:<18}{value:<17}", *bar, f" {math.floor(100 * fraction):>3}%")
 
     def _times(self, width: int) -> list[Text]:
-        """A bar split by part, and its legend in as many lines as it needs."""
+        """A bar split by part, and its legend on as many lines as it needs."""
         shares = {part: share for part, share in self._state.shares().items() if share >= 0.005}
         if not shares:
             return []
@@ -370,19 +418,24 @@ def summary_lines(summary: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{key:<{width}}  {value}" for key, value in summary]
 
 
-def known(value: Any) -> TypeGuard[float]:
+def known(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def reading(value: float | None) -> str:
-    """A return: 187.3; a dash if there is none yet."""
+def number(values: Mapping[str, object], key: str) -> float:
+    """The value of `key`, or 0 if it is missing or not a finite number."""
+    return value if known(value := values.get(key)) else 0.0
+
+
+def reading(value: object) -> str:
+    """A return as text, such as 187.3; a dash if there is none yet."""
     if not known(value):
         return "-"
     size = abs(value)
     return count(value) if size >= 1e5 else f"{value:,.0f}" if size >= 1e3 else f"{value:.{1 if size >= 10 else 2}f}"
 
 
-def count(value: float | None) -> str:
+def count(value: object) -> str:
     """1234567 as 1.23M."""
     if not known(value):
         return "-"
@@ -392,7 +445,7 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
-def clock(seconds: float | None) -> str:
+def clock(seconds: object) -> str:
     """Seconds as m:ss, or h:mm:ss."""
     if not known(seconds):
         return "-"

@@ -1,14 +1,14 @@
-"""Learning curves of one run or of several, as a picture.
+"""Learning curves of one or several runs, as a picture.
 
-Thin lines are training returns as they were reported, thick lines the means of evaluations with their 95% intervals.
-Runs that differ in nothing but their seed are drawn as one: median, and the band from the worst to the best seed.
+Thin lines are training returns as reported; thick lines are evaluation means with their 95% intervals. Runs that differ
+only in their seed are drawn as one curve: the median, with a band from the worst to the best seed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Mapping, Sequence
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from raypid.reporting.logger import read_params, read_results
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
@@ -28,18 +29,20 @@ INTERVAL = "evaluation/episode_reward_ci95"
 
 XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
 
-# Okabe and Ito's colours, which people with any kind of colour vision can tell apart.
+# Okabe and Ito's colours: people with any kind of colour vision can tell them apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 STYLES = ("-", "--", ":")
 
-# Settings that say where and for how long a run went, not what it was.
+# Settings that do not tell two runs apart: where and for how long they ran.
 NOT_SETTINGS = frozenset({"seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "config"})
 
 
-class Run(NamedTuple):
+class RunRecord(NamedTuple):
+    """A run as read from its folder."""
+
     folder: Path
     settings: dict[str, Any]
-    results: list[dict[str, Any]]
+    results: list[dict[str, int | float | str]]
 
     @property
     def algorithm(self) -> str:
@@ -50,33 +53,39 @@ class Run(NamedTuple):
         return str(self.settings.get("env") or "")
 
     @property
-    def seed(self) -> Any:
+    def seed(self) -> int | None:
         return self.settings.get("seed")
 
     def column(self, x: str, key: str) -> tuple[Column, Column]:
-        """The points at which `key` is known: (x [K], value [K]). An evaluation stands at the steps of the weights that played it."""
+        """Points at which `key` is known: (x [K], value [K]). An evaluation's x is that of the weights that played it."""
         import numpy as np
 
         own = f"evaluation/{x}" if key.startswith("evaluation/") else x
-        rows = [row for row in self.results if isfinite(row.get(key, float("nan"))) and x in row]
-        points = [(row.get(own, row[x]), row[key]) for row in rows]
+        rows = [row for row in self.results if isfinite(_number(row, key)) and x in row]
+        points = [(_number(row, own if own in row else x), _number(row, key)) for row in rows]
         xs, ys = zip(*points, strict=True) if points else ((), ())
         return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+
+
+def _number(row: Mapping[str, int | float | str], key: str) -> float:
+    value = row.get(key)
+    return value if isinstance(value, int | float) else nan
 
 
 class Group(NamedTuple):
     """Runs that differ only in their seed."""
 
     label: str
-    runs: list[Run]
+    runs: list[RunRecord]
 
 
 def learning_curve(
     folders: Sequence[Path], out: Path, x: XAxis = "timesteps_total", *, title: str | None = None
 ) -> Path:
-    """Draw the learning curves of these runs into `out` (its ending says the format: png, svg, pdf).
+    """Draw the learning curves of these runs into `out`, whose ending is the format (png, svg, pdf); returns its path.
 
-    Raises ValueError if a folder has no results, if no run has ended an episode, or for an ending that is no format.
+    Raises:
+        ValueError: a folder has no results, no episode has ended in any of the runs, or the format is unknown.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,7 +111,7 @@ def learning_curve(
     _dress(axes, label, x)
     axes.set_title(title or _title(groups), loc="left", fontsize=13, fontweight="bold", pad=10)
     handles = _legend(groups, x, dotted)
-    columns = _legend_columns([handle.get_label() for handle in handles])
+    columns = _legend_columns([str(handle.get_label()) for handle in handles])
     figure.set_figheight(4.6 + 0.21 * -(-len(handles) // columns))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
     out = Path(out)
@@ -111,30 +120,30 @@ def learning_curve(
     return out
 
 
-def group_by_seed(runs: Sequence[Run]) -> list[Group]:
-    """Put runs together that have the same settings and different seeds, each group named by what sets it apart."""
-    together: dict[str, list[Run]] = {}
+def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
+    """Group runs that have the same settings and different seeds. Each group is labelled by what sets it apart."""
+    together: dict[str, list[RunRecord]] = {}
     for run in runs:
         together.setdefault(json.dumps([run.env, run.algorithm, _settings(run)], sort_keys=True), []).append(run)
-    parts: list[list[Run]] = []
+    parts: list[list[RunRecord]] = []
     for same in together.values():
         seeds = {str(run.seed) for run in same}
-        # The same seed twice: repetitions that someone wants to see beside each other.
+        # The same seed twice: repetitions, which are drawn side by side.
         parts.extend([same] if len(seeds) == len(same) else [[run] for run in same])
     return [Group(_label(part, parts), part) for part in parts]
 
 
-def _load(folder: Path) -> Run:
+def _load(folder: Path) -> RunRecord:
     params = read_params(folder)
     nested = params.get("config")
-    return Run(folder, {**nested, **params} if isinstance(nested, dict) else params, read_results(folder))
+    return RunRecord(folder, {**nested, **params} if isinstance(nested, dict) else params, read_results(folder))
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: RunRecord) -> dict[str, object]:
     return {key: value for key, value in run.settings.items() if key not in NOT_SETTINGS}
 
 
-def _label(part: list[Run], parts: list[list[Run]]) -> str:
+def _label(part: list[RunRecord], parts: list[list[RunRecord]]) -> str:
     run = part[0]
     words = [run.algorithm or run.folder.name] if len({p[0].algorithm for p in parts}) > 1 else []
     if len({p[0].env for p in parts}) > 1:
@@ -153,7 +162,7 @@ def _label(part: list[Run], parts: list[list[Run]]) -> str:
     return " ".join(words)
 
 
-def _folder_name(run: Run, others: list[Run]) -> str:
+def _folder_name(run: RunRecord, others: list[RunRecord]) -> str:
     names = [other.folder.name for other in others]
     return run.folder.name if names.count(run.folder.name) == 1 else str(run.folder)
 
@@ -171,8 +180,8 @@ def _title(groups: Sequence[Group]) -> str:
     return title
 
 
-def _draw_run(axes: Axes, run: Run, x: str, unit: float, colour: str, style: str, evaluated: bool) -> None:
-    """`evaluated`: some run of the picture has evaluations, so that thick lines mean these."""
+def _draw_run(axes: Axes, run: RunRecord, x: str, unit: float, colour: str, style: str, evaluated: bool) -> None:
+    """Draw one run. `evaluated`: a run of the picture has evaluations, so thick lines mean evaluations."""
     xs, ys = run.column(x, TRAINING)
     at, mean = run.column(x, EVALUATION)
     axes.plot(xs / unit, ys, style, color=colour, lw=1.0 if evaluated else 1.8, alpha=0.5 if evaluated else 1.0)
@@ -185,10 +194,10 @@ def _draw_run(axes: Axes, run: Run, x: str, unit: float, colour: str, style: str
         axes.fill_between(at / unit, mean - half, mean + half, color=colour, alpha=0.2, lw=0)
 
 
-def _draw_seeds(axes: Axes, runs: list[Run], x: str, unit: float, colour: str, style: str) -> bool:
-    """Median and worst-to-best band of the evaluations; of the training returns where a run has no evaluation.
+def _draw_seeds(axes: Axes, runs: list[RunRecord], x: str, unit: float, colour: str, style: str) -> bool:
+    """Draw median and worst-to-best band of the evaluations, or of the training returns if a run has no evaluations.
 
-    Returns whether it drew a dotted end, where some seeds have stopped already.
+    Returns whether it drew a dotted end, which stands for steps that not all seeds reached.
     """
     evaluated = all(len(run.column(x, EVALUATION)[0]) > 1 for run in runs)
     columns = [run.column(x, EVALUATION if evaluated else TRAINING) for run in runs]
@@ -200,13 +209,13 @@ def _draw_seeds(axes: Axes, runs: list[Run], x: str, unit: float, colour: str, s
     axes.fill_between(grid / unit, low, high, color=colour, alpha=0.18, lw=0)
     if common[-4:].any():
         return False
-    # Beyond the shortest run the median is that of the seeds still running: shown, but not as if it were the same.
+    # Beyond the end of the shortest run the median is over fewer seeds: draw it differently.
     axes.plot(grid / unit, median, ":", color=colour, lw=1.6, zorder=2)
     return True
 
 
 def _over_seeds(columns: Sequence[tuple[Column, Column]]) -> tuple[Column, NDArray[np.bool_], Column, Column, Column]:
-    """On a common grid [K]: x, whether every seed has got there, and median, minimum and maximum of those that have."""
+    """Interpolate runs on a common grid: x [K], whether all seeds reached it, and median, minimum and maximum of those that did."""
     import numpy as np
 
     columns = [(xs, ys) for xs, ys in columns if len(xs)]
@@ -215,14 +224,14 @@ def _over_seeds(columns: Sequence[tuple[Column, Column]]) -> tuple[Column, NDArr
         return nothing, nothing.astype(bool), nothing, nothing, nothing
     grid = np.linspace(min(xs[0] for xs, _ in columns), max(xs[-1] for xs, _ in columns), 400)
     table = np.stack([np.interp(grid, xs, ys, left=np.nan, right=np.nan) for xs, ys in columns])
-    there = np.isfinite(table)
-    keep = there.any(0)
-    grid, table, there = grid[keep], table[:, keep], there[:, keep]
-    return grid, np.asarray(there.all(0)), np.nanmedian(table, 0), np.nanmin(table, 0), np.nanmax(table, 0)
+    reached = np.isfinite(table)
+    keep = reached.any(0)
+    grid, table, reached = grid[keep], table[:, keep], reached[:, keep]
+    return grid, np.asarray(reached.all(0)), np.nanmedian(table, 0), np.nanmin(table, 0), np.nanmax(table, 0)
 
 
-def _draw_target(axes: Axes, runs: Sequence[Run]) -> None:
-    """A line at the return at which the runs were to stop, where they agree on it and came near."""
+def _draw_target(axes: Axes, runs: Sequence[RunRecord]) -> None:
+    """Draw a line at the return at which the runs stop, if it is the same for all and within or near the plotted range."""
     stops = [run.settings.get("stop") or {} for run in runs]
     targets = {next((float(v) for k, v in stop.items() if k.endswith(TRAINING)), None) for stop in stops}
     target = targets.pop() if len(targets) == 1 else None
@@ -258,12 +267,12 @@ def _dress(axes: Axes, x_label: str, x: str) -> None:
     axes.tick_params(colors="#444444", labelsize=9.5)
 
 
-def _legend(groups: Sequence[Group], x: str, dotted: bool) -> list[Any]:
-    """What the colours are (several groups), then what thin, thick and shaded mean."""
+def _legend(groups: Sequence[Group], x: str, dotted: bool) -> list[Artist]:
+    """Legend entries: the colours if there are several groups, then thin and thick lines and shaded areas."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    entries: list[Any] = []
+    entries: list[Artist] = []
     for i, group in enumerate(groups if len(groups) > 1 else ()):
         style = STYLES[i // len(COLOURS) % len(STYLES)]
         entries.append(Line2D([], [], color=COLOURS[i % len(COLOURS)], ls=style, lw=2.4, label=group.label))
@@ -286,7 +295,7 @@ def _legend(groups: Sequence[Group], x: str, dotted: bool) -> list[Any]:
 
 
 def _legend_columns(labels: Sequence[str]) -> int:
-    """As many columns, at most three, as fit below the picture (some 105 characters of this size)."""
+    """Number of columns, at most three, that fit below the picture (about 105 characters of this size)."""
     for columns in (3, 2):
         rows = -(-len(labels) // columns)
         widths = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
@@ -295,11 +304,11 @@ def _legend_columns(labels: Sequence[str]) -> int:
     return 1
 
 
-def _x_unit(runs: Sequence[Run], x: str) -> tuple[float, str]:
-    """What to divide x by, and the name of the axis."""
+def _x_unit(runs: Sequence[RunRecord], x: str) -> tuple[float, str]:
+    """The divisor for x, and the name of the axis."""
     if x == "timesteps_total":
         return 1.0, "environment steps"
-    longest = max((row.get(x, 0.0) for run in runs for row in run.results), default=0.0)
+    longest = max((_number(row, x) for run in runs for row in run.results if x in row), default=0.0)
     if longest < 180:
         return 1.0, "wall time (seconds)"
     return (60.0, "wall time (minutes)") if longest < 3 * 3600 else (3600.0, "wall time (hours)")

@@ -127,6 +127,11 @@ def interleave(samples: Sequence[Sample], num: int) -> Sample:
         joined = np.concatenate(cut, 1)
         return joined.reshape(-1, *joined.shape[2:])
 
-    names = ("obs", "action", "reward", "discount", "next_obs")
-    data = Transition(*(tree_map(join, *(getattr(s.data, n) for s in samples)) for n in names))
+    data = Transition(
+        obs=tree_map(join, *(s.data.obs for s in samples)),
+        action=tree_map(join, *(s.data.action for s in samples)),
+        reward=join(*(s.data.reward for s in samples)),
+        discount=join(*(s.data.discount for s in samples)),
+        next_obs=tree_map(join, *(s.data.next_obs for s in samples)),
+    )
     return Sample(data, *(join(*(getattr(s, n) for s in samples)) for n in ("id", "probability", "weight")))

@@ -18,7 +18,7 @@ from raypid.envs import entry_of
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS
-from raypid.reporting.lines import Lines
+from raypid.reporting.panel import IntervalLines
 from raypid.roles.actor import DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import new_run_folder, resolve_config
@@ -216,7 +216,7 @@ class DistributedAgent:
             final_episodes=0,
         )
         with lock_folder(agent.default_out()):
-            outcome = Run(agent, options, Lines(log_interval))()
+            outcome = Run(agent, options, IntervalLines(log_interval))()
         if outcome.interrupted:
             raise KeyboardInterrupt
         return outcome.result

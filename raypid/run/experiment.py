@@ -10,15 +10,16 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.registry import did_you_mean
 from raypid.reporting.logger import RunLogger
+from raypid.reporting.panel import Progress
 from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
@@ -57,15 +58,6 @@ class RunOptions:
     """Episodes that the best policy plays at the end, fewer where these would take over a minute; 0: none."""
     plot: bool = True
     """Draw learning_curve.png at the end."""
-
-
-class Progress(Protocol):
-    """What shows a run to its user."""
-
-    def start(self, run_info: Mapping[str, Any]) -> None: ...
-    def update(self, result: Mapping[str, Any]) -> None: ...
-    def message(self, text: str) -> None: ...
-    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
 
 
 @dataclass(slots=True)

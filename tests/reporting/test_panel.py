@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from raypid.reporting.panel import (
+    IntervalLines,
     Panel,
     PlainLines,
     Quiet,
@@ -164,7 +165,7 @@ def test_panel_shows_the_run(width: int) -> None:
     assert "environment 70%" in text and "bottleneck" in text and "lost" not in text
     panel.update(result(30, **{"lost/workers": 1, "lost/stale": 0}))
     panel.update(result(31))
-    assert "1 workers" in "\n".join(draw(panel, width)) and "stale" not in "\n".join(draw(panel, width))
+    assert "lost       1 worker " in "\n".join(draw(panel, width)) and "stale" not in "\n".join(draw(panel, width))
     assert len(draw(panel, width, height=12)) < 12
 
 
@@ -195,7 +196,25 @@ def test_plain_lines_are_aligned_and_few() -> None:
     assert text[0] == "raypid PPO on CartPole-v1, seed 3, 2 workers, backend ray, runs/x"
     assert len(text[1]) == len(text[2]) and "200.0 ± 4.50" in out.getvalue()
     assert text[-2:] == ["return  475 ± 4", "next    raypid eval runs/x"]
-    assert "lost so far: 1 workers" in text and len(text) <= 10
+    assert "lost so far: 1 worker" in text and len(text) <= 10
+
+
+def test_lines_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = IntervalLines(10)
+    row = result(1, **{"lost/workers": 0, "lost/stale": 2.0})
+    for more in ({}, {}, {"lost/workers": 1}, {"lost/env_crashes": 1}, evaluation(7.0), {"training_iteration": 10}):
+        lines.update(row | more)
+    assert capsys.readouterr().out.splitlines() == [
+        "lost so far: 2 stale",
+        "lost so far: 2 stale, 1 worker",
+        "lost so far: 2 stale, 1 worker, 1 env crash",
+        "steps 1,000  updates 10  training return 20.0  10,000 steps/s  evaluation return 7.00 ± 4.50",
+        "steps 1,000  updates 10  training return 20.0  10,000 steps/s",
+    ]
+    silent = IntervalLines(0)
+    silent.update(row)
+    silent.stop([("folder", "runs/x")])
+    assert capsys.readouterr().out == ""
 
 
 def test_a_closed_pipe_does_not_end_the_run() -> None:

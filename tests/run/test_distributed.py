@@ -21,7 +21,6 @@ import raypid
 from raypid.config import ConfigError
 from raypid.envs import EnvError
 from raypid.errors import UserError
-from raypid.reporting.lines import Lines
 from raypid.run import loops
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
@@ -449,11 +448,3 @@ def test_what_the_preflight_says_is_said_of_actors(ray_session: Any, local: dict
         ResourceError, match=r"60 actors of 1 CPU .* What fits: num_actors=\d+, .*fit=True does it by itself"
     ):
         agent.train(10, **QUIET)
-
-
-def test_losses_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(10)
-    row = {"training_iteration": 1, "lost/workers": 0, "lost/stale": 2.0}
-    for more in ({}, {}, {"lost/workers": 1}):
-        lines.update(row | more)
-    assert capsys.readouterr().out == "lost so far: stale 2\nlost so far: workers 1, stale 2\n"
