@@ -45,9 +45,7 @@ class Policy(Protocol):
 
     def initial_state(self, num_streams: int) -> Tree | None: ...
 
-    def act(
-        self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
-    ) -> Acted:
+    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
         """Choose actions for raw observations [B, *]; `first` [B] says where an episode begins."""
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
@@ -172,9 +170,7 @@ class NetworkPolicy:
         self.temperature = weights.extra.get("temperature")
         self.version = weights.version
 
-    def act(
-        self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
-    ) -> Acted:
+    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
         """Choose actions for raw observations [B, *]; `first` [B] says where an episode begins."""
         frames, memory = split_state(self.spec, state)
         inputs, frames = self.pipeline.step(obs, frames, first)

@@ -14,11 +14,11 @@ import numpy as np
 
 from raypid.config import ConfigError
 from raypid.errors import UserError
+from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.pipeline import nest
-from raypid.nn.network_policy import Acted, NetworkPolicy
-from raypid.nn.space_json import space_from_json
 from raypid.registry import NETWORKS, did_you_mean
+from raypid.spaces import space_from_json
 from raypid.types import Array, Gradients, Trajectory, Tree, Weights, tree_leaves
 
 Parts: TypeAlias = object
@@ -174,9 +174,7 @@ class ModelPolicy(NetworkPolicy):
         """Return the model's weights [P]."""
         return self.layout.flat(self._call("get_weights", self.model.get_weights), "get_weights()")
 
-    def act(
-        self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
-    ) -> Acted:
+    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
         offered = {"deterministic": not explore, "first": first, "rng": rng}
         keywords = {name: offered[name] for name in self._keywords}
         chosen = self._call("choose_actions", self.model.choose_actions, obs, **keywords)
@@ -343,7 +341,9 @@ def _arguments(entry: type, name: str, spec: NetworkSpec, seed: int) -> argparse
             tokens += _tokens(known[key], value)
         args = parser.parse_args(tokens)
     if clash := [provided for provided in _PROVIDED if hasattr(args, provided)]:
-        raise ConfigError(f"{name}: `{clash[0]}` is already provided in args; give the model's own argument another name.")
+        raise ConfigError(
+            f"{name}: `{clash[0]}` is already provided in args; give the model's own argument another name."
+        )
     for role in ("observation_space", "action_space"):
         setattr(args, role, space_from_json(spec.facts[role]))
     for fact in ("gamma", "batch_size", "device"):

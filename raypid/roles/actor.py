@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import gymnasium
@@ -61,7 +61,7 @@ class DistributedWrapper:
             self._action, self._acted = self._rollout.act().action, True
         return self._action
 
-    def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, dict[str, Any]]]:
+    def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, Mapping[str, object]]]:
         """(obs [B, *], reward [B], terminated [B], truncated [B], {stream: info} of episodes that ended)."""
         self.act()  # the policy sees every step, whoever acts
         self._acted = False

@@ -19,11 +19,11 @@ from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
-from raypid.nn.space_json import space_from_json, space_to_json
 from raypid.nn.user_model import Layout, ModelPolicy
 from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import RolloutSpec
 from raypid.run.agent import Agent
+from raypid.spaces import space_from_json, space_to_json
 from raypid.types import Gradients
 
 F = np.float32

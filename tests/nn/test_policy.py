@@ -16,10 +16,10 @@ from gymnasium import spaces
 from raypid.config import ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
+from raypid.nn.network_policy import ActionMap, ActorCriticPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.pipeline import Pipeline
-from raypid.nn.network_policy import ActionMap, ActorCriticPolicy
 from raypid.nn.policy import DeployedPolicy, load_policy, read_policy_weights, save_policy
 from raypid.ops.normalizer import moments_of
 from raypid.registry import NETWORKS
