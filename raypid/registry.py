@@ -52,6 +52,7 @@ class Registry:
     def __init__(self, kind: str, entries: dict[str, Any] | None = None, hint: str = "") -> None:
         self.kind, self.hint = kind, hint
         self._entries: dict[str, Any] = dict(entries or {})
+        self._own = frozenset(self._entries)
 
     def register(self, name: str, entry: Any) -> None:
         """Add or replace an entry: an object, or a string "module:attribute"."""
@@ -59,6 +60,10 @@ class Registry:
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
+
+    def is_own(self, name: str) -> bool:
+        """Tell whether raypid itself brings the entry."""
+        return name in self._own
 
     def names(self) -> list[str]:
         return sorted(self._entries)

@@ -1,13 +1,14 @@
 """Environments: found, made, vectorised; their ends and resets made uniform.
 
-`make_vector(EnvSpec(env="CartPole-v1", num_envs=8))` is the way in; `check(spec)` tells before anything starts
-whether it will work.
+`make_vector(EnvSpec(env="CartPole-v1", num_envs=8))` is the way in; `check(spec)` finds errors in a spec before anything
+starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar, overload
 
 import gymnasium
 
@@ -47,11 +48,19 @@ for _name in ENVS.names():  # for gymnasium.make too, once raypid.envs is import
         gymnasium.register(_name, ENVS.entry(_name))
 
 
-def register_env(name: str, creator: Any = None) -> Any:
+@overload
+def register_env(name: str) -> Callable[[Creator], Creator]: ...
+
+
+@overload
+def register_env(name: str, creator: Creator) -> Creator: ...
+
+
+def register_env(name: str, creator: object = None) -> object:
     """Give an environment a name: `register_env("Mine", Mine)`, or as a decorator `@register_env("Mine")`.
 
     Args:
-        name: what `env` and `--env` will take.
+        name: what `env` and `--env` will accept.
         creator: a gymnasium.Env class, a gymnasium.vector.VectorEnv class, a function that returns either, or a string
             "module:Name" that is imported when used.
 
@@ -59,19 +68,11 @@ def register_env(name: str, creator: Any = None) -> Any:
         The creator; without one, a decorator.
 
     Raises:
-        EnvError: the creator is no environment.
+        EnvError: the creator does not make environments.
     """
     if creator is None:
-        return _decorator(name)
+        return partial(register_env, name)
     if not isinstance(creator, str):
         resolve(creator)
     ENVS.register(name, creator)
     return creator
-
-
-def _decorator(name: str) -> Callable[[Creator], Creator]:
-    def register(creator: Creator) -> Creator:
-        register_env(name, creator)
-        return creator
-
-    return register

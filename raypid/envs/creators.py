@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,10 +20,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError
-from raypid.envs.gym_vector import GymVector, close_vector
+from raypid.envs.gym_vector import GymnasiumVector, GymVector, Seeding, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import Resolved
+from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, Checked
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
@@ -31,24 +32,23 @@ ATARI_TASK = {"stack_num": 1, "reward_clip": False, "episodic_life": False}
 """EnvPool's Atari: single frames and raw rewards; stacking and clipping happen in the learner's pipeline."""
 
 
-def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
-    """One Python environment with its wrappers, for stream `stream`.
+def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
+    """Make one Python environment with its wrappers, for stream `stream`.
 
     Raises:
-        EnvError: its constructor raised, or returned no environment.
+        EnvError: its constructor raised, or did not return an environment.
     """
     with quiet(), _making(resolved.name):
         quiet_mujoco()
         if resolved.kind in ("gym", "ale"):
-            env = _make_gym(spec, resolved, stream)
+            env = wrap(_make_gym(spec, resolved, stream), spec, resolved)
         else:
-            env = call(resolved.target, spec, stream)
-        env = wrap(env, spec, resolved)
+            env = wrap(call(resolved.creator, spec, stream), spec, resolved)
         quiet_mujoco()
     return env
 
 
-def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> Any:
+def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
     """Check that `env` is an environment; put the spec's wrappers around it."""
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise EnvError(
@@ -70,8 +70,8 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> Any:
     return env
 
 
-def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: Any) -> Any:
-    """Call a class or function in the style that its signature shows; `more` goes along where it is named."""
+def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object) -> Any:
+    """Call a class or function in the style that its signature shows, with those of `more` that it names."""
     names = parameters(target)
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
     config = dict(spec.env_config)
@@ -82,15 +82,17 @@ def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: Any) ->
     return target(**{**{k: v for k, v in indices.items() if k in names}, **config})
 
 
-def parameters(target: Any) -> Mapping[str, inspect.Parameter]:
+def parameters(target: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a callable; empty if it does not tell."""
     try:
         return inspect.signature(target).parameters
     except (TypeError, ValueError):
         return {}
 
 
-def load(entry: Any) -> Any:
-    """A Gymnasium entry point: a callable, or "module:name" to import."""
+def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a Gymnasium entry point: a callable, or "module:name" to import."""
+    assert entry is not None
     return registration.load_env_creator(entry) if isinstance(entry, str) else entry
 
 
@@ -124,21 +126,21 @@ def _making(name: str) -> Iterator[None]:
         raise EnvError(f"Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
 
 
-def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
-    registered = gymnasium.registry[resolved.target]
+def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
+    registered = gymnasium.registry[resolved.id]
     creator = load(registered.entry_point)
     # the entry point has imported mujoco by now, if it needs it
     quiet_mujoco()
     names = parameters(creator)
     indices = {"worker_index": spec.worker_index, "stream_index": stream}
-    config = {**{k: v for k, v in indices.items() if k in names}, **spec.env_config}
+    config: dict[str, Any] = {**{k: v for k, v in indices.items() if k in names}, **spec.env_config}
     atari = spec.atari if spec.atari is not None else resolved.kind == "ale"
     if atari:
         # AtariPreprocessing skips frames itself
         config["frameskip"] = 1
     elif spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
-    env = gymnasium.make(resolved.target, disable_env_checker=True, **config)
+    env: gymnasium.Env[Any, Any] = gymnasium.make(resolved.id, disable_env_checker=True, **config)
     if atari:
         env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
         if spec.time_limit is not None:
@@ -148,7 +150,7 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
 
 def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     own = resolved.kind == "vector_class"
-    creator = resolved.target if own else load(gymnasium.registry[resolved.target].vector_entry_point)
+    creator = resolved.creator if own else load(gymnasium.registry[resolved.id].vector_entry_point)
     names = parameters(creator)
     config = _next_step(names, spec)
     if spec.time_limit is not None:
@@ -161,23 +163,23 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     if "worker_index" in names:
         config.setdefault("worker_index", spec.worker_index)
 
-    def make(seeds: Sequence[int] | None) -> Any:
+    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
         if own:
             return creator(num_envs=spec.num_envs, **config)
-        return gymnasium.make_vec(resolved.target, spec.num_envs, vectorization_mode="vector_entry_point", **config)
+        return gymnasium.make_vec(resolved.id, spec.num_envs, vectorization_mode="vector_entry_point", **config)
 
     return GymVector(spec, resolved.name, "native", make)
 
 
-def _next_step(names: Mapping[str, Any], spec: EnvSpec) -> dict[str, Any]:
-    """env_config, asking for NEXT_STEP resets where the mode can be chosen."""
+def _next_step(names: Mapping[str, object], spec: EnvSpec) -> dict[str, Any]:
+    """Return env_config, with NEXT_STEP resets where the mode can be chosen."""
     chosen = {"autoreset_mode": AutoresetMode.NEXT_STEP} if "autoreset_mode" in names else {}
     return {**chosen, **spec.env_config}
 
 
 def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
-    """What a function gives shows only when it is called: one environment, or a whole vector."""
-    env = call(resolved.target, spec, 0, num_envs=spec.num_envs)
+    """Call a function to see what it makes: one environment, or a whole vector."""
+    env = call(resolved.creator, spec, 0, num_envs=spec.num_envs)
     if not isinstance(env, gymnasium.vector.VectorEnv):
         if vectorizer == "native":
             raise EnvError(
@@ -198,20 +200,20 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
     if problem:
         close_vector(env)
         raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
-    seeding: Any = "list" if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else "int"
+    seeding: Seeding = "list" if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else "int"
     make = partial(_call_again, resolved, spec)
     return GymVector(spec, resolved.name, "native", make, seeding=seeding, first=env)
 
 
-def _call_again(resolved: Resolved, spec: EnvSpec, seeds: Sequence[int] | None) -> Any:
-    return call(resolved.target, spec, 0, num_envs=spec.num_envs)
+def _call_again(resolved: Resolved, spec: EnvSpec, seeds: Sequence[int] | None) -> GymnasiumVector:
+    return call(resolved.creator, spec, 0, num_envs=spec.num_envs)
 
 
 def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     from ale_py.vector_env import AtariVectorEnv
 
     config = {
-        **gymnasium.registry[resolved.target].kwargs,
+        **gymnasium.registry[resolved.id].kwargs,
         "stack_num": 1,
         "reward_clipping": False,
         "num_threads": min(spec.num_threads, spec.num_envs),
@@ -221,7 +223,7 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     if spec.time_limit is not None:
         config["max_num_frames_per_episode"] = spec.time_limit * config["frameskip"]
 
-    def make(seeds: Sequence[int] | None) -> Any:
+    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
         return AtariVectorEnv(num_envs=spec.num_envs, **config)
 
     return GymVector(spec, resolved.name, "ale", make, seeding="array", unstack=config["stack_num"] == 1)
@@ -231,35 +233,38 @@ def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     import envpool
     from envpool.registration import registry
 
-    atari = registry.specs[resolved.target][0].startswith("envpool.atari")
-    config = {"num_threads": min(spec.num_threads, spec.num_envs), **(ATARI_TASK if atari else {}), **spec.env_config}
+    atari = registry.specs[resolved.id][0].startswith("envpool.atari")
+    config: dict[str, Any] = {"num_threads": min(spec.num_threads, spec.num_envs)}
+    config |= {**(ATARI_TASK if atari else {}), **spec.env_config}
     if spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
 
-    def make(seeds: Sequence[int] | None) -> Any:
-        return envpool.make_gymnasium(resolved.target, num_envs=spec.num_envs, seed=list(seeds or ()), **config)
+    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
+        vector: Any = envpool.make_gymnasium(resolved.id, num_envs=spec.num_envs, seed=list(seeds or ()), **config)
+        return vector
 
     unstack = atari and config.get("stack_num") == 1 and config.get("gray_scale", True)
     return GymVector(spec, resolved.name, "envpool", make, seeding="construct", unstack=unstack)
 
 
 class QuietAsyncVectorEnv(AsyncVectorEnv):
-    """Its errors are reported by GymVector, not on the terminal."""
+    """An AsyncVectorEnv that prints nothing: GymVector reports its errors."""
 
-    def _raise_if_errors(self, successes: Any) -> None:
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if not all(successes):
             with quiet():
                 super()._raise_if_errors(successes)
 
 
-def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> Any:
-    if multiprocessing.current_process().daemon:  # one of the vector's processes: Ctrl-C is the parent's business
+def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.Env[Any, Any]:
+    if multiprocessing.current_process().daemon:
+        # one of the vector's processes: Ctrl-C is the parent's business
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return Checked(make_env(spec, resolved, stream), resolved.name, stream)
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    def make(seeds: Sequence[int] | None) -> Any:
+    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
         with quiet():
             return QuietAsyncVectorEnv(
                 [partial(_make_checked, spec, resolved, stream) for stream in range(spec.num_envs)],

@@ -13,23 +13,23 @@ VECTORIZERS = ("auto", "native", "envpool", "ale", "sync", "async", "threads")
 
 @dataclass(kw_only=True, frozen=True, slots=True)
 class EnvSpec:
-    """Plain data; `env`, `wrappers` and `env_config` decide whether pickle suffices or cloudpickle is needed."""
+    """Plain data, as far as `env`, `wrappers` and `env_config` are: classes of a script need cloudpickle."""
 
-    env: Any
+    env: object
     """Gymnasium id, "envpool:Task-v5", "module:Name", registered name, class, or function that returns an environment."""
-    env_config: Mapping[str, Any] = field(default_factory=dict)
+    env_config: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     vectorizer: str = "auto"
-    """One of VECTORIZERS; auto takes the fastest that fits."""
+    """One of VECTORIZERS; auto chooses the fastest that fits."""
     num_envs: int = 1
     """Streams B of the vector."""
     time_limit: int | None = None
-    """Episodes are truncated after so many of the environment's own steps (each repeat counts). None: as it says."""
+    """Episodes are truncated after this many of the environment's own steps (each repeat counts). None: its own limit."""
     action_repeat: int = 1
-    """Each action is taken this many times; rewards are summed."""
+    """Each action is repeated this many times; rewards are summed."""
     atari: bool | None = None
     """Atari preprocessing (gray 84x84, frame skip 4, max of two frames, up to 30 no-ops). None: for "ALE/..." ids."""
-    wrappers: Sequence[Callable[[Any], Any]] = ()
+    wrappers: Sequence[Callable[[Any], object]] = ()
     """Applied to each Python environment, innermost first."""
     num_threads: int = 1
     """Threads inside one ALE or EnvPool vector."""
@@ -38,7 +38,7 @@ class EnvSpec:
 
 
 def stream_seeds(spec: EnvSpec, save_count: int | None = None) -> list[int]:
-    """One seed below 2^30 a stream, from SeedSequence(seed, spawn_key=(worker_index, stream_index[, save_count])).
+    """Draw one seed below 2^30 for each stream, from SeedSequence(seed, spawn_key=(worker_index, stream_index[, save_count])).
 
     Below 2^30, so that environments may add stream numbers to it and still hold an int32.
     """
@@ -47,7 +47,7 @@ def stream_seeds(spec: EnvSpec, save_count: int | None = None) -> list[int]:
 
 
 def rebuild_seed(spec: EnvSpec, stream: int, num_rebuilds: int) -> int:
-    """The seed of a stream whose environment is made anew for the `num_rebuilds`-th time."""
+    """Draw the seed of a stream whose environment is made anew for the `num_rebuilds`-th time."""
     return _seed(spec.seed, (spec.worker_index, stream, 0, num_rebuilds))
 
 

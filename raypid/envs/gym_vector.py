@@ -7,23 +7,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, user_traceback
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_batch, check_space
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_batch, checked_leaves
 from raypid.envs.quiet import quiet
 from raypid.envs.vector import Step, VectorEnv
+from raypid.spaces import Space
 from raypid.types import Array, Tree
 
 MAX_REBUILDS = 3
 """Failed attempts in a row after which a vector is given up."""
 
 Seeding = Literal["int", "list", "array", "construct"]
+Infos = Mapping[str, object]
+
+
+class GymnasiumVector(Protocol):
+    """What raypid asks of a vector environment: the interface of gymnasium.vector.VectorEnv, which EnvPool has too."""
+
+    @property
+    def metadata(self) -> Infos: ...
+
+    @property
+    def single_observation_space(self) -> Space: ...
+
+    @property
+    def single_action_space(self) -> Space: ...
+
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[object, object]: ...
+
+    def step(self, actions: Any) -> tuple[object, Array, Array, Array, Infos]: ...
+
+    def close(self, **kwargs: Any) -> object: ...
 
 
 class GymVector(VectorEnv):
@@ -31,7 +52,7 @@ class GymVector(VectorEnv):
 
     Args:
         make: seeds or None -> a new vector environment; seeds matter where `seeding` is "construct".
-        seeding: what its reset takes as seed: the first seed, a list, an array, or nothing (EnvPool).
+        seeding: what its reset accepts as seed: the first seed, a list, an array, or nothing (EnvPool).
         unstack: drop the leading frame axis of 1 from [1, H, W] observations.
     """
 
@@ -40,20 +61,21 @@ class GymVector(VectorEnv):
         spec: EnvSpec,
         name: str,
         vectorizer: str,
-        make: Callable[[Sequence[int] | None], Any],
+        make: Callable[[Sequence[int] | None], GymnasiumVector],
         *,
         seeding: Seeding = "int",
         unstack: bool = False,
-        first: Any = None,
+        first: GymnasiumVector | None = None,
     ) -> None:
         self._spec, self._name, self._make = spec, name, make
         self.vectorizer, self._seeding, self._unstack = vectorizer, seeding, unstack
         self.num_envs = spec.num_envs
-        self._env = first if first is not None else make(stream_seeds(spec))
+        self._env: GymnasiumVector = first if first is not None else make(stream_seeds(spec))
+        self._closed = False
         try:
             self._mode = autoreset_mode(self._env, name)
             self.action_space = self._env.single_action_space
-            check_space(self.action_space, "action", name)
+            checked_leaves(self.action_space, "action", name)
             self.observation_space = single_observation_space(self._env, unstack)
             self._layout = ObservationLayout(self.observation_space, name)
         except EnvError:
@@ -77,12 +99,18 @@ class GymVector(VectorEnv):
             raise
         except Exception:
             obs = self._rebuild()
+        return self._layout.tree(self._first_arrays(obs))
+
+    def _first_arrays(self, obs: object) -> list[Array]:
+        """Check the observations with which all streams begin."""
         arrays = self._batch(obs)
         self._check(arrays)
-        if (problem := self._layout.outside(arrays)) is not None:
-            raise EnvError(f"{self._where(problem[0])}: {problem[1]}.")
+        try:
+            self._layout.check_bounds(arrays)
+        except ObservationError as error:
+            raise EnvError(f"{self._where(error.row)}: {error}") from None
         self._pending = np.zeros(self.num_envs, np.bool_)
-        return self._layout.tree(arrays)
+        return arrays
 
     def step(self, action: Tree) -> Step:
         batch = action_batch(self.action_space, action)
@@ -105,12 +133,18 @@ class GymVector(VectorEnv):
         return step
 
     def close(self) -> None:
-        if self._env is not None:
+        if not self._closed:
             close_vector(self._env)
-            self._env = None
+            self._closed = True
 
     def _to_step(
-        self, arrays: list[Array], reward: Any, terminated: Any, truncated: Any, ended: Array, final: Any
+        self,
+        arrays: list[Array],
+        reward: Array,
+        terminated: Array,
+        truncated: Array,
+        ended: Array,
+        final: tuple[Array, Tree] | None,
     ) -> Step:
         reward = np.array(reward, np.float32)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
@@ -135,8 +169,8 @@ class GymVector(VectorEnv):
             crashes=crashes,
         )
 
-    def _same_step(self, arrays: list[Array], ended: Array, infos: Any) -> tuple[tuple[Array, Tree], list[Array]]:
-        """The true last observations of ended streams, and observations in which these streams have begun anew."""
+    def _same_step(self, arrays: list[Array], ended: Array, infos: Infos) -> tuple[tuple[Array, Tree], list[Array]]:
+        """Separate the true last observations of ended streams from the observations of their new episodes."""
         streams = np.flatnonzero(ended)
         if self._mode is AutoresetMode.DISABLED:
             last = [array[streams] for array in arrays]
@@ -146,36 +180,37 @@ class GymVector(VectorEnv):
         else:
             if "final_obs" not in infos:
                 raise EnvError(f'{self._where()}: environments with SAME_STEP resets must give infos["final_obs"].')
-            rows = [row_of(infos["final_obs"], int(stream)) for stream in streams]
+            rows = [row_of(infos["final_obs"], stream) for stream in streams.tolist()]
             try:
-                last = self._layout.stack([row[0] for row in rows] if self._unstack else rows)
+                last = self._layout.stack([row_of(row, 0) for row in rows] if self._unstack else rows)
             except ObservationError as error:
-                where = self._where(int(streams[error.row]))
+                where = self._where(error.row, streams)
                 raise EnvError(f'{where}: in infos["final_obs"] {error}') from None
         self._check(last, rows=streams)
         return (streams, self._layout.tree(last)), arrays
 
-    def _batch(self, obs: Any) -> list[Array]:
+    def _batch(self, obs: object) -> list[Array]:
         try:
-            return self._layout.batch(obs[:, 0] if self._unstack else obs, self.num_envs)
+            return self._layout.batch(np.asarray(obs)[:, 0] if self._unstack else obs, self.num_envs)
         except ObservationError as error:
             raise EnvError(f"{self._where()}: {error}") from None
 
     def _check(self, arrays: list[Array], reward: Array | None = None, rows: Array | None = None) -> None:
-        problem = self._layout.find_problem(arrays)
-        if problem is not None:
-            stream = problem[0] if rows is None else int(rows[problem[0]])
-            raise EnvError(f"{self._where(stream)}: {problem[1]}. Observation space: {self.observation_space}.")
+        try:
+            self._layout.check(arrays)
+        except ObservationError as error:
+            raise EnvError(f"{self._where(error.row, rows)}: {error}") from None
         if reward is not None and not np.isfinite(reward.dot(reward)):
             bad = np.flatnonzero(~np.isfinite(reward))
             if bad.size:
                 raise EnvError(f"{self._where(int(bad[0]))}: the reward is {reward[bad[0]]}; it must be finite.")
 
-    def _where(self, stream: int | None = None) -> str:
-        which = "" if stream is None else f", stream {stream}"
+    def _where(self, row: int | None = None, streams: Array | None = None) -> str:
+        """Name the environment, the step and the stream of a row; `streams` are those of all rows, where some are missing."""
+        which = "" if row is None else f", stream {row if streams is None else streams[row]}"
         return f"Environment {self._name}{which}, step {self._num_steps}"
 
-    def _reset_now(self, seeds: Sequence[int] | None) -> Any:
+    def _reset_now(self, seeds: Sequence[int] | None) -> object:
         if seeds is None or self._seeding == "construct":
             return self._env.reset()[0]
         forms = {"int": int(seeds[0]), "list": [int(s) for s in seeds], "array": np.array(seeds, np.int32)}
@@ -186,12 +221,7 @@ class GymVector(VectorEnv):
         self._env = self._make(seeds)
 
     def _crashed(self) -> Step:
-        obs = self._rebuild()
-        arrays = self._batch(obs)
-        self._check(arrays)
-        if (problem := self._layout.outside(arrays)) is not None:
-            raise EnvError(f"{self._where(problem[0])}: {problem[1]}.")
-        self._pending = np.zeros(self.num_envs, np.bool_)
+        arrays = self._first_arrays(self._rebuild())
         nothing = np.zeros(self.num_envs, np.bool_)
         crashes, self._crashes = self._crashes, []
         return Step(
@@ -204,8 +234,8 @@ class GymVector(VectorEnv):
             crashes=crashes,
         )
 
-    def _rebuild(self) -> Any:
-        """Called where the vector raised: replaces it and returns the first observations."""
+    def _rebuild(self) -> object:
+        """Replace the vector, which has just raised, and return the first observations."""
         text = user_traceback()
         self._crashes.append(f"{self._where()}:\n{text}")
         for _ in range(MAX_REBUILDS):
@@ -223,11 +253,11 @@ class GymVector(VectorEnv):
         )
 
 
-def autoreset_mode(env: Any, name: str) -> AutoresetMode:
-    """The mode that a vector environment declares.
+def autoreset_mode(env: GymnasiumVector, name: str) -> AutoresetMode:
+    """Return the mode that a vector environment declares.
 
     Raises:
-        EnvError: it declares none; to guess would corrupt every bootstrap.
+        EnvError: it declares none; a wrong guess would corrupt every bootstrap.
     """
     mode = (env.metadata or {}).get("autoreset_mode")
     try:
@@ -239,12 +269,14 @@ def autoreset_mode(env: Any, name: str) -> AutoresetMode:
         ) from None
 
 
-def single_observation_space(env: Any, unstack: bool) -> Any:
-    """The space of one environment; where a frame axis is dropped, without it."""
+def single_observation_space(env: GymnasiumVector, unstack: bool) -> Space:
+    """Return the space of one environment, without the frame axis if that is dropped."""
     space = env.single_observation_space
+    if not isinstance(space, spaces.Box):
+        return space
     if unstack:
         return spaces.Box(space.low[0], space.high[0], dtype=space.dtype)
-    if isinstance(space, spaces.Box) and space.dtype.kind == "f" and (space.low == np.finfo(space.dtype).tiny).any():
+    if space.dtype.kind == "f" and (space.low == np.finfo(space.dtype).tiny).any():
         # EnvPool says numeric_limits::min(), the smallest positive number, where it means "no bound"
         low = np.where(space.low == np.finfo(space.dtype).tiny, -np.inf, space.low).astype(space.dtype)
         high = np.where(space.high == np.finfo(space.dtype).max, np.inf, space.high).astype(space.dtype)
@@ -252,8 +284,8 @@ def single_observation_space(env: Any, unstack: bool) -> Any:
     return space
 
 
-def row_of(batch: Any, stream: int) -> Any:
-    """One stream's part of a batch: of an array (of objects too), or of a mapping or tuple of such."""
+def row_of(batch: Any, stream: int) -> object:
+    """Take one stream's part out of a batch: of an array (of objects too), or of a mapping or tuple of such."""
     if isinstance(batch, Mapping):
         return {key: row_of(value, stream) for key, value in batch.items()}
     if isinstance(batch, tuple):
@@ -261,16 +293,17 @@ def row_of(batch: Any, stream: int) -> Any:
     return batch[stream]
 
 
-def stream_info(infos: Mapping[str, Any], stream: int) -> dict[str, Any]:
-    """One stream's info out of Gymnasium's columns; keys whose mask `_key` is unset there are left out."""
-    if isinstance(infos.get("final_info"), Mapping):
-        return stream_info(infos["final_info"], stream)
-    info: dict[str, Any] = {}
+def stream_info(infos: Infos, stream: int) -> dict[str, object]:
+    """Take one stream's info out of a vector's infos, which have an array [B] for each key; unset keys are left out."""
+    final = infos.get("final_info")
+    if isinstance(final, Mapping):
+        return stream_info(final, stream)
+    info: dict[str, object] = {}
     for key, value in infos.items():
         mask = infos.get(f"_{key}")
         if (key.startswith("_") and key[1:] in infos) or key in ("final_obs", "final_info", "players", "env_id"):
             continue
-        if mask is not None and not mask[stream]:
+        if mask is not None and not row_of(mask, stream):
             continue
         if isinstance(value, Mapping):
             info[key] = stream_info(value, stream)
@@ -279,7 +312,7 @@ def stream_info(infos: Mapping[str, Any], stream: int) -> dict[str, Any]:
     return info
 
 
-def close_vector(env: Any, at_once: bool = False) -> None:
+def close_vector(env: GymnasiumVector, at_once: bool = False) -> None:
     """Close quietly; processes of an AsyncVectorEnv get 5 s, or none `at_once`, and never outlive it."""
     processes = getattr(env, "processes", None)
     with suppress(Exception), quiet():
@@ -293,6 +326,6 @@ def close_vector(env: Any, at_once: bool = False) -> None:
                 process.kill()
             process.join(5)
             process.close()
-    if processes is not None:
+    if isinstance(env, AsyncVectorEnv):
         # its __del__ would close once more
         env.closed = True

@@ -1,9 +1,9 @@
-"""From an EnvSpec to a VectorEnv: what is asked for, and which vectoriser fits it."""
+"""From an EnvSpec to a VectorEnv: which environment is meant, and which vectoriser fits it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import gymnasium
 
@@ -13,6 +13,7 @@ from raypid.envs.errors import EnvError
 from raypid.envs.resolve import Resolved, resolve
 from raypid.envs.vector import VectorEnv
 from raypid.registry import did_you_mean
+from raypid.spaces import Space
 
 NATIVE_FROM = 7
 """Streams from which the vector entry point of Gymnasium's CartPole (50 us a step, however many) outruns the loop."""
@@ -22,19 +23,19 @@ def make_vector(spec: EnvSpec) -> VectorEnv:
     """Make the environments of one worker.
 
     Raises:
-        EnvError: bad spec, unknown or missing environment, one that cannot be made, or spaces that cannot be handled.
+        EnvError: a bad spec, an unknown environment, one that cannot be made, or unsupported spaces.
     """
     resolved, vectorizer = check(spec)
     return vectorize(spec, resolved, vectorizer)
 
 
 def check(spec: EnvSpec) -> tuple[Resolved, str]:
-    """All that can be known before anything is made: the environment and the vectoriser.
+    """Check a spec without making anything; returns the environment and the vectoriser.
 
-    The vectoriser "auto" that is left means sync or threads, decided by measuring.
+    The vectoriser may still be "auto": then a measurement will decide between sync and threads.
 
     Raises:
-        EnvError: as make_vector, as far as it shows without making an environment.
+        EnvError: as make_vector, as far as can be known without an environment.
     """
     if spec.vectorizer not in VECTORIZERS:
         raise EnvError(f"Unknown vectorizer {spec.vectorizer!r}.{did_you_mean(str(spec.vectorizer), VECTORIZERS)}")
@@ -46,8 +47,8 @@ def check(spec: EnvSpec) -> tuple[Resolved, str]:
     return resolved, choose_vectorizer(spec, resolved)
 
 
-def spaces(spec: EnvSpec) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Observation and action space of one environment: makes one, in this process, and closes it."""
+def spaces(spec: EnvSpec) -> tuple[Space, Space]:
+    """Find the observation and action space of one environment: makes one in this process, and closes it."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
     vector.close()
@@ -55,7 +56,7 @@ def spaces(spec: EnvSpec) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
 
 
 def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
-    """The vectoriser that `spec` asks for, or for auto the fastest that fits.
+    """Choose the vectoriser that `spec` asks for, or for auto the fastest that fits.
 
     Raises:
         EnvError: the one asked for cannot step this environment.
@@ -105,17 +106,17 @@ def _needs_python(spec: EnvSpec) -> str:
 def _is_ale(resolved: Resolved) -> bool:
     if resolved.kind not in ("ale", "gym"):
         return False
-    return str(gymnasium.registry[resolved.target].entry_point).startswith("ale_py")
+    return str(gymnasium.registry[resolved.id].entry_point).startswith("ale_py")
 
 
-def _native_entry(resolved: Resolved) -> Any:
-    """The vector entry point of a Gymnasium id, or None. ALE's does preprocessing and goes by the vectoriser "ale"."""
+def _native_entry(resolved: Resolved) -> str | Callable[..., object] | None:
+    """Return the vector entry point of a Gymnasium id, or None. ALE's preprocesses; it has the vectoriser "ale"."""
     if resolved.kind != "gym":
         return None
-    return gymnasium.registry[resolved.target].vector_entry_point
+    return gymnasium.registry[resolved.id].vector_entry_point
 
 
-def _prefers_native(spec: EnvSpec, entry: Any) -> bool:
+def _prefers_native(spec: EnvSpec, entry: str | Callable[..., object]) -> bool:
     names = parameters(load(entry))
     takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
     if not takes_all and not set(spec.env_config) <= set(names):

@@ -1,84 +1,63 @@
 """Between Gymnasium's spaces and trees of arrays: stacking and checking observations, taking actions apart.
 
-Axes: B streams; * event shape of a leaf.
+Axes: B streams; * event shape of a part.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
 from raypid.envs.errors import EnvError
-from raypid.types import Array, Tree, tree_map
+from raypid.spaces import Space, SpaceError, SpaceLeaf, assemble, is_nested, members, space_leaves
+from raypid.types import Array, Tree
 
-LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_Numbering: TypeAlias = "int | dict[str, _Numbering]"
+"""The structure of an observation, with the number of each part in its place."""
 
 
 class ObservationError(Exception):
     """An observation that does not fit its space; the vector adds environment, stream and step."""
 
-    row = 0
-    """Which observation of those given."""
+    def __init__(self, text: str, row: int | None = None) -> None:
+        super().__init__(text)
+        self.row = row
+        """Which observation of those given, where one is at fault."""
 
 
-def check_space(space: Any, role: str, name: str) -> None:
-    """Refuse spaces that cannot be trees of arrays.
+def checked_leaves(space: Space, role: str, name: str) -> list[SpaceLeaf]:
+    """List the leaves of an environment's observation or action space.
 
     Raises:
-        EnvError: names the environment, the leaf's path and its space.
+        EnvError: a part of the space is not supported; the text names the environment and the part.
     """
-    leaves = list(_walk(space, (), ""))
-    for _, path, leaf in leaves:
-        if not isinstance(leaf, LEAVES):
-            kind = type(leaf).__name__
-            at = f" at {path!r}" if path else ""
-            raise EnvError(
-                f"Environment {name}: the {role} space{at} is {kind}, which cannot be handled. "
-                "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these. "
-                "Wrap the environment so that it encodes this part as one of them."
-            )
-    if not leaves:
-        raise EnvError(f"Environment {name}: the {role} space {space} is empty; it needs at least one part.")
+    try:
+        return space_leaves(space, role)
+    except SpaceError as error:
+        raise EnvError(f"Environment {name}: {error}") from None
 
 
-def _walk(space: Any, keys: tuple[Any, ...], path: str) -> Iterator[tuple[tuple[Any, ...], str, Any]]:
-    if isinstance(space, spaces.Dict):
-        parts: Any = space.spaces.items()
-    elif isinstance(space, spaces.Tuple):
-        parts = enumerate(space.spaces)
-    else:
-        yield keys, path, space
-        return
-    for key, part in parts:
-        yield from _walk(part, (*keys, key), f"{path}/{key}" if path else str(key))
-
-
-class Leaf:
-    """One array of an observation."""
+class ObservationPart:
+    """One array of an observation: where it is found, and what may be in it."""
 
     __slots__ = ("dtype", "high", "is_float", "keys", "low", "path", "shape", "space")
 
-    def __init__(self, keys: tuple[Any, ...], path: str, space: Any) -> None:
-        self.keys, self.path, self.space = keys, path, space
-        self.shape: tuple[int, ...] = tuple(space.shape)
-        self.low: Any = None
-        self.high: Any = None
-        if isinstance(space, spaces.Box):
-            self.dtype = np.dtype(space.dtype)
-        elif isinstance(space, spaces.MultiBinary):
-            self.dtype, self.low, self.high = np.dtype(np.int8), 0, 1
-        elif isinstance(space, spaces.Discrete):
-            self.dtype, self.low, self.high = np.dtype(np.int64), int(space.start), int(space.start + space.n - 1)
-        else:
-            self.dtype, self.low, self.high = np.dtype(np.int64), space.start, space.start + space.nvec - 1
+    def __init__(self, leaf: SpaceLeaf) -> None:
+        self.keys, self.path, self.space = leaf.keys, leaf.path, leaf.space
+        self.shape, self.dtype = leaf.shape, leaf.dtype
+        self.low: Array | None = None
+        self.high: Array | None = None
+        if leaf.kind != "Box":
+            self.low = np.reshape(leaf.start, leaf.shape) if leaf.start else np.zeros(leaf.shape, np.int8)
+            self.high = self.low + (np.reshape(leaf.nvec, leaf.shape) - 1 if leaf.nvec else 1)
         self.is_float = self.dtype.kind == "f"
 
-    def reach(self, obs: Any) -> Any:
-        """This leaf's part of an observation as the environment gives it."""
+    def reach(self, obs: Any) -> object:
+        """Take this part out of an observation as the environment gives it."""
         try:
             for key in self.keys:
                 obs = obs[key]
@@ -86,14 +65,14 @@ class Leaf:
             raise ObservationError(f"{self.label} is missing; its space is {self.space}.") from error
         return obs
 
-    def fit(self, value: Any, shape: tuple[int, ...]) -> Array:
-        """`value` as an array of `shape` that may be assigned to this leaf's dtype.
+    def fit(self, value: object, shape: tuple[int, ...]) -> Array:
+        """Convert `value` to an array of `shape` that may be assigned to this part's dtype.
 
         Raises:
             ObservationError: shape or kind of dtype differ.
         """
         try:
-            array = np.asarray(value)
+            array: Array = np.asarray(value)
         except ValueError as error:
             raise ObservationError(f"{self.label} is no array ({error}); {self.wanted(shape)}.") from error
         if array.shape != shape:
@@ -116,117 +95,127 @@ class Leaf:
 
 
 class ObservationLayout:
-    """Where the leaves of an observation go: a list of [B, *] arrays and back to a tree.
+    """The parts of an observation as a list of [B, *] arrays, and back to a tree.
 
     Raises:
-        EnvError: a part of the space cannot be handled.
+        EnvError: a part of the space is not supported.
     """
 
-    def __init__(self, space: Any, name: str) -> None:
-        check_space(space, "observation", name)
-        self.leaves = [Leaf(*entry) for entry in _walk(space, (), "")]
-        self._template = _template(space, iter(range(len(self.leaves))))
-
-    def empty(self, num_rows: int) -> list[Array]:
-        return [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in self.leaves]
+    def __init__(self, space: Space, name: str) -> None:
+        self.space = space
+        self.parts = [ObservationPart(leaf) for leaf in checked_leaves(space, "observation", name)]
+        self._numbering = _number(space, iter(range(len(self.parts))))
 
     def tree(self, arrays: list[Array]) -> Tree:
-        if isinstance(self._template, int):
-            return arrays[0]
-        return tree_map(arrays.__getitem__, self._template)
+        """Arrange the parts as the observation has them."""
+        return arrays[0] if isinstance(self._numbering, int) else _arrange(self._numbering, arrays)
 
-    def stack(self, observations: Sequence[Any]) -> list[Array]:
-        """The observations of B environments as fresh [B, *] arrays.
+    def stack(self, observations: Sequence[object]) -> list[Array]:
+        """Copy the observations of B environments into new arrays [B, *].
 
         Raises:
             ObservationError: one does not fit; its `row` says which.
         """
-        arrays = self.empty(len(observations))
-        for leaf, array in zip(self.leaves, arrays):
-            dtype, shape, keys = leaf.dtype, leaf.shape, leaf.keys
+        arrays = [np.empty((len(observations), *part.shape), part.dtype) for part in self.parts]
+        for part, array in zip(self.parts, arrays):
+            dtype, shape, keys = part.dtype, part.shape, part.keys
             for row, value in enumerate(observations):
                 try:
                     if keys:
-                        value = leaf.reach(value)
-                    # the usual case costs three comparisons; everything else is looked at closely
+                        value = part.reach(value)
+                    # the usual case costs three comparisons; everything else is examined closely
                     if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-                        value = leaf.fit(value, shape)
+                        value = part.fit(value, shape)
                 except ObservationError as error:
                     error.row = row
                     raise
                 array[row] = value
         return arrays
 
-    def batch(self, obs: Any, num_rows: int) -> list[Array]:
-        """Copies of a vector environment's stacked observations, [B, *] each."""
-        arrays = []
-        for leaf in self.leaves:
-            value = leaf.fit(leaf.reach(obs), (num_rows, *leaf.shape))
-            arrays.append(np.array(value, dtype=leaf.dtype))
-        return arrays
+    def batch(self, obs: object, num_rows: int) -> list[Array]:
+        """Copy a vector environment's stacked observations, [B, *] each.
 
-    def outside(self, arrays: list[Array]) -> tuple[int, str] | None:
-        """(row, text) of the first observation beyond the bounds of its Box.
-
-        For the observations of a reset: on later steps many environments leave their bounds a little, and still learn.
+        Raises:
+            ObservationError: they do not fit.
         """
-        for leaf, array in zip(self.leaves, arrays):
-            if not isinstance(leaf.space, spaces.Box):
-                continue
-            slack = 1e-4 * (1 + np.abs(array)) if leaf.is_float else 0
-            bad = (array < leaf.space.low - slack) | (array > leaf.space.high + slack)
-            if bad.any():
-                place = tuple(int(i) for i in np.argwhere(bad)[0])
-                at = f" at index {list(place[1:])}" if len(place) > 1 else ""
-                low, high = (np.broadcast_to(b, leaf.shape)[place[1:]] for b in (leaf.space.low, leaf.space.high))
-                bounds = f"outside its bounds [{low}, {high}]; declare the bounds that hold, or infinite ones"
-                return place[0], f"{leaf.label} of reset() is {array[place]}{at}, {bounds}"
-        return None
+        values = [(part, part.fit(part.reach(obs), (num_rows, *part.shape))) for part in self.parts]
+        return [np.array(value, dtype=part.dtype) for part, value in values]
 
-    def find_problem(self, arrays: list[Array]) -> tuple[int, str] | None:
-        """(row, text) of the first observation that is not finite or not in its Discrete space."""
-        for leaf, array in zip(self.leaves, arrays):
-            if leaf.is_float:
+    def check_bounds(self, arrays: list[Array]) -> None:
+        """Check the observations of a reset. On later steps many environments leave their bounds a little, and still learn.
+
+        Raises:
+            ObservationError: an element is beyond the bounds of its Box.
+        """
+        for part, array in zip(self.parts, arrays):
+            if not isinstance(part.space, spaces.Box):
+                continue
+            slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
+            bad = (array < part.space.low - slack) | (array > part.space.high + slack)
+            if bad.any():
+                place, at = _first(bad)
+                low, high = (np.broadcast_to(b, part.shape)[place[1:]] for b in (part.space.low, part.space.high))
+                bounds = f"outside its bounds [{low}, {high}]; declare the bounds that hold, or infinite ones"
+                raise ObservationError(f"{part.label} of reset() is {array[place]}{at}, {bounds}.", place[0])
+
+    def check(self, arrays: list[Array]) -> None:
+        """Check the observations of any step.
+
+        Raises:
+            ObservationError: an element is not finite, or not in its discrete space.
+        """
+        for part, array in zip(self.parts, arrays):
+            if part.is_float:
                 flat = array.reshape(-1)
                 # one reduction without temporaries: NaN and inf survive a sum of squares; overflow is sorted out below
                 if math.isfinite(flat.dot(flat)):
                     continue
                 bad = ~np.isfinite(array)
                 what = "is not finite"
-            elif leaf.low is not None:
-                bad = (array < leaf.low) | (array > leaf.high)
-                what = f"is outside its space {leaf.space}"
+            elif part.low is not None:
+                bad = (array < part.low) | (array > part.high)
+                what = f"is outside its space {part.space}"
             else:
                 continue
             if bad.any():
-                place = tuple(int(i) for i in np.argwhere(bad)[0])
-                at = f" at index {list(place[1:])}" if len(place) > 1 else ""
-                return place[0], f"{leaf.label} {what}: {array[place]}{at}"
-        return None
+                place, at = _first(bad)
+                text = f"{part.label} {what}: {array[place]}{at}. Observation space: {self.space}."
+                raise ObservationError(text, place[0])
 
 
-def _template(space: Any, numbers: Iterator[int]) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {str(key): _template(part, numbers) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return {str(key): _template(part, numbers) for key, part in enumerate(space.spaces)}
+def _first(bad: Array) -> tuple[tuple[int, ...], str]:
+    """Find the first true element of [B, *]: its indices, and text for the place within its row."""
+    place = tuple(np.argwhere(bad)[0].tolist())
+    return place, f" at index {list(place[1:])}" if len(place) > 1 else ""
+
+
+def _number(space: Space, numbers: Iterator[int]) -> _Numbering:
+    if is_nested(space):
+        return {str(key): _number(part, numbers) for key, part in members(space)}
     return next(numbers)
 
 
-def action_rows(space: Any, action: Any) -> list[Any]:
-    """A tree of actions [B, *] as B actions that one environment takes. Copies: environments may write into theirs."""
-    if isinstance(space, spaces.Dict):
-        columns = {key: action_rows(part, action[str(key)]) for key, part in space.spaces.items()}
-        return [dict(zip(columns, row)) for row in zip(*columns.values())]
-    if isinstance(space, spaces.Tuple):
-        return list(zip(*(action_rows(part, action[str(i)]) for i, part in enumerate(space.spaces))))
+def _arrange(numbering: _Numbering, arrays: list[Array]) -> Tree:
+    if isinstance(numbering, int):
+        return arrays[numbering]
+    return {key: _arrange(part, arrays) for key, part in numbering.items()}
+
+
+def action_rows(space: Space, action: Tree) -> list[object]:
+    """Split a tree of actions [B, *] into B actions for one environment each. Copies: environments may write into theirs."""
+    if is_nested(space):
+        return [assemble(space, row) for row in zip(*(action_rows(*member) for member in _zipped(space, action)))]
     return list(np.array(action, dtype=space.dtype))
 
 
-def action_batch(space: Any, action: Any) -> Any:
-    """A tree of actions [B, *] as a vector environment takes it: Dict -> dict, Tuple -> tuple of arrays."""
-    if isinstance(space, spaces.Dict):
-        return {key: action_batch(part, action[str(key)]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(action_batch(part, action[str(i)]) for i, part in enumerate(space.spaces))
+def action_batch(space: Space, action: Tree) -> object:
+    """Convert a tree of actions [B, *] for a vector environment: Dict -> dict, Tuple -> tuple of arrays."""
+    if is_nested(space):
+        return assemble(space, (action_batch(*member) for member in _zipped(space, action)))
     return np.array(action, dtype=space.dtype)
+
+
+def _zipped(space: Space, action: Tree) -> list[tuple[Space, Tree]]:
+    """Pair the members of a Dict or Tuple space with their parts of the action."""
+    assert not isinstance(action, np.ndarray)
+    return [(part, action[str(key)]) for key, part in members(space)]

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, user_traceback
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_rows, check_space
-from raypid.envs.vector import Step, VectorEnv
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_rows, checked_leaves
+from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
 from raypid.types import Array, Tree
 
+Argument = TypeVar("Argument")
 MAX_REBUILDS = 3
 """Failed attempts in a row after which an environment is given up."""
 WAITING_S = 0.5e-3
@@ -35,22 +36,27 @@ class PythonVector(VectorEnv):
     Args:
         make_env: stream -> a new environment.
         mode: "sync", "threads", or "auto": a loop that turns to threads if the environments wait.
-        first_env: an environment made already, for stream 0.
+        first_env: an environment for stream 0 that exists already.
     """
 
     def __init__(
-        self, spec: EnvSpec, name: str, make_env: Callable[[int], Any], mode: str = "sync", first_env: Any = None
+        self,
+        spec: EnvSpec,
+        name: str,
+        make_env: Callable[[int], PythonEnv],
+        mode: str = "sync",
+        first_env: PythonEnv | None = None,
     ) -> None:
         self._spec, self._name, self._make_env = spec, name, make_env
         self.num_envs = spec.num_envs
         self._pool: ThreadPoolExecutor | None = None
-        self._envs: list[Any] = []
+        self.envs: list[PythonEnv] = []
         self._limits: list[float] = []
         self._add(first_env if first_env is not None else make_env(0))
-        self.observation_space = self._envs[0].observation_space
-        self.action_space = self._envs[0].action_space
+        self.observation_space = self.envs[0].observation_space
+        self.action_space = self.envs[0].action_space
         try:
-            check_space(self.action_space, "action", name)
+            checked_leaves(self.action_space, "action", name)
             self._layout = ObservationLayout(self.observation_space, name)
             for stream in range(1, self.num_envs):
                 self._add(make_env(stream))
@@ -73,13 +79,10 @@ class PythonVector(VectorEnv):
             seeds = stream_seeds(self._spec)
         self._seeded = True
         results = self._each(self._reset_one, seeds if seeds is not None else [None] * self.num_envs)
-        observations = [self._unpack(result, stream, 2)[0] for stream, result in enumerate(results)]
+        observations = [self._unpack_reset(result, stream)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
         self._elapsed = [0] * self.num_envs
-        arrays = self._stack(observations)
-        if (problem := self._layout.outside(arrays)) is not None:
-            raise EnvError(f"{self._where(problem[0])}: {problem[1]}.")
-        return self._layout.tree(arrays)
+        return self._layout.tree(self._stack(observations, of_reset=True))
 
     def step(self, action: Tree) -> Step:
         actions = action_rows(self.action_space, action)
@@ -94,40 +97,40 @@ class PythonVector(VectorEnv):
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
-        for env in self._envs:
+        for env in self.envs:
             with suppress(Exception):
                 env.close()
-        self._envs = []
+        self.envs = []
 
-    def _reset_one(self, stream: int, seed: int | None) -> Any:
+    def _reset_one(self, stream: int, seed: int | None) -> object:
         try:
-            return self._envs[stream].reset(seed=None if seed is None else int(seed))
+            return self.envs[stream].reset(seed=None if seed is None else int(seed))
         except Exception:
             return self._rebuild(stream)
 
-    def _step_one(self, stream: int, action: Any) -> Any:
-        env = self._envs[stream]
+    def _step_one(self, stream: int, action: object) -> object:
+        env = self.envs[stream]
         try:
             return env.reset() if self._ended[stream] else env.step(action)
         except Exception:
-            # from here on as if the episode had ended before: this row holds a reset
+            # as if the episode had ended before: this row holds a reset
             self._ended[stream] = True
             return self._rebuild(stream)
 
-    def _collect(self, results: list[Any]) -> Step:
-        """The columns of one step from what reset() and step() returned."""
+    def _collect(self, results: list[object]) -> Step:
+        """Build the arrays of one step from what reset() and step() returned."""
         num_envs = self.num_envs
-        observations: list[Any] = []
-        rewards: list[Any] = [0.0] * num_envs
+        observations: list[object] = []
+        rewards: list[object] = [0.0] * num_envs
         flags = np.zeros((3, num_envs), np.bool_)
         terminated, truncated, first = flags
-        infos: dict[int, dict[str, Any]] = {}
+        infos: dict[int, Mapping[str, object]] = {}
         for stream, result in enumerate(results):
             if self._ended[stream]:
-                obs, _ = self._unpack(result, stream, 2)
+                obs, _ = self._unpack_reset(result, stream)
                 first[stream], self._ended[stream], self._elapsed[stream] = True, False, 0
             else:
-                obs, rewards[stream], terminates, truncates, info = self._unpack(result, stream, 5)
+                obs, rewards[stream], terminates, truncates, info = self._unpack_step(result, stream)
                 self._elapsed[stream] += 1
                 if self._elapsed[stream] >= self._limits[stream]:
                     truncates = True
@@ -147,40 +150,46 @@ class PythonVector(VectorEnv):
             crashes=crashes,
         )
 
-    def _stack(self, observations: list[Any]) -> list[Array]:
-        """Observations of all streams as [B, *] arrays, checked."""
+    def _stack(self, observations: list[object], *, of_reset: bool = False) -> list[Array]:
+        """Stack the observations of all streams to [B, *] and check them."""
         try:
             arrays = self._layout.stack(observations)
+            self._layout.check(arrays)
+            if of_reset:
+                self._layout.check_bounds(arrays)
         except ObservationError as error:
             raise EnvError(f"{self._where(error.row)}: {error}") from None
-        problem = self._layout.find_problem(arrays)
-        if problem is not None:
-            raise EnvError(f"{self._where(problem[0])}: {problem[1]}. Observation space: {self.observation_space}.")
         return arrays
 
-    def _rewards(self, rewards: list[Any]) -> Array:
+    def _rewards(self, rewards: list[object]) -> Array:
         try:
-            array = np.array(rewards, np.float32)
+            array: Array | None = np.array(rewards, np.float32)
         except (TypeError, ValueError):
             array = None
         if array is None or array.ndim != 1:
             array = np.array([self._scalar(reward, stream) for stream, reward in enumerate(rewards)], np.float32)
         return array
 
-    def _unpack(self, result: Any, stream: int, count: int) -> Any:
-        if type(result) is tuple and len(result) == count:
-            return result
-        method = "reset() must return (obs, info)"
-        if count == 5:
-            method = "step() must return (obs, reward, terminated, truncated, info)"
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise EnvError(f"{self._where(stream)}: {method}, as Gymnasium's environments do; it returned {got}.")
+    def _unpack_reset(self, result: object, stream: int) -> tuple[object, object]:
+        if type(result) is tuple and len(result) == 2:
+            return result[0], result[1]
+        raise self._wrong_result(result, stream, "reset() must return (obs, info)")
 
-    def _scalar(self, reward: Any, stream: int) -> float:
-        """A reward that came as an array of one element."""
-        if np.size(reward) == 1:
-            with suppress(TypeError, ValueError):
-                return float(np.asarray(reward).item())
+    def _unpack_step(self, result: object, stream: int) -> tuple[object, object, bool, bool, Mapping[str, object]]:
+        if type(result) is tuple and len(result) == 5:
+            return result
+        raise self._wrong_result(result, stream, "step() must return (obs, reward, terminated, truncated, info)")
+
+    def _wrong_result(self, result: object, stream: int, method: str) -> EnvError:
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        return EnvError(f"{self._where(stream)}: {method}, as Gymnasium's environments do; it returned {got}.")
+
+    def _scalar(self, reward: object, stream: int) -> float:
+        """Convert a reward that came as an array of one element."""
+        with suppress(TypeError, ValueError):
+            array = np.asarray(reward)
+            if array.size == 1:
+                return float(array.item())
         raise EnvError(f"{self._where(stream)}: the reward is {reward!r}; it must be one number.")
 
     def _check_rewards(self, reward: Array) -> None:
@@ -189,28 +198,28 @@ class PythonVector(VectorEnv):
             if bad.size:
                 raise EnvError(f"{self._where(int(bad[0]))}: the reward is {reward[bad[0]]}; it must be finite.")
 
-    def _where(self, stream: int) -> str:
+    def _where(self, stream: int | None) -> str:
         return f"Environment {self._name}, stream {stream}, step {self._num_steps}"
 
-    def _rebuild(self, stream: int) -> Any:
-        """Called where an environment raised: replaces it and returns its reset's result."""
+    def _rebuild(self, stream: int) -> object:
+        """Replace an environment, which has just raised, and return what the new one's reset() returns."""
         text = user_traceback()
         self._crashes.append(f"{self._where(stream)}:\n{text}")
         for _ in range(MAX_REBUILDS):
             with suppress(Exception):
-                self._envs[stream].close()
+                self.envs[stream].close()
             self._num_rebuilds[stream] += 1
             try:
-                self._envs[stream], self._limits[stream] = strip_limit(self._make_env(stream))
-                return self._envs[stream].reset(seed=rebuild_seed(self._spec, stream, self._num_rebuilds[stream]))
+                self.envs[stream], self._limits[stream] = strip_limit(self._make_env(stream))
+                return self.envs[stream].reset(seed=rebuild_seed(self._spec, stream, self._num_rebuilds[stream]))
             except Exception:
                 text = user_traceback()
         raise EnvError(
             f"{self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
         )
 
-    def _each(self, call: Callable[[int, Any], Any], arguments: Sequence[Any]) -> list[Any]:
-        """`call(stream, argument)` for every stream, in a loop or in threads."""
+    def _each(self, call: Callable[[int, Argument], object], arguments: Sequence[Argument]) -> list[object]:
+        """Call `call(stream, argument)` for every stream, in a loop or in threads."""
         streams = range(self.num_envs)
         if self.vectorizer == "sync":
             return list(map(call, streams, arguments))
@@ -220,8 +229,8 @@ class PythonVector(VectorEnv):
         wait(futures)
         return [future.result() for future in futures]
 
-    def _timed_each(self, actions: list[Any]) -> list[Any]:
-        """Step in the loop and take the time; after some steps decide for threads if the environments wait."""
+    def _timed_each(self, actions: list[object]) -> list[object]:
+        """Step in the loop and measure it; after some steps, turn to threads if the environments wait."""
         wall, cpu = time.perf_counter(), time.thread_time()
         results = self._each(self._step_one, actions)
         self._timed.append((time.perf_counter() - wall, time.thread_time() - cpu))
@@ -234,13 +243,13 @@ class PythonVector(VectorEnv):
                 self.vectorizer = "threads"
         return results
 
-    def _add(self, env: Any) -> None:
+    def _add(self, env: PythonEnv) -> None:
         env, limit = strip_limit(env)
-        self._envs.append(env)
+        self.envs.append(env)
         self._limits.append(limit)
 
     def _check_equal_spaces(self, stream: int) -> None:
-        env = self._envs[stream]
+        env = self.envs[stream]
         if env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvError(
                 f"Environment {self._name}: stream {stream} has other spaces than stream 0 "

@@ -1,4 +1,4 @@
-"""Keeps messages away that users cannot act on."""
+"""Suppresses messages that users cannot act on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import gymnasium
 
@@ -21,7 +20,7 @@ ABOVE_ERROR = 50
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings and none of Gymnasium's log lines while environments are made or torn down."""
+    """Suppress warnings and Gymnasium's log lines, while environments are made or torn down."""
     level = gymnasium.logger.min_level
     gymnasium.logger.min_level = ABOVE_ERROR
     try:
@@ -33,13 +32,13 @@ def quiet() -> Iterator[None]:
 
 
 def quiet_mujoco() -> None:
-    """Take MuJoCo's warnings over, once it is imported: on its own it writes MUJOCO_LOG.TXT into the working folder."""
-    mujoco: Any = sys.modules.get("mujoco")
+    """Handle MuJoCo's warnings, once it is imported: on its own it writes MUJOCO_LOG.TXT into the working folder."""
+    mujoco = sys.modules.get("mujoco")
     if mujoco is not None and hasattr(mujoco, "set_mju_user_warning") and mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(_on_mujoco_warning)
 
 
-def _on_mujoco_warning(message: Any) -> None:
+def _on_mujoco_warning(message: bytes | str) -> None:
     text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     if "deprecated" not in text:
         warnings.warn(f"MuJoCo: {text.strip()}", RuntimeWarning, stacklevel=2)

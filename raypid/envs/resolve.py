@@ -1,4 +1,4 @@
-"""Which environment is meant, and whether its package is there: checked in milliseconds, before anything starts."""
+"""Which environment is meant, and whether its package is installed: checked in milliseconds, before anything starts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,16 +38,28 @@ class Resolved:
     name: str
     """For messages."""
     kind: Kind
-    target: Any
+    target: str | Callable[..., Any]
     """A Gymnasium or EnvPool id, a class or a function."""
 
+    @property
+    def id(self) -> str:
+        """The id; for gym, ale and envpool."""
+        assert isinstance(self.target, str)
+        return self.target
 
-def resolve(env: Any) -> Resolved:
+    @property
+    def creator(self) -> Callable[..., Any]:
+        """What makes the environment or the vector; for class, function and vector_class."""
+        assert not isinstance(self.target, str)
+        return self.target
+
+
+def resolve(env: object) -> Resolved:
     """Find the environment that `env` names, without making it.
 
     Raises:
         EnvError: unknown id (with the nearest ones), missing package (with the extra to install), failing import, or
-            no environment at all.
+            something that is not an environment.
     """
     if isinstance(env, str):
         return _resolve_name(env)
@@ -56,8 +69,8 @@ def resolve(env: Any) -> Resolved:
     return _resolve_object(env, getattr(env, "__name__", type(env).__name__))
 
 
-def portable(env: Any) -> Any:
-    """What stands for `env` in another process, whose registries lack what this process has registered.
+def portable(env: object) -> object:
+    """Return what means `env` in another process too, whose registries lack what this process has registered.
 
     Raises:
         EnvError: as resolve.
@@ -68,14 +81,14 @@ def portable(env: Any) -> Any:
     if env in ENVS:
         return resolved.target
     if resolved.kind == "gym" and ":" not in env:
-        registered = gymnasium.registry[resolved.target]
+        registered = gymnasium.registry[resolved.id]
         if not str(registered.entry_point).startswith(("gymnasium.", "ale_py.")):
             return registered
     return env
 
 
 def list_envs() -> list[str]:
-    """Registered names and Gymnasium's ids, sorted. EnvPool's tasks ("envpool:...") are not listed."""
+    """List registered names and Gymnasium's ids, sorted, without EnvPool's tasks ("envpool:...")."""
     if _installed("ale_py"):
         _register_ale()
     return sorted({*ENVS.names(), *gymnasium.registry})
@@ -137,7 +150,7 @@ def _resolve_path(name: str) -> Resolved:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise EnvError(
                 f"Environment {name!r}: there is no module {error.name!r} on the Python path. "
-                'Give "module:Name" with the module as one would import it, and run from its folder or install it.'
+                'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
             ) from error
         raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error}") from error
     except Exception as error:
@@ -152,7 +165,7 @@ def _resolve_path(name: str) -> Resolved:
     raise EnvError(f"Environment {name!r}: module {module_name!r} has no {attribute!r}.{hint}")
 
 
-def _resolve_object(target: Any, name: str) -> Resolved:
+def _resolve_object(target: object, name: str) -> Resolved:
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)
@@ -163,19 +176,20 @@ def _resolve_object(target: Any, name: str) -> Resolved:
     elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         return Resolved(name, "function", target)
     what = f"class {target.__name__}" if inspect.isclass(target) else f"a {type(target).__name__}"
-    wrong = "which is no environment." if not _is_made(target) else "which is made already: every worker makes its own."
+    exists = isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv))
+    wrong = "which exists already: every worker makes its own." if exists else "which is not an environment."
     raise EnvError(
         f"env is {what}, {wrong} Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', "
         "'module:Name', a registered name, a gymnasium.Env class, or a function that returns an environment."
     )
 
 
-def _is_made(target: Any) -> bool:
-    return isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv))
-
-
 def require(package: str, name: str) -> None:
-    """Raise EnvError with the extra to install if `package` is missing."""
+    """Check that `package` is installed.
+
+    Raises:
+        EnvError: it is missing; the text has the extra to install.
+    """
     if _installed(package):
         return
     extra = EXTRAS.get(package)
@@ -198,15 +212,15 @@ def _register_ale() -> None:
 
 
 def _unknown(name: str) -> EnvError:
-    """Why a name is no Gymnasium id: another version, or the nearest names."""
+    """Say why a name is not a Gymnasium id: another version, or the nearest names."""
     try:
         namespace, base, version = registration.parse_env_id(name)
     except gymnasium.error.Error:
-        return EnvError(f"{name!r} is no environment id.{_suggestion(name, list_envs())}")
+        return EnvError(f"{name!r} is not an environment id.{_suggestion(name, list_envs())}")
     newest = registration.find_highest_version(namespace, base)
     if newest is not None:
         full = f"{namespace}/{base}" if namespace else base
-        problem = "says no version" if version is None else "does not exist in this version"
+        problem = "has no version" if version is None else "does not exist in this version"
         return EnvError(f"Environment {name!r} {problem}; the newest is {f'{full}-v{newest}'!r}.")
     if namespace is None and f"ALE/{base}-v5" in gymnasium.registry:
         return EnvError(f"Unknown environment {name!r}. Atari games are named 'ALE/{base}-v5' or 'envpool:{base}-v5'.")
@@ -221,4 +235,4 @@ def _suggestion(name: str, known: list[str], prefix: str = "") -> str:
         near = [bare[n] for n in suggest(VERSIONED.sub("", name).rpartition("/")[2], bare)]
     if near:
         return f" Did you mean {' or '.join(repr(prefix + n) for n in near)}?"
-    return " `raypid list envs` shows what there is; for your own give 'module:Name' or use raypid.register_env."
+    return " `raypid list envs` shows all; for your own give 'module:Name' or use raypid.register_env."

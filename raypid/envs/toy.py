@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -12,8 +12,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from raypid.types import Array
 
+Info: TypeAlias = "dict[str, Any]"
 
-class Catch(gymnasium.Env[Array, Any]):
+
+class Catch(gymnasium.Env[Array, np.int64]):
     """A ball falls; the paddle in the lowest row catches it (+1) or not (-1). Episodes of rows - 1 steps.
 
     Observation uint8 [rows, columns], 1 where ball and paddle are; actions: left, stay, right.
@@ -25,13 +27,13 @@ class Catch(gymnasium.Env[Array, Any]):
         self.observation_space = spaces.Box(0, 1, (rows, columns), np.uint8)
         self.action_space = spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._ball_x, self._ball_y = int(self.np_random.integers(self._columns)), 0
         self._paddle_x = self._columns // 2
         return self._board(), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._paddle_x = min(max(self._paddle_x + int(action) - 1, 0), self._columns - 1)
         self._ball_y += 1
         if self._ball_y < self._rows - 1:
@@ -75,7 +77,7 @@ class PositionCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
         return positions
 
 
-class TMaze(gymnasium.Env[Array, Any]):
+class TMaze(gymnasium.Env[Array, np.int64]):
     """A corridor that ends in a junction; what stood at its start tells which way to turn (Bakker 2001, "Reinforcement
     learning with long short-term memory", whose rewards are 4 and -0.1). 1 for the right turn, 0 for the wrong one.
 
@@ -88,13 +90,13 @@ class TMaze(gymnasium.Env[Array, Any]):
         self.observation_space = spaces.MultiBinary(3)
         self.action_space = spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._goal = int(self.np_random.integers(1, 3))
         self._place = self._step = 0
         return self._seen(), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._step += 1
         late = self._step == self._max_episode_steps
         if self._place == self._length and action != 0:
@@ -112,7 +114,7 @@ class TMaze(gymnasium.Env[Array, Any]):
         return np.array([[0, 1, 1], [1, 1, 0]][self._goal - 1], np.int8)
 
 
-class RepeatFirst(gymnasium.Env[Array, Any]):
+class RepeatFirst(gymnasium.Env[Array, np.int64]):
     """Say in every step what was shown in the first (after popgym, Morad et al. 2023). Observation [value, 1 in the first
     step]; values of later steps are noise. The rewards of the steps add up to 1."""
 
@@ -121,18 +123,18 @@ class RepeatFirst(gymnasium.Env[Array, Any]):
         self.action_space = spaces.Discrete(num_values)
         self._num_values, self._num_steps = num_values, num_steps
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._step, self._value = 0, int(self.np_random.integers(self._num_values))
         return np.array([self._value, 1]), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._step += 1
         noise = np.array([self.np_random.integers(self._num_values), 0])
         return noise, float(action == self._value) / self._num_steps, self._step == self._num_steps, False, {}
 
 
-class MultiMatch(gymnasium.Env[Array, Any]):
+class MultiMatch(gymnasium.Env[Array, Array]):
     """Repeat what is seen: the reward is the fraction of parts that match. 10 steps; the maximum is 10."""
 
     def __init__(self, num_values: int = 4, num_parts: int = 2, num_steps: int = 10) -> None:
@@ -140,12 +142,12 @@ class MultiMatch(gymnasium.Env[Array, Any]):
         self.action_space = spaces.MultiDiscrete([num_values] * num_parts)
         self._num_values, self._num_parts, self._num_steps = num_values, num_parts, num_steps
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._step = 0
         return self._draw(), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         reward = float(np.mean(np.asarray(action) == self._shown))
         self._step += 1
         return self._draw(), reward, self._step == self._num_steps, False, {}
@@ -155,7 +157,7 @@ class MultiMatch(gymnasium.Env[Array, Any]):
         return self._shown
 
 
-class Wait(gymnasium.Env[Array, Any]):
+class Wait(gymnasium.Env[Array, np.int64]):
     """Each step sleeps `wait_s` seconds, as with a robot or a game server. 20 steps; reward 1 for action 1.
 
     Observation [2]: the last action, the step in the episode.
@@ -166,12 +168,12 @@ class Wait(gymnasium.Env[Array, Any]):
         self.action_space = spaces.Discrete(2)
         self._wait_s, self._num_steps = wait_s, num_steps
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._step = 0
         return np.zeros(2, np.float32), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         time.sleep(self._wait_s)
         self._step += 1
         obs = np.array([action, self._step], np.float32)

@@ -6,13 +6,30 @@ Axes: B streams; k streams whose episode ended in this step; * event shape.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from gymnasium.spaces import Space
-
+from raypid.spaces import Space
 from raypid.types import Array, Tree
+
+
+class PythonEnv(Protocol):
+    """What raypid asks of one Python environment: Gymnasium's interface, whose results the vector checks."""
+
+    @property
+    def observation_space(self) -> Space: ...
+
+    @property
+    def action_space(self) -> Space: ...
+
+    def reset(self, *, seed: int | None = None) -> object:
+        """Begin an episode: (obs, info)."""
+
+    def step(self, action: Any) -> object:
+        """Take an action: (obs, reward, terminated, truncated, info)."""
+
+    def close(self) -> object: ...
 
 
 @dataclass(slots=True)
@@ -22,19 +39,19 @@ class Step:
     obs: Tree
     """[B, *] what the policy acts on next."""
     reward: Array
-    """[B] float32, raw."""
+    """[B] float32, raw; 0 where not valid."""
     terminated: Array
     """[B] bool."""
     truncated: Array
     """[B] bool."""
     valid: Array
-    """[B] bool: False where this row was no real transition (a NEXT_STEP reset, a crashed step)."""
+    """[B] bool: False where this row is not a real transition (a NEXT_STEP reset, a crashed step)."""
     first: Array
     """[B] bool: obs[b] begins an episode."""
     final: tuple[Array, Tree] | None = None
     """(streams [k] int64, true last observations [k, *]) of episodes that were reset within this step."""
-    infos: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Stream -> info, for streams whose episode ended in this step."""
+    infos: dict[int, Mapping[str, object]] = field(default_factory=dict)
+    """Stream -> info, for exactly the streams whose episode ended in this step, in order."""
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt since the last step."""
 
@@ -43,16 +60,16 @@ class VectorEnv(ABC):
     """B streams of one environment. The spaces are those of ONE environment."""
 
     num_envs: int
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    observation_space: Space
+    action_space: Space
     vectorizer: str
-    """What steps the environments, auto resolved: native, envpool, ale, sync, async or threads."""
+    """What steps the environments: native, envpool, ale, sync, async or threads; never auto."""
 
     @abstractmethod
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start every stream anew, [B, *].
+        """Begin an episode in every stream and return the observations [B, *].
 
-        Without seeds: the first time with the spec's, later the environments draw on from their generators.
+        Without seeds, the first call uses those of the spec; later the environments draw on from their own generators.
 
         Raises:
             EnvError: an observation does not fit the space, or an environment raises again and again.
@@ -60,7 +77,7 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def step(self, action: Tree) -> Step:
-        """Take `action` [B, *]: what one environment takes, stacked; Dict and Tuple spaces as nested dicts.
+        """Step all environments with `action` [B, *]: what one takes, stacked; Dict and Tuple spaces as nested dicts.
 
         Raises:
             EnvError: an observation or reward does not fit or is not finite, or an environment cannot be rebuilt.

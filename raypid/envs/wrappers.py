@@ -9,10 +9,11 @@ import gymnasium
 
 from raypid.envs.errors import EnvError
 from raypid.envs.observation_checks import ObservationError, ObservationLayout
+from raypid.envs.vector import PythonEnv
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes each action `num_repeats` times, or until the episode ends; the reward is the sum."""
+    """Repeats each action `num_repeats` times, or until the episode ends; the reward is the sum."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], num_repeats: int) -> None:
         super().__init__(env)
@@ -28,24 +29,25 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, total, terminated, truncated, info
 
 
-def strip_limit(env: Any) -> tuple[Any, float]:
-    """Take Gymnasium's outermost TimeLimit and OrderEnforcing off: the vector does both at a tenth of the cost.
+def strip_limit(env: PythonEnv) -> tuple[PythonEnv, float]:
+    """Remove Gymnasium's outermost TimeLimit and OrderEnforcing: the vector does both at a tenth of the cost.
 
     Returns:
         The environment and its limit in steps, infinite where there is none.
     """
     limit = math.inf
-    if type(env) is gymnasium.wrappers.TimeLimit:
-        limit, env = env._max_episode_steps, env.env
-    if type(env) is gymnasium.wrappers.OrderEnforcing:
-        env = env.env
-    return env, limit
+    inner: Any = env
+    if type(inner) is gymnasium.wrappers.TimeLimit:
+        limit, inner = inner._max_episode_steps, inner.env
+    if type(inner) is gymnasium.wrappers.OrderEnforcing:
+        inner = inner.env
+    return inner, limit
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Raises EnvError on observations that do not fit: within a process of its own nobody else sees them whole."""
+    """Raises EnvError on observations that do not fit. In a process of its own, nothing else sees them whole."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], name: str, stream: int) -> None:
+    def __init__(self, env: Any, name: str, stream: int) -> None:
         super().__init__(env)
         self._name, self._stream, self._num_steps = name, stream, 0
         self._layout = ObservationLayout(env.observation_space, name)

@@ -5,8 +5,6 @@ Axes: K memories (one for each trunk); B streams; M units; G gates (4 or 3); S n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from raypid.nn.network_spec import NetworkSpec
@@ -50,7 +48,8 @@ STEPS = {"lstm": lstm_step, "gru": gru_step}
 
 
 def _sigmoid(x: Array) -> Array:
-    return 0.5 * np.tanh(0.5 * x) + 0.5  # exp would overflow
+    # exp would overflow
+    return 0.5 * np.tanh(0.5 * x) + 0.5
 
 
 def initial_memory(spec: NetworkSpec, num_streams: int) -> Array:
@@ -58,9 +57,14 @@ def initial_memory(spec: NetworkSpec, num_streams: int) -> Array:
     return np.zeros((num_streams, spec.num_trunks, spec.state_size), np.float32)
 
 
-def split_state(spec: NetworkSpec, state: Any) -> tuple[Tree | None, Array | None]:
-    """The pipeline's earlier frames and the memory [B, K, S] in a policy's state; None for what it does not have."""
-    return (state.get("pipeline"), state["memory"]) if spec.memory else (state, None)
+def split_state(spec: NetworkSpec, state: Tree | None) -> tuple[Tree | None, Array | None]:
+    """Split a policy's state into the pipeline's earlier frames and the memory [B, K, S]; None for what it does not have."""
+    if not spec.memory:
+        return state, None
+    assert state is not None and not isinstance(state, np.ndarray)
+    memory = state["memory"]
+    assert isinstance(memory, np.ndarray)
+    return state.get("pipeline"), memory
 
 
 def join_state(frames: Tree | None, memory: Array | None) -> Tree | None:
@@ -70,6 +74,6 @@ def join_state(frames: Tree | None, memory: Array | None) -> Tree | None:
     return {"memory": memory} if frames is None else {"memory": memory, "pipeline": frames}
 
 
-def begun(memory: Array, first: Array) -> Array:
-    """The memory [B, K, S] before a row: set to 0 where an episode begins (first [B])."""
+def reset_memory(memory: Array, first: Array) -> Array:
+    """Set the memory [B, K, S] to 0 where the next row begins an episode (first [B])."""
     return np.where(first[:, None, None], np.float32(0), memory) if first.any() else memory

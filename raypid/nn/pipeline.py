@@ -1,10 +1,9 @@
-"""From raw observations to network inputs: flatten, one-hot, normalise, stack frames. One code for workers, learner and deployment."""
+"""From raw observations to network inputs: flatten, one-hot, normalise, stack frames. Workers, learner and deployment share it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,14 @@ from raypid.types import Array, Tree, tree_map
 
 @dataclass(slots=True)
 class Inputs:
-    """What a network takes: vector [N, D] float32, images {path: [N, C, H, W]}, mask [N, A] bool or None. N may be [T, B]."""
+    """Network inputs: vector [N, D] float32, images {path: [N, C, H, W]}, mask [N, A] bool or None. N may be [T, B]."""
 
     vector: Array
     images: dict[str, Array]
     mask: Array | None = None
 
-    def take(self, rows: Array | slice | tuple[slice, Array]) -> Inputs:
+    def take(self, rows: Array | int | slice | tuple[slice, Array]) -> Inputs:
+        """Select rows; a single number drops the leading axis."""
         mask = None if self.mask is None else self.mask[rows]
         return Inputs(self.vector[rows], {k: v[rows] for k, v in self.images.items()}, mask)
 
@@ -35,14 +35,16 @@ class Inputs:
         return Inputs(merge(self.vector), {k: merge(v) for k, v in self.images.items()}, mask)
 
 
-def _get(obs: Any, path: str) -> Array:
+def _get(obs: Tree, path: str) -> Array:
     for key in path.split("/") if path else ():
+        assert not isinstance(obs, np.ndarray)
         obs = obs[key]
+    assert isinstance(obs, np.ndarray)
     return obs
 
 
 class Pipeline:
-    """Applies a PipelineSpec. Its moments come with the weights (`load`) and stay as they are until the next."""
+    """Applies a PipelineSpec. Its moments come with the weights (`load`) and stay fixed until the next ones."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         self.spec = spec
@@ -53,6 +55,7 @@ class Pipeline:
         self._scale = np.ones(self.normalized_size, np.float32)
 
     def load(self, moments: Moments) -> None:
+        """Normalise by these moments from now on."""
         self._mean, self._scale = scale_of(moments)
 
     # -- one frame -----------------------------------------------------------------------------------------------
@@ -69,7 +72,7 @@ class Pipeline:
         return encoded
 
     def raw_vector(self, obs: Tree) -> Array:
-        """The elements that are normalised, before normalising: [..., D]."""
+        """Extract the elements that will be normalised, before that happens: [..., D]."""
         lead = self._lead(obs)
         parts = [self._vector(obs, leaf, lead) for leaf in self._rest if leaf.kind == "vector"]
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros((*lead, 0), np.float32)], -1)
@@ -80,7 +83,7 @@ class Pipeline:
         return x.shape[: x.ndim - len(leaf.shape)]
 
     def _frame(self, obs: Tree) -> tuple[Array, dict[str, Array]]:
-        """vector [..., D] (normalised elements first) and images [..., C, H, W] of single frames."""
+        """Encode single frames: vector [..., D] (normalised elements first) and images [..., C, H, W]."""
         lead = self._lead(obs)
         x = self.raw_vector(obs)
         if self.spec.normalize and self.normalized_size:
@@ -100,14 +103,14 @@ class Pipeline:
     # -- frame stacks --------------------------------------------------------------------------------------------
 
     def initial_state(self, num_streams: int) -> Tree | None:
-        """Earlier frames [B, k - 1, *] of every leaf, or None without stacking."""
+        """Zeros for the earlier frames [B, k - 1, *] of every leaf, or None without stacking."""
         if self.spec.frame_stack == 1:
             return None
         lead = (num_streams, self.spec.frame_stack - 1)
         return nest({leaf.path: np.zeros((*lead, *leaf.shape), leaf.dtype) for leaf in self.spec.leaves})
 
     def push(self, obs: Tree, state: Tree, first: Array) -> Tree:
-        """Stacks [B, k, *], oldest frame first. Where `first` [B], the stack is filled with obs [B, *]."""
+        """Append obs [B, *] to the frames in `state`: stacks [B, k, *], oldest first. Where `first` [B], obs fills the stack."""
 
         def one(old: Array, x: Array) -> Array:
             stack = np.concatenate([old, x[:, None].astype(old.dtype, copy=False)], 1)
@@ -120,7 +123,7 @@ class Pipeline:
     # -- what policies and learners call ------------------------------------------------------------------------
 
     def step(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
-        """Inputs [B, *] for one step of B streams, and the next state."""
+        """Compute inputs [B, *] for one step of B streams, and the next state."""
         mask = self._mask(obs)
         if state is None:
             vector, images = self._frame(obs)
@@ -129,7 +132,7 @@ class Pipeline:
         return self._merge(stack, mask), tree_map(lambda s: s[:, 1:], stack)
 
     def sequence(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
-        """Inputs [T, B, *] for a fragment with obs [T, B, *], first [T, B]; and the stacks [T, B, k, *] (None without)."""
+        """Compute inputs [T, B, *] for a fragment with obs [T, B, *] and first [T, B], and its stacks [T, B, k, *] or None."""
         if state is None:
             vector, images = self._frame(obs)
             return Inputs(vector, images, self._mask(obs)), None
@@ -142,7 +145,7 @@ class Pipeline:
         return self._merge(stacked, self._mask(obs)), stacked
 
     def after(self, obs: Tree, stacks: Tree | None, t: Array, b: Array) -> Inputs:
-        """Inputs [K, *] for true last observations obs [K, *] that follow rows (t, b) of `stacks` (from `sequence`)."""
+        """Compute inputs [K, *] for true last observations [K, *] that follow rows (t, b) of `stacks` (from `sequence`)."""
         if stacks is None:
             vector, images = self._frame(obs)
             return Inputs(vector, images, self._mask(obs))
@@ -150,14 +153,15 @@ class Pipeline:
         return self._merge(self.push(obs, previous, np.zeros(len(t), bool)), self._mask(obs))
 
     def batch(self, obs: Tree) -> Inputs:
-        """Inputs [N, *] for observations [N, *], or stacks [N, k, *], as a replay buffer hands them out."""
+        """Compute inputs [N, *] for observations [N, *], or stacks [N, k, *], of a replay buffer."""
         if self.spec.frame_stack > 1:
             return self._merge(obs, self._mask(obs))
         vector, images = self._frame(obs)
         return Inputs(vector, images, self._mask(obs))
 
     def _merge(self, stack: Tree, mask: Array | None) -> Inputs:
-        vector, images = self._frame(stack)  # [..., k, D], [..., k, C, H, W]
+        # [..., k, D], [..., k, C, H, W]
+        vector, images = self._frame(stack)
         vector = vector.reshape(*vector.shape[:-2], -1)
         images = {p: x.reshape(*x.shape[:-4], -1, *x.shape[-2:]) for p, x in images.items()}
         return Inputs(vector, images, mask)
@@ -165,29 +169,27 @@ class Pipeline:
     def _mask(self, obs: Tree) -> Array | None:
         if not self.spec.mask_size:
             return None
-        assert isinstance(obs, Mapping)
+        assert not isinstance(obs, np.ndarray)
         mask = np.asarray(obs["action_mask"]).astype(bool)
         size = self.spec.mask_size
         lead = mask.shape[: mask.ndim - 1] if mask.shape[-1] == size else self._lead(obs)
         return mask.reshape(*lead, size)
 
 
-def nest(flat: Mapping[str, Any]) -> Any:
-    """The tree behind {path: leaf}; the inverse of `tree_leaves`."""
+def nest(flat: Mapping[str, Array]) -> Tree:
+    """Build the tree behind {path: array}; the inverse of `tree_leaves`."""
     if list(flat) == [""]:
         return flat[""]
-    nested: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, last = path.split("/")
-        place = nested
-        for key in parents:
-            place = place.setdefault(key, {})
-        place[last] = value
-    return nested
+    parts: dict[str, dict[str, Array]] = {}
+    for path, array in flat.items():
+        key, _, rest = path.partition("/")
+        parts.setdefault(key, {})[rest] = array
+    return {key: nest(part) for key, part in parts.items()}
 
 
-def _select(tree: Any, like: Any) -> Any:
-    """The part of `tree` that has the structure of `like` (without the action mask)."""
-    if isinstance(like, Mapping):
-        return {k: _select(tree[k], v) for k, v in like.items()}
-    return tree
+def _select(tree: Tree, like: Tree) -> Tree:
+    """Select the part of `tree` that has the structure of `like` (all but the action mask)."""
+    if isinstance(like, np.ndarray):
+        return tree
+    assert not isinstance(tree, np.ndarray)
+    return {key: _select(tree[key], part) for key, part in like.items()}

@@ -8,53 +8,63 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from raypid.config import ConfigError
 from raypid.errors import UserError
+from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.pipeline import nest
-from raypid.nn.policy import NetworkPolicy
-from raypid.nn.space_json import space_from_json
 from raypid.registry import NETWORKS, did_you_mean
+from raypid.spaces import space_from_json
 from raypid.types import Array, Gradients, Trajectory, Tree, Weights, tree_leaves
 
-Parts = Any
+Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
+T = TypeVar("T")
 
 
 class Model(Protocol):
     """What `raypid.register_model` takes. It is built once in each process, as `Model(args)`.
 
-    `args` has observation_space, action_space, gamma, batch_size, device and seed (another one in each worker), and what
-    `model.custom` gives. With a static method add_args(parser) it names them itself: argparse options with defaults, and
+    `args` has observation_space, action_space, gamma, batch_size, device and seed (a different one in each worker), and what
+    `model.custom` gives. A model with a static method add_args(parser) declares argparse options with defaults there; then
     `model.custom` may set these and no others.
     """
 
-    def choose_actions(self, observation: Tree) -> Any:
-        """Actions [B, *] as the environment takes them, for raw observations [B, *]; or (actions, extras), where extras are arrays [B, *]
-        by name that come back in `trajectory.behaviour`. It may take keywords: `deterministic` (bool, True in evaluations), `first` (bool
-        [B], where an episode begins) and `rng`, a numpy.random.Generator of this worker's, which a saved run continues."""
+    def choose_actions(self, observation: Tree) -> object:
+        """Choose actions [B, *], as the environment takes them, for raw observations [B, *].
 
-    def step(self, trajectory: Trajectory) -> Any:
-        """The gradient of the loss over a fragment that this model has acted: parts as in `get_weights`, which an optimizer will
-        descend; or (gradient, metrics) with numbers by name."""
+        The method may also accept these keywords: `deterministic` (bool, True in evaluations), `first` (bool [B], where an
+        episode begins) and `rng`, a numpy.random.Generator of this worker, which a saved run continues.
+
+        Returns:
+            The actions; or (actions, extras), where extras are arrays [B, *] by name that come back in
+            `trajectory.behaviour`.
+        """
+
+    def step(self, trajectory: Trajectory) -> object:
+        """Compute the gradient of the loss over a fragment that this model has acted.
+
+        Returns:
+            Parts as in `get_weights`, which an optimizer will descend; or (gradient, metrics) with numbers by name.
+        """
 
     def get_weights(self) -> Parts: ...
 
     def set_weights(self, weights: Parts) -> None:
-        """Take weights over, in the structure and the dtypes of `get_weights`. The arrays are the model's to keep."""
+        """Load weights, in the structure and the dtypes of `get_weights`. The model may keep the arrays."""
 
 
 class Layout:
-    """Where each array of a model's weights lies in one flat float32 buffer."""
+    """The place of each array of a model's weights in one flat float32 buffer."""
 
     def __init__(self, weights: Parts, owner: str) -> None:
         self.owner = owner
         self._structure = weights
-        arrays = {name: np.asarray(_array(part)) for name, part in _named(weights)}
+        arrays = {name: _array(part) for name, part in _named(weights)}
         for name, array in arrays.items():
             if not np.issubdtype(array.dtype, np.floating):
                 raise UserError(
@@ -66,10 +76,10 @@ class Layout:
         self._dtypes = [array.dtype for array in arrays.values()]
 
     def flat(self, parts: Parts, method: str) -> Array:
-        """[P] float32, of weights or gradients.
+        """Join weights or gradients into one array [P] float32.
 
         Raises:
-            UserError: they are not as the weights were at first.
+            UserError: names or shapes differ from those of the first weights.
         """
         found = dict(_named(parts))
         who, names = f"{self.owner}.{method}", [name for name, _ in self.table]
@@ -77,18 +87,18 @@ class Layout:
             raise UserError(f"{who} returned nothing for {missing[0]!r}; get_weights() has {', '.join(names)}.")
         if unknown := [name for name in found if name not in names]:
             raise UserError(f"{who} returned {unknown[0]!r}, which get_weights() has not; it has {', '.join(names)}.")
-        arrays = [np.asarray(_array(found[name])) for name in names]
+        arrays = [_array(found[name]) for name in names]
         for (name, shape), array in zip(self.table, arrays, strict=True):
             if array.shape != shape:
                 raise UserError(f"{who} returned shape {array.shape} for {name!r}; get_weights() has {shape}.")
         return np.concatenate([a.ravel() for a in arrays]).astype(np.float32, copy=False)
 
     def is_pair(self, parts: Parts) -> bool:
-        """Are these, though they look like (gradient, metrics), parts as the weights are?"""
+        """Whether what looks like (gradient, metrics) has the structure of the weights instead."""
         return [name for name, _ in _named(parts)] == [name for name, _ in self.table]
 
     def parts(self, flat: Array) -> Parts:
-        """Arrays of their own, in the structure and the dtypes of the weights."""
+        """Copy the buffer [P] into new arrays, in the structure and the dtypes of the weights."""
         return _rebuilt(self._structure, self._arrays(flat))
 
     def _arrays(self, flat: Array) -> Iterator[Array]:
@@ -99,7 +109,8 @@ class Layout:
             offset += size
 
 
-def _named(parts: Parts, path: str = "") -> Iterator[tuple[str, Any]]:
+def _named(parts: Parts, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield (path, array) of each part."""
     if isinstance(parts, (Mapping, list, tuple)):
         for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
             yield from _named(part, f"{path}/{key}" if path else str(key))
@@ -117,7 +128,7 @@ def _rebuilt(structure: Parts, arrays: Iterator[Array]) -> Parts:
 
 
 class ModelPolicy(NetworkPolicy):
-    """Acts with a registered model, and has it differentiate what it acted (a `GradientSource`)."""
+    """Acts with a registered model, which also computes the gradient over what it acted (a `GradientSource`)."""
 
     def __init__(self, spec: NetworkSpec, seed: int) -> None:
         super().__init__(spec)
@@ -131,19 +142,19 @@ class ModelPolicy(NetworkPolicy):
             raise ConfigError(
                 f"{self.name} has one of get_state and set_state: a state that is saved is also restored."
             )
-        args = _arguments(entry, self.name, spec, seed)
-        self.model: Model = self._call("__init__", entry, args)
+        self.model: Model = self._call("__init__", entry, _arguments(entry, self.name, spec, seed))
         self.layout = Layout(self._call("get_weights", self.model.get_weights), self.name)
-        self.to_env = self._taken
-        takes = inspect.signature(self.model.choose_actions).parameters
-        every = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-        self._takes = {name for name in ("deterministic", "first", "rng") if every or name in takes}
-        self.greedy = "deterministic" in self._takes
+        accepted = inspect.signature(self.model.choose_actions).parameters
+        every = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+        self._keywords = {name for name in ("deterministic", "first", "rng") if every or name in accepted}
+        self.greedy = "deterministic" in self._keywords
         self._extras: set[str] | None = None
 
-    def _call(self, method: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-        """Raises:
-        RuntimeError: what the model raised, with its place.
+    def _call(self, method: str, function: Callable[..., T], *args: object, **keywords: object) -> T:
+        """Call a method of the model.
+
+        Raises:
+            RuntimeError: what the model raised, with the file and line.
         """
         try:
             return function(*args, **keywords)
@@ -160,25 +171,22 @@ class ModelPolicy(NetworkPolicy):
         self.version = weights.version
 
     def weights(self) -> Array:
-        """[P] as the model has them."""
+        """Return the model's weights [P]."""
         return self.layout.flat(self._call("get_weights", self.model.get_weights), "get_weights()")
 
-    def act(
-        self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool
-    ) -> tuple[Tree, Tree | None, dict[str, Array]]:
+    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
         offered = {"deterministic": not explore, "first": first, "rng": rng}
-        keywords = {name: offered[name] for name in self._takes}
+        keywords = {name: offered[name] for name in self._keywords}
         chosen = self._call("choose_actions", self.model.choose_actions, obs, **keywords)
-        is_pair = isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[1], Mapping)
-        actions, extras = chosen if is_pair and not self._is_action(chosen) else (chosen, {})
-        return self._actions(actions, len(first)), None, self._checked(extras, len(first))
+        actions, extras = (chosen, {}) if self._is_action(chosen) else _pair(chosen)
+        return Acted(self._actions(actions, len(first)), None, self._checked(extras, len(first)))
 
-    def _is_action(self, chosen: Any) -> bool:
-        """Is this, though it looks like (actions, extras), an action of a space that is such a pair?"""
+    def _is_action(self, chosen: object) -> bool:
+        """Whether what may look like (actions, extras) is an action of a space that is such a pair."""
         return sorted(path for path, _ in tree_leaves(_members(chosen))) == sorted(a.path for a in self.spec.actions)
 
-    def _actions(self, actions: Any, num: int) -> Tree:
-        """Copies: a model may use its arrays again.
+    def _actions(self, actions: object, num: int) -> Tree:
+        """Check and copy actions: a model may use its arrays again.
 
         Raises:
             UserError: they are not actions [B, *] of this action space.
@@ -188,7 +196,7 @@ class ModelPolicy(NetworkPolicy):
         given = dict(tree_leaves(_members(actions) if "" not in leaves else actions))
         if sorted(given) != sorted(leaves):
             raise UserError(f"{who} returned actions for {sorted(given)}; the environment takes {sorted(leaves)}.")
-        found = {}
+        found: dict[str, Array] = {}
         for path, leaf in leaves.items():
             found[path] = action = np.array(_array(given[path]))
             if action.shape != (num, *leaf.shape):
@@ -199,11 +207,13 @@ class ModelPolicy(NetworkPolicy):
                 raise UserError(f"{who} returned {fault}.")
         return found if "" not in found else found[""]
 
-    def _checked(self, extras: Mapping[str, Any], num: int) -> dict[str, Array]:
-        """Raises:
-        UserError: they are not arrays [B, *], or others than before.
+    def _checked(self, extras: Mapping[str, object], num: int) -> dict[str, Array]:
+        """Check and copy extras.
+
+        Raises:
+            UserError: they are not arrays [B, *], or have other names than before.
         """
-        found = {name: np.array(_array(extra)) for name, extra in extras.items()}
+        found: dict[str, Array] = {name: np.array(_array(extra)) for name, extra in extras.items()}
         for name, extra in found.items():
             if extra.shape[:1] != (num,):
                 raise UserError(
@@ -218,54 +228,59 @@ class ModelPolicy(NetworkPolicy):
             )
         return found
 
-    def _taken(self, action: Tree) -> Tree:
-        """Inside the bounds of a Box, in the dtype of the space."""
-        if isinstance(action, Mapping):
-            return nest({leaf.path: _bounded(leaf, action[leaf.path]) for leaf in self.spec.actions})
-        return _bounded(self.spec.actions[0], action)
+    def to_env(self, action: Tree) -> Tree:
+        """Clip actions [B, *] to the bounds of a Box and convert them to the dtype of the space."""
+        if isinstance(action, np.ndarray):
+            return _bounded(self.spec.actions[0], action)
+        parts = dict(tree_leaves(action))
+        return nest({leaf.path: _bounded(leaf, parts[leaf.path]) for leaf in self.spec.actions})
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
-        """What the model makes of a fragment.
+        """Have the model differentiate a fragment.
 
         Raises:
-            UserError: no gradient, or one that is not finite; metrics that are no numbers.
+            UserError: it returned no gradient, or one that is not finite, or metrics that are not numbers.
         """
-        if isinstance(trajectory.action, Mapping):
-            trajectory = replace(trajectory, action=nest(trajectory.action))
+        trajectory = replace(trajectory, action=nest(dict(tree_leaves(trajectory.action))))
         returned = self._call("step", self.model.step, trajectory)
-        is_pair = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
-        gradient, metrics = returned if is_pair and not self.layout.is_pair(returned) else (returned, {})
+        gradient, metrics = (returned, {}) if self.layout.is_pair(returned) else _pair(returned)
         flat = self.layout.flat(gradient, "step()")
         if not np.isfinite(flat.dot(flat)):
             bad = [n for n, part in _named(gradient) if not np.isfinite(_array(part)).all()] or ["all together"]
             raise UserError(f"{self.name}.step() returned NaN or infinite gradients (first: {bad[0]!r}).")
         numbers = {}
-        for name, value in metrics.items():
-            value = np.asarray(_array(value))
+        for name, metric in metrics.items():
+            value = _array(metric)
             if value.ndim or not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
-                raise UserError(
-                    f"{self.name}.step() returned metric {name!r} = {metrics[name]!r:.80}; metrics are numbers."
-                )
+                raise UserError(f"{self.name}.step() returned metric {name!r} = {metric!r:.80}; metrics are numbers.")
             numbers[name] = float(value)
         return Gradients(flat, trajectory.version, trajectory.num_valid, numbers)
 
-    def local_state(self) -> dict[str, Any]:
-        """What the model keeps apart from its weights, where it has get_state()."""
-        get = getattr(self.model, "get_state", None)
+    def local_state(self) -> dict[str, object]:
+        """Return what the model keeps apart from its weights, if it has get_state()."""
+        get: Callable[[], object] | None = getattr(self.model, "get_state", None)
         return {} if get is None else {"model": self._call("get_state", get)}
 
-    def load_local_state(self, state: dict[str, Any]) -> None:
-        if "model" in state:
-            self._call("set_state", self.model.set_state, state["model"])  # type: ignore[attr-defined]
+    def load_local_state(self, state: dict[str, object]) -> None:
+        load: Callable[[object], object] | None = getattr(self.model, "set_state", None)
+        if load is not None and "model" in state:
+            self._call("set_state", load, state["model"])
 
 
-def _array(part: Any) -> Any:
-    """A torch tensor as NumPy has it, whether it wants a gradient or not; everything else as it is."""
-    return part.detach().cpu().numpy() if hasattr(part, "detach") else part
+def _array(part: object) -> Array:
+    """Convert to NumPy, also a torch tensor that requires a gradient."""
+    return np.asarray(part.detach().cpu().numpy() if hasattr(part, "detach") else part)
 
 
-def _members(actions: Any) -> Any:
-    """Tuples and lists as raypid has them: "0", "1", ..."""
+def _pair(returned: object) -> tuple[object, Mapping[str, object]]:
+    """Split (first, mapping); with anything else the mapping is empty."""
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping):
+        return returned[0], returned[1]
+    return returned, {}
+
+
+def _members(actions: object) -> object:
+    """Turn tuples and lists into mappings with the keys "0", "1", ..."""
     if isinstance(actions, Mapping):
         return {str(key): _members(part) for key, part in actions.items()}
     if isinstance(actions, (tuple, list)):
@@ -274,7 +289,7 @@ def _members(actions: Any) -> Any:
 
 
 def _fault(leaf: ActionLeaf, action: Array) -> str:
-    """What is wrong with the values of actions [B, *]; "" if nothing is."""
+    """Describe what is wrong with the values of actions [B, *]; "" if nothing is."""
     if leaf.kind not in ("categorical", "multi_categorical", "bernoulli"):
         return "" if np.isfinite(action).all() else "actions that are not finite"
     if not np.issubdtype(action.dtype, np.integer) and action.dtype != bool:
@@ -291,26 +306,26 @@ def _fault(leaf: ActionLeaf, action: Array) -> str:
     return f"action {action.reshape(len(action), -1)[b, k]}; the environment takes {low} to {low + size - 1}"
 
 
-def _bounded(leaf: ActionLeaf, action: Any) -> Array:
+def _bounded(leaf: ActionLeaf, action: Array) -> Array:
     if leaf.low:
         action = np.clip(action, np.reshape(leaf.low, leaf.shape), np.reshape(leaf.high, leaf.shape))
     return action.astype(leaf.dtype, copy=False)
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         raise ConfigError(f"model.custom: {message}.")
 
 
-_TOLD = ("observation_space", "action_space", "gamma", "batch_size", "device", "seed")
-"""What `args` has of itself."""
+_PROVIDED = ("observation_space", "action_space", "gamma", "batch_size", "device", "seed")
+"""What raypid itself puts into `args`."""
 
 
-def _arguments(entry: Any, name: str, spec: NetworkSpec, seed: int) -> argparse.Namespace:
-    """What the model is built with.
+def _arguments(entry: type, name: str, spec: NetworkSpec, seed: int) -> argparse.Namespace:
+    """Build the `args` of a model.
 
     Raises:
-        ConfigError: `model.custom` has what the model's add_args does not take.
+        ConfigError: `model.custom` has an argument that the model's add_args does not declare.
     """
     given, args = spec.custom, argparse.Namespace(**spec.custom)
     if hasattr(entry, "add_args"):
@@ -325,8 +340,10 @@ def _arguments(entry: Any, name: str, spec: NetworkSpec, seed: int) -> argparse.
                 raise ConfigError(f"model.custom: {name} has no argument {key!r}.{did_you_mean(key, known)}")
             tokens += _tokens(known[key], value)
         args = parser.parse_args(tokens)
-    if clash := [told for told in _TOLD if hasattr(args, told)]:
-        raise ConfigError(f"{name}: args has {clash[0]} of itself; give the model's own argument another name.")
+    if clash := [provided for provided in _PROVIDED if hasattr(args, provided)]:
+        raise ConfigError(
+            f"{name}: `{clash[0]}` is already provided in args; give the model's own argument another name."
+        )
     for role in ("observation_space", "action_space"):
         setattr(args, role, space_from_json(spec.facts[role]))
     for fact in ("gamma", "batch_size", "device"):
@@ -335,9 +352,10 @@ def _arguments(entry: Any, name: str, spec: NetworkSpec, seed: int) -> argparse.
     return args
 
 
-def _tokens(action: argparse.Action, value: Any) -> list[str]:
-    """A value as on a command line, so that types and choices hold."""
-    if action.nargs == 0:  # a switch
+def _tokens(action: argparse.Action, value: object) -> list[str]:
+    """Write a value as on a command line, so that argparse checks types and choices."""
+    if action.nargs == 0:
+        # a switch
         return [action.option_strings[0]] if value == action.const else []
     if value is None:
         return []

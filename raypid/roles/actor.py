@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from raypid.errors import UserError
+from raypid.nn.network_policy import Exploration
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
@@ -57,10 +58,10 @@ class DistributedWrapper:
             )
         if not self._acted:
             self._before = self._rollout.state
-            self._action, self._acted = self._rollout.act(), True
+            self._action, self._acted = self._rollout.act().action, True
         return self._action
 
-    def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, dict[str, Any]]]:
+    def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, Mapping[str, object]]]:
         """(obs [B, *], reward [B], terminated [B], truncated [B], {stream: info} of episodes that ended)."""
         self.act()  # the policy sees every step, whoever acts
         self._acted = False
@@ -79,7 +80,7 @@ class DistributedWrapper:
         self._forget_look()
         self.report, trajectory = self._rollout.finish()
         self._counted.join(self.report)
-        self._rollout.begin_rows()
+        self._rollout.clear_rows()
         return trajectory
 
     def _nothing(self) -> Report:
@@ -89,7 +90,7 @@ class DistributedWrapper:
     def _forget_look(self) -> None:
         """An action that was only looked at is none of the trajectory's; the next one begins with another, of the newest policy."""
         if self._acted:
-            self._rollout.take_back(self._before)
+            self._rollout.undo_act(self._before)
             self._acted = False
 
     def rollout(self) -> Trajectory:
@@ -130,18 +131,18 @@ class Actor(Rollout):
 
     def restart(self) -> None:
         """Begin new episodes; the fragment begins anew."""
-        self._start(None)
-        self.begin_rows()
+        self.reset_streams(None)
+        self.clear_rows()
 
-    def begin(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> None:
+    def start_fragment(self, weights: Weights, exploration: Exploration | None = None) -> None:
         if self._collecting:  # a generator that raised is spent
             self._begin_program()
         self.wrapper._forget_look()
-        super().begin(weights, exploration)
+        super().start_fragment(weights, exploration)
 
-    def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
+    def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Trajectory]:
         """What the program yields next."""
-        self.begin(weights, exploration)
+        self.start_fragment(weights, exploration)
         trajectory: Any = next(self.trajectories, None)
         length = self.spec.fragment_length
         if not isinstance(trajectory, Trajectory):

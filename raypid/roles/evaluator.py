@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
-from raypid.envs import EnvError, make_vector, stream_seeds
-from raypid.errors import UserError
+from raypid.envs import EnvError, VectorEnv, stream_seeds
 from raypid.nn.policy import make_policy
-from raypid.registry import NETWORKS
+from raypid.roles.acting import EnvironmentLoop, Episode, register_networks
 from raypid.roles.rollout import RolloutSpec
 from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
-MAX_EPISODE_STEPS = 200_000
 EVALUATION_INDEX = 1_000_000
-"""Worker index of evaluation environments: their seeds are no training seeds."""
+"""Worker index of evaluation environments, so that their seeds differ from those of training."""
 CONFIRM_EPISODES = 50
 _CONFIRM_SEED = 500_000_000
 
@@ -34,10 +32,10 @@ class Evaluation:
     version: int
     seconds: float
     confirms: bool = False
-    """It was played since an evaluation before it, of the same weights, had reached its goal."""
+    """It was played to confirm an evaluation of the same weights that had reached the goal."""
 
     def summary(self) -> dict[str, float]:
-        """episode_reward_mean, its 95% interval's half width, min, max, std, mean length, episodes, weights_version."""
+        """Summarise as metrics: mean, 95% interval's half width, std, min and max of returns; mean length; episodes; weights_version."""
         n = len(self.rewards)
         return {
             "episode_reward_mean": float(self.rewards.mean()),
@@ -52,7 +50,7 @@ class Evaluation:
 
 
 def ci95(values: Array) -> float:
-    """Half width of the 95% interval of the mean, by Student's t (Cornish-Fisher expansion of its quantile)."""
+    """Compute the half width of the mean's 95% interval, by Student's t (Cornish-Fisher expansion of its quantile)."""
     n = len(values)
     if n < 2:
         return float("nan")
@@ -69,62 +67,61 @@ class Evaluator:
     """Environments and a policy of its own. Each stream plays a quota of episodes, so that short ones are not preferred."""
 
     def __init__(self, spec: RolloutSpec) -> None:
-        for name, entry in spec.networks.items():
-            NETWORKS.register(name, entry)
+        register_networks(spec.networks)
         self.spec = spec
         self.policy = make_policy(spec.network)
-        self.env: Any = None
+        self.loop: EnvironmentLoop | None = None
 
     def evaluate(
-        self, weights: Weights, num_episodes: int, seed: int = 0, *, explore: bool = False, record: Any = None
+        self,
+        weights: Weights,
+        num_episodes: int,
+        seed: int = 0,
+        *,
+        explore: bool = False,
+        record: Callable[[VectorEnv], object] | None = None,
     ) -> Evaluation:
-        """Play `num_episodes` episodes; the same seed gives the same episodes. `record(env)` is called after each step."""
+        """Play `num_episodes` episodes; the same seed gives the same episodes. `record(env)` is called after each step.
+
+        Raises:
+            UserError: an episode does not end.
+            EnvError: environments raised too often.
+        """
         start = time.perf_counter()
         num_streams = min(MAX_STREAMS, num_episodes)
-        if self.env is None or self.env.num_envs != num_streams:
-            self.close()
-            self.env = make_vector(replace(self.spec.env, worker_index=EVALUATION_INDEX, num_envs=num_streams))
-        self.policy.load(weights)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
-        obs = self.env.reset(
-            stream_seeds(replace(self.spec.env, seed=seed, worker_index=EVALUATION_INDEX, num_envs=num_streams))
-        )
-        first, state = np.ones(num_streams, bool), self.policy.initial_state(num_streams)
-        quota = np.full(num_streams, num_episodes // num_streams) + (
-            np.arange(num_streams) < num_episodes % num_streams
-        )
-        reward, length = np.zeros(num_streams), np.zeros(num_streams, np.int64)
-        done: list[list[tuple[float, int]]] = [[] for _ in range(num_streams)]
-        crashes = 0
-        while (quota > 0).any():
-            if length.max() > MAX_EPISODE_STEPS:
-                raise UserError(
-                    f"An evaluation episode of {self.spec.env.env} did not end within {MAX_EPISODE_STEPS:,} steps: set time_limit."
-                )
-            action, state, _ = self.policy.act(obs, state, first, rng, explore=explore)
-            step = self.env.step(self.policy.to_env(action))
-            obs, first = step.obs, step.first
-            reward += np.where(step.valid, step.reward, 0)
-            length += step.valid
-            ended = (step.terminated | step.truncated) & step.valid
-            for b in np.flatnonzero(ended | (first & ~step.valid)):
-                if ended[b] and quota[b] > 0:
-                    done[b].append((float(reward[b]), int(length[b])))
-                    quota[b] -= 1
-                reward[b], length[b] = 0, 0
-            crashes += len(step.crashes)
-            if crashes > self.spec.max_crashes:
+        loop = self._loop(num_streams, rng)
+        self.policy.load(weights)
+        loop.reset_streams(stream_seeds(replace(loop.env_spec, seed=seed)))
+        quota = [num_episodes // num_streams + (b < num_episodes % num_streams) for b in range(num_streams)]
+        episodes: list[list[Episode]] = [[] for _ in quota]
+        while any(len(done) < wanted for done, wanted in zip(episodes, quota)):
+            step = loop.step(loop.act(explore=explore).action)
+            for episode in loop.ended:
+                if len(episodes[episode.stream]) < quota[episode.stream]:
+                    episodes[episode.stream].append(episode)
+            loop.check_lengths()
+            if step.crashes and loop.num_crashes > self.spec.max_crashes:
                 raise EnvError(
-                    f"The environment raised {crashes} times during evaluation. The last error:\n{step.crashes[-1]}"
+                    f"The environment raised {loop.num_crashes} times during evaluation. The last error:\n{step.crashes[-1]}"
                 )
             if record is not None:
-                record(self.env)
-        flat = [episode for stream in done for episode in stream]
-        rewards, lengths = (np.array(column) for column in zip(*flat, strict=True))
+                record(loop.env)
+        rewards = np.array([episode.reward for done in episodes for episode in done])
+        lengths = np.array([episode.length for done in episodes for episode in done])
         return Evaluation(rewards, lengths, weights.version, time.perf_counter() - start)
 
+    def _loop(self, num_streams: int, rng: np.random.Generator) -> EnvironmentLoop:
+        """The loop over `num_streams` environments, which are kept from evaluation to evaluation."""
+        if self.loop is None or self.loop.env.num_envs != num_streams:
+            self.close()
+            env = replace(self.spec.env, worker_index=EVALUATION_INDEX, num_envs=num_streams)
+            self.loop = EnvironmentLoop(env, self.policy, rng)
+        self.loop.rng, self.loop.num_crashes = rng, 0
+        return self.loop
+
     def confirmed(self, weights: Weights, num_episodes: int, seed: int, goal: float | None) -> Evaluation:
-        """Evaluate; a mean that reaches `goal` only counts after CONFIRM_EPISODES more with other seeds, whose numbers replace it."""
+        """Evaluate; a mean that reaches `goal` is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
         first = self.evaluate(weights, num_episodes, seed)
         if goal is None or first.rewards.mean() < goal:
             return first
@@ -132,6 +129,6 @@ class Evaluator:
         return replace(second, seconds=first.seconds + second.seconds, confirms=True)
 
     def close(self) -> None:
-        if self.env is not None:
-            self.env.close()
-            self.env = None
+        if self.loop is not None:
+            self.loop.close()
+            self.loop = None

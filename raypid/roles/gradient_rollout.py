@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.nn.network_policy import Exploration
+from raypid.nn.user_model import ModelPolicy
+from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
 
 class GradientSource(Protocol):
-    """What turns a fragment into a gradient: an algorithm, or a policy over a model in any framework."""
+    """What turns a fragment into a gradient: an algorithm, or the policy of a user's model."""
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
-        """The gradient over the fragment, in the order of the weights that acted."""
+        """Compute the gradient over the fragment, in the order of the weights that acted."""
 
-    def local_state(self) -> dict[str, Any]:
-        """What it keeps from fragment to fragment, apart from the weights."""
+    def local_state(self) -> dict[str, object]:
+        """Return what it keeps from fragment to fragment, apart from the weights."""
 
-    def load_local_state(self, state: dict[str, Any]) -> None: ...
+    def load_local_state(self, state: dict[str, object]) -> None: ...
 
 
-class GradientRollout(Rollout):
-    """A rollout worker with the learner's loss. `source` builds what computes the gradients; None: the policy itself does."""
+class GradientRollout(FragmentWorker):
+    """A rollout worker that computes gradients.
+
+    Args:
+        source: builds what computes them; None: the policy itself does, which is then a user's model.
+    """
 
     def __init__(
         self, spec: RolloutSpec, source: Callable[[], GradientSource] | None, worker_index: int = 0, restarts: int = 0
     ) -> None:
         super().__init__(spec, worker_index, restarts)
-        self.source: Any = self.policy if source is None else source()
+        if source is None:
+            assert isinstance(self.policy, ModelPolicy)
+            self.source: GradientSource = self.policy
+        else:
+            self.source = source()
 
-    def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Any]:
-        """Act for `fragment_length` rows, then differentiate; the report counts both in timing's total. Rows of which none is a step
-        (short fragments of environments that take one to reset) give no gradient: more are collected."""
-        report, trajectory = super().collect(weights, exploration)
+    def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Gradients]:
+        """Act for `fragment_length` rows, then differentiate; timing's total counts both.
+
+        A short fragment may have no valid row, where environments take one to reset. It gives no gradient, so more rows are
+        collected.
+        """
+        report, trajectory = self.collect_fragment(weights, exploration)
         while not trajectory.num_valid:
-            more, trajectory = super().collect(weights, exploration)
+            more, trajectory = self.collect_fragment(weights, exploration)
             report.join(more)
         before = time.perf_counter()
         gradients = self.source.gradients(trajectory, weights)
         report.timing["total"] += time.perf_counter() - before
         return report, gradients
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> WorkerState:
         return {**super().state_dict(), "source": self.source.local_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: WorkerState) -> None:
         super().load_state_dict(state)
         self.source.load_local_state(state["source"])

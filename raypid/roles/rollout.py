@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from raypid.callbacks import Callbacks
-from raypid.envs import EnvError, EnvSpec, Step, make_vector, stream_seeds
+from raypid.envs import EnvError, EnvSpec, Step, stream_seeds
+from raypid.nn.network_policy import Acted, Exploration
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.policy import make_policy
 from raypid.ops.normalizer import moments_of
-from raypid.registry import NETWORKS
+from raypid.roles.acting import EnvironmentLoop, Episode, register_networks
 from raypid.types import Array, Final, Report, Trajectory, Tree, Weights, tree_concat, tree_map, tree_stack
 
 
@@ -33,133 +34,153 @@ class RolloutSpec:
     callbacks: Callbacks | None = None
     record_memory: bool = False
     """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
-    networks: dict[str, Any] = field(default_factory=dict)
+    networks: dict[str, object] = field(default_factory=dict)
     """Registered networks that the worker needs, by name."""
 
 
+_RESTARTED = 1_000_000
+"""Added to a worker's restarts where its environments' seeds are drawn: these differ from the seeds after a save."""
+
+
+class WorkerState(TypedDict, total=False):
+    """What a saved run keeps of a worker."""
+
+    rng: Mapping[str, object]
+    source: dict[str, object]
+    """Of a worker that computes gradients: `GradientSource.local_state`."""
+
+
+class RolloutWorker(EnvironmentLoop):
+    """The environments and the policy of one worker; subclasses say what it collects.
+
+    `worker_index` and `restarts` (how often this worker was built anew) choose its random numbers.
+    """
+
+    def __init__(self, spec: RolloutSpec, worker_index: int = 0, restarts: int = 0) -> None:
+        register_networks(spec.networks)
+        self.spec, self.worker_index = spec, worker_index
+
+        def seed(purpose: int) -> np.random.SeedSequence:
+            return np.random.SeedSequence(spec.seed, spawn_key=(purpose, worker_index, restarts))
+
+        super().__init__(
+            replace(spec.env, worker_index=worker_index),
+            make_policy(spec.network, seed(5).generate_state(1)[0]),
+            np.random.default_rng(seed(2)),
+            observation_noise=spec.observation_noise,
+            action_noise=spec.action_noise,
+        )
+        self.reset_streams(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
+
+    def ready(self) -> int:
+        """Return the worker's index. A call that returns shows that the worker is up."""
+        return self.worker_index
+
+    def report_episode(self, report: Report, episode: Episode) -> None:
+        """Add an episode to the report, and call the callbacks."""
+        report.episode_rewards.append(episode.reward)
+        report.episode_lengths.append(episode.length)
+        if self.spec.callbacks is not None:
+            info = {**episode.info, "episode_reward": episode.reward, "episode_length": episode.length}
+            info |= {"worker_index": self.worker_index, "stream_index": episode.stream}
+            for name, value in (self.spec.callbacks.on_episode_end(info) or {}).items():
+                report.episode_metrics.setdefault(name, []).append(float(value))
+
+    def check_crashes(self, crashes: list[str]) -> None:
+        """Refuse environments that raise again and again.
+
+        Raises:
+            EnvError: they have raised more than `max_crashes` times; its text ends with the last of `crashes`.
+        """
+        if crashes and self.num_crashes > self.spec.max_crashes:
+            raise EnvError(
+                f"Environments of worker {self.worker_index} raised {self.num_crashes} times, max_restarts allows "
+                f"{self.spec.max_crashes}. The last error:\n{crashes[-1]}"
+            )
+
+    def boundary(self, save_count: int) -> None:
+        """Start all streams anew with seeds of their own: how an exact save cuts a run. Unfinished episodes do not count."""
+        self.reset_streams(stream_seeds(self.env_spec, save_count))
+
+    def state_dict(self) -> WorkerState:
+        """The state of the random generator. Environments cannot be saved (see `boundary`)."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: WorkerState) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+
 class _Rows:
-    """A fragment that is being collected, from where the streams are."""
+    """A fragment that is being collected, and where its streams were when it began."""
 
     def __init__(self, obs: Tree, first: Array, state: Tree | None) -> None:
         self.obs, self.first, self.states = [obs], [first], [state]
         self.actions: list[Tree] = []
         self.behaviours: list[dict[str, Array]] = []
+        self.params: list[Array] = []
         self.steps: list[Step] = []
-        self.infos: list[tuple[int, dict[int, dict[str, Any]]]] = []
-        self.started = time.perf_counter()
-        self.env_s = self.inference_s = 0.0
+        self.episodes: list[Episode] = []
 
 
-_RESTARTED = 1_000_000
-"""Added to the restarts of a worker where its environments' seeds are drawn, to differ from the saves."""
+class FragmentWorker(RolloutWorker):
+    """A worker that records what it does: `start_fragment`, then `act` and `step` for each row, then `finish`."""
 
+    _collecting = False
 
-class Rollout:
-    """B streams and a policy. `worker_index` and `restarts` (of this worker so far) choose its random numbers."""
-
-    def __init__(self, spec: RolloutSpec, worker_index: int = 0, restarts: int = 0) -> None:
-        for name, entry in spec.networks.items():
-            NETWORKS.register(name, entry)
-        self.spec, self.worker_index = spec, worker_index
-        self.env_spec = replace(spec.env, worker_index=worker_index)
-        self.env = make_vector(self.env_spec)
-        self.policy = make_policy(spec.network, self._seed(5, restarts).generate_state(1)[0])
-        self.rng = np.random.default_rng(self._seed(2, restarts))
-        self.num_crashes = 0
-        self._collecting = False
-        self._start(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
-
-    def _seed(self, purpose: int, restarts: int) -> np.random.SeedSequence:
-        return np.random.SeedSequence(self.spec.seed, spawn_key=(purpose, self.worker_index, restarts))
-
-    def _start(self, seeds: list[int] | None) -> None:
-        self.obs = self._noisy(self.env.reset(seeds))
-        self.first: Array = np.ones(self.env.num_envs, bool)
-        self.state = self.policy.initial_state(self.env.num_envs)
-        self.episode_reward = np.zeros(self.env.num_envs)
-        self.episode_length = np.zeros(self.env.num_envs, np.int64)
-
-    def _noisy(self, obs: Tree) -> Tree:
-        if not self.spec.observation_noise:
-            return obs
-
-        def add(x: Array) -> Array:
-            if not np.issubdtype(x.dtype, np.floating):
-                return x
-            return x + (self.spec.observation_noise * self.rng.standard_normal(x.shape)).astype(x.dtype)
-
-        return tree_map(add, obs)
-
-    def _perturbed(self, action: Tree) -> Tree:
-        def add(x: Array) -> Array:
-            if not np.issubdtype(x.dtype, np.floating):
-                return x
-            return x + np.float32(self.spec.action_noise) * self.rng.standard_normal(x.shape, dtype=np.float32)
-
-        return tree_map(add, action)
-
-    def ready(self) -> int:
-        """Its index: a call that returns once the worker stands."""
-        return self.worker_index
-
-    def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
-        """Act for `fragment_length` rows; episodes go on in the next call. `exploration` holds what the policy explores by."""
-        self.begin(weights, exploration)
+    def collect_fragment(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Trajectory]:
+        """Act for `fragment_length` rows; episodes go on in the next call."""
+        self.start_fragment(weights, exploration)
         for _ in range(self.spec.fragment_length):
-            self.step(self.act())
+            self.step(self.act().action)
         return self.finish()
 
-    def begin(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> None:
-        """Begin a fragment, with these weights."""
-        if self._collecting:  # the call before was broken off: its rows are lost, and what follows does not join on
-            self._start(None)
+    def start_fragment(self, weights: Weights, exploration: Exploration | None = None) -> None:
+        """Start a fragment that acts with these weights."""
+        if self._collecting:
+            # the call before was interrupted: its rows are lost, so the streams start anew
+            self.reset_streams(None)
         self._collecting = True
         self.policy.load(weights)
         self.policy.exploration = exploration or {}
-        self.begin_rows()
+        self.clear_rows()
 
-    def begin_rows(self) -> None:
-        """Forget the rows so far; the fragment begins where the streams are."""
+    def clear_rows(self) -> None:
+        """Drop the rows so far; the fragment now begins where the streams are."""
         self.rows = _Rows(self.obs, self.first, self.state)
+        self.reset_timing()
 
-    def act(self) -> Tree:
-        """Canonical actions [B, *] for where the streams are; then comes `step`, with these or others."""
-        rows, before = self.rows, time.perf_counter()
-        action, self.state, behaviour = self.policy.act(self.obs, self.state, self.first, self.rng, explore=True)
-        if self.spec.network.memory:  # the states of frame stacks alone are not kept: nobody needs them
-            rows.states.append(self.state)
-        rows.behaviours.append(behaviour)
-        rows.inference_s += time.perf_counter() - before
-        return action
+    def act(self, *, explore: bool = True) -> Acted:
+        """Ask the policy what to do. `step` comes next, with these actions or others."""
+        acted, rows = super().act(explore=explore), self.rows
+        if self.spec.network.memory:
+            # only states with a memory are needed later; those of frame stacks would hold many images
+            rows.states.append(acted.state)
+        rows.behaviours.append(acted.behaviour)
+        if acted.params is not None:
+            rows.params.append(acted.params)
+        return acted
 
-    def take_back(self, state: Tree | None) -> None:
-        """As if the last `act` had not been; `state` is what the policy remembered before it."""
+    def undo_act(self, state: Tree | None) -> None:
+        """Forget the last `act`; `state` is the policy's state before it."""
         self.state = state
         self.rows.behaviours.pop()
+        if self.rows.params:
+            self.rows.params.pop()
         if self.spec.network.memory:
             self.rows.states.pop()
 
     def step(self, action: Tree) -> Step:
-        """Take canonical actions [B, *]: a row of the fragment."""
-        rows, before = self.rows, time.perf_counter()
-        env_action = self.policy.to_env(self._perturbed(action) if self.spec.action_noise else action)
-        acted = time.perf_counter()
-        step = self.env.step(env_action)
-        rows.env_s += time.perf_counter() - acted
-        rows.inference_s += acted - before
-        self.obs, self.first = self._noisy(step.obs), step.first
-        if step.final is not None:
-            step.final = (step.final[0], self._noisy(step.final[1]))
-        if step.infos:
-            rows.infos.append((len(rows.steps), step.infos))
+        """Step with canonical actions [B, *], which adds a row to the fragment."""
+        step, rows = super().step(action), self.rows
         rows.actions.append(action)
         rows.steps.append(step)
         rows.obs.append(self.obs)
         rows.first.append(self.first)
+        rows.episodes += self.ended
         return step
 
     def finish(self) -> tuple[Report, Trajectory]:
-        """The rows since `begin` as a fragment."""
+        """Hand over the rows so far as a fragment."""
         rows, steps, before = self.rows, self.rows.steps, time.perf_counter()
         trajectory = Trajectory(
             obs=tree_stack(rows.obs),
@@ -175,80 +196,38 @@ class Rollout:
             stream=self.worker_index * self.env.num_envs + np.arange(self.env.num_envs),
             version=self.policy.version,
         )
-        self._complete(trajectory, rows.states)
-        inference_s = rows.inference_s + time.perf_counter() - before
+        self._complete(trajectory, rows)
+        self._inference_s += time.perf_counter() - before
         crashes = [crash for step in steps for crash in step.crashes]
         report = Report(self.worker_index, trajectory.num_valid, trajectory.version, crashes=crashes)
-        self._episodes(trajectory, rows.infos, report)
-        self._check_crashes(crashes)
+        for episode in rows.episodes:
+            self.report_episode(report, episode)
+        self.check_crashes(crashes)
         self._collecting = False
-        report.timing = {"env": rows.env_s, "inference": inference_s, "total": time.perf_counter() - rows.started}
+        report.timing = self.timing()
         return report, trajectory
 
-    def _complete(self, trajectory: Trajectory, states: list[Tree | None]) -> None:
-        """Add what the policy can say of the whole fragment. states: before each row and after the last, where it has a memory."""
-        self.policy.complete(trajectory, states)
+    def _complete(self, trajectory: Trajectory, rows: _Rows) -> None:
+        """Add what the policy computes for the whole fragment at once."""
+        self.policy.complete(trajectory, rows.states, np.stack(rows.params) if rows.params else None)
         if self.spec.record_memory:
-            memories: list[Any] = [split_state(self.spec.network, s)[1] for s in states[:-1]]
-            trajectory.behaviour["memory"] = np.stack(memories)
+            memories = (split_state(self.spec.network, state)[1] for state in rows.states[:-1])
+            trajectory.behaviour["memory"] = np.stack([memory for memory in memories if memory is not None])
         if self.spec.network.pipeline.normalize:
             raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
             trajectory.moments = moments_of(raw[trajectory.valid])
 
-    def _episodes(
-        self, trajectory: Trajectory, infos: list[tuple[int, dict[int, dict[str, Any]]]], report: Report
-    ) -> None:
-        """Returns and lengths of the episodes that ended; what is unfinished is carried to the next call."""
-        t = trajectory
-        ended = (t.terminated | t.truncated) & t.valid
-        reward = np.concatenate([self.episode_reward[None], np.where(t.valid, t.reward, 0.0)]).cumsum(0)
-        length = np.concatenate([self.episode_length[None], t.valid]).cumsum(0)
-        infos_at = {(row, b): info for row, by_stream in infos for b, info in by_stream.items()}
-        # a stream starts anew after an end or a crash: what was summed up to there no longer counts
-        starts = np.argwhere(ended | (t.first[1:] & ~t.valid))
-        reward_base, length_base = np.zeros(t.num_streams), np.zeros(t.num_streams, np.int64)
-        for row, b in starts:
-            if ended[row, b]:
-                total, steps = float(reward[row + 1, b] - reward_base[b]), int(length[row + 1, b] - length_base[b])
-                self._episode(report, int(b), total, steps, infos_at.get((row, b), {}))
-            reward_base[b], length_base[b] = reward[row + 1, b], length[row + 1, b]
-        self.episode_reward, self.episode_length = reward[-1] - reward_base, length[-1] - length_base
 
-    def _episode(self, report: Report, stream: int, total: float, steps: int, env_info: dict[str, Any]) -> None:
-        """An episode that has ended goes into the report, and to the callbacks."""
-        report.episode_rewards.append(total)
-        report.episode_lengths.append(steps)
-        if self.spec.callbacks is not None:
-            info = {**env_info, "episode_reward": total, "episode_length": steps}
-            info |= {"worker_index": self.worker_index, "stream_index": stream}
-            for name, value in (self.spec.callbacks.on_episode_end(info) or {}).items():
-                report.episode_metrics.setdefault(name, []).append(float(value))
+class Rollout(FragmentWorker):
+    """The worker that sends its fragments to the learner."""
 
-    def _check_crashes(self, crashes: list[str]) -> None:
-        self.num_crashes += len(crashes)
-        if self.num_crashes > self.spec.max_crashes:
-            raise EnvError(
-                f"Environments of worker {self.worker_index} raised {self.num_crashes} times, max_restarts allows "
-                f"{self.spec.max_crashes}. The last error:\n{crashes[-1]}"
-            )
-
-    def boundary(self, save_count: int) -> None:
-        """End all partial episodes (they count for nothing) and start the streams anew: how an exact save cuts a run."""
-        self._start(stream_seeds(self.env_spec, save_count))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The random generator; environments cannot be saved (see `boundary`)."""
-        return {"rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rng.bit_generator.state = state["rng"]
-
-    def close(self) -> None:
-        self.env.close()
+    def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Trajectory]:
+        """Act for `fragment_length` rows; episodes go on in the next call."""
+        return self.collect_fragment(weights, exploration)
 
 
-def _finals(steps: list[Any]) -> Final | None:
-    """True last observations of the environments that reset in the same step."""
+def _finals(steps: list[Step]) -> Final | None:
+    """Join the true last observations of environments that reset within the step."""
     found = [(t, *step.final) for t, step in enumerate(steps) if step.final is not None]
     if not found:
         return None

@@ -16,7 +16,7 @@ from raypid import checkpoint
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
-from raypid.nn.catalog import OWN_NETWORKS, build_spec
+from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
@@ -122,7 +122,7 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
     notes += surprises
     limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
     try:
-        own = network.network in OWN_NETWORKS
+        own = NETWORKS.is_own(network.network)
         networks = {} if own else {network.network: NETWORKS.get(network.network)}
         spec = RolloutSpec(
             env=env_spec_of(config),

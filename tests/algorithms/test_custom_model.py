@@ -19,11 +19,11 @@ from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
-from raypid.nn.space_json import space_from_json, space_to_json
 from raypid.nn.user_model import Layout, ModelPolicy
 from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import RolloutSpec
 from raypid.run.agent import Agent
+from raypid.spaces import space_from_json, space_to_json
 from raypid.types import Gradients
 
 F = np.float32
@@ -262,7 +262,7 @@ def test_arguments_as_they_are_given() -> None:
     args = policy.model.args  # type: ignore[attr-defined]
     assert (args.mode, args.fast, args.sizes, args.width, args.seed, args.gamma) == ("b", True, [3, -4], 5, 7, 0.99)
     assert args.batch_size == 256 and args.device == "auto"
-    for model, says in (("Clash", "args has gamma of itself"), ("NotStatic", "put @staticmethod before it")):
+    for model, says in (("Clash", "`gamma` is already provided in args"), ("NotStatic", "put @staticmethod before it")):
         with pytest.raises(ConfigError, match=says):
             ModelPolicy(network_of(f"foreign:{model}", {}, Goal()), 0)
 

@@ -186,7 +186,7 @@ def test_it_solves_cartpole_in_seconds(algorithm: Any, seed: int, tmp_path: Any)
     policy = load_policy(tmp_path)
     obs = np.random.default_rng(0).normal(size=(8, 4)).astype(F)
     evaluator.policy.load(weights)
-    actions, _, _ = evaluator.policy.act(obs, None, np.ones(8, bool), np.random.default_rng(0), explore=False)
+    actions = evaluator.policy.act(obs, None, np.ones(8, bool), np.random.default_rng(0), explore=False).action
     np.testing.assert_array_equal(policy.act(obs), actions)
 
 

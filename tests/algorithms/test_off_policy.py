@@ -637,9 +637,9 @@ def test_greedy_noisy_acting_has_no_noise() -> None:
     plain = make_policy(algorithm.spec)
     plain.load(silent)
     expected = plain.act(obs, None, first, rng, explore=False)[0]
-    explored = [policy.act(obs, None, first, rng, explore=True)[0] for _ in range(5)]
+    explored = [policy.act(obs, None, first, rng, explore=True).action for _ in range(5)]
     for _ in range(3):
-        np.testing.assert_array_equal(policy.act(obs, None, first, rng, explore=False)[0], expected)
+        np.testing.assert_array_equal(policy.act(obs, None, first, rng, explore=False).action, expected)
     assert any((a != expected).any() for a in explored) and any((a != explored[0]).any() for a in explored)
 
 
@@ -652,12 +652,12 @@ def test_masked_actions_are_never_taken(kind: str, exploration: dict[str, Any]) 
     policy.exploration = exploration
     obs = sample(algorithm, 1, 500).data.obs
     for explore in (True, False):
-        action = policy.act(obs, None, np.ones(500, bool), rng, explore=explore)[0]
+        action = policy.act(obs, None, np.ones(500, bool), rng, explore=explore).action
         assert obs["action_mask"][np.arange(500), action].all()
     if exploration.get("random") or exploration.get("epsilon") == 1.0 and kind == "DQN":
         counts = np.zeros(4)
         for _ in range(5):
-            taken = policy.act(obs, None, np.ones(500, bool), rng, explore=True)[0]
+            taken = policy.act(obs, None, np.ones(500, bool), rng, explore=True).action
             counts += np.bincount(taken, minlength=4)
         shares = (obs["action_mask"] / obs["action_mask"].sum(1, keepdims=True)).mean(0)
         np.testing.assert_allclose(counts / 2500, shares, atol=0.05)
@@ -667,9 +667,9 @@ def test_epsilon_for_each_stream() -> None:
     algorithm = make("DQN")
     policy, rng = acting(algorithm), np.random.default_rng(0)
     obs, first = np.tile(rng.normal(size=5).astype(F), (3, 1)), np.ones(3, bool)
-    greedy = policy.act(obs, None, first, rng, explore=False)[0][0]
+    greedy = policy.act(obs, None, first, rng, explore=False).action[0]
     policy.exploration = {"epsilon": np.array([0.0, 0.4, 1.0], F)}
-    actions = np.array([policy.act(obs, None, first, rng, explore=True)[0] for _ in range(2000)])
+    actions = np.array([policy.act(obs, None, first, rng, explore=True).action for _ in range(2000)])
     np.testing.assert_allclose((actions != greedy).mean(0), [0, 0.3, 0.75], atol=0.04)
 
 
@@ -679,16 +679,16 @@ def test_sqn_acts_in_proportion_to_exponentials() -> None:
     obs = rng.normal(size=5).astype(F)
     q = head(params_of(algorithm.online), torch.tensor(obs, dtype=torch.float64)[None])[0]
     rows = np.tile(obs, (20_000, 1))
-    actions = policy.act(rows, None, np.ones(20_000, bool), rng, explore=True)[0]
+    actions = policy.act(rows, None, np.ones(20_000, bool), rng, explore=True).action
     np.testing.assert_allclose(np.bincount(actions, minlength=4) / 20_000, (q / 0.5).softmax(0).detach(), atol=0.02)
 
 
 def test_td3_acts_with_noise_inside_the_range() -> None:
     policy, rng = acting(make("TD3")), np.random.default_rng(0)
     obs, first = np.tile(rng.normal(size=5).astype(F), (4000, 1)), np.ones(4000, bool)
-    mean = policy.act(obs, None, first, rng, explore=False)[0][0]
+    mean = policy.act(obs, None, first, rng, explore=False).action[0]
     policy.exploration = {"noise": 0.1}
-    action = policy.act(obs, None, first, rng, explore=True)[0]
+    action = policy.act(obs, None, first, rng, explore=True).action
     assert action.dtype == F and np.abs(action).max() <= 1
     inside = np.abs(mean) < 0.6
     assert inside.any()

@@ -49,7 +49,7 @@ def test_every_way_to_name_an_environment() -> None:
 def test_indices_reach_constructors() -> None:
     spec = EnvSpec(env=dict_style, env_config={"given": 7}, num_envs=3, worker_index=4)
     vector = make_vector(spec)
-    assert [(e.start, e.worker, e.given) for e in vector._envs] == [(0, 4, 7), (1, 4, 7), (2, 4, 7)]
+    assert [(e.start, e.worker, e.given) for e in vector.envs] == [(0, 4, 7), (1, 4, 7), (2, 4, 7)]
 
 
 def test_vector_class() -> None:
@@ -71,14 +71,14 @@ def test_choice_of_vectorizer() -> None:
     [
         (EnvSpec(env="CartPoll-v1"), "Unknown environment 'CartPoll-v1'. Did you mean 'CartPole-v1'"),
         (EnvSpec(env="CartPole-v7"), "does not exist in this version; the newest is 'CartPole-v1'"),
-        (EnvSpec(env="CartPole"), "says no version; the newest is 'CartPole-v1'"),
+        (EnvSpec(env="CartPole"), "has no version; the newest is 'CartPole-v1'"),
         (EnvSpec(env="raypid/Cach-v0"), "Did you mean 'raypid/Catch-v0'"),
         (EnvSpec(env="qwrtpsdfghjk"), "raypid list envs"),
         (EnvSpec(env="no_such_module:Thing"), "there is no module 'no_such_module'"),
         (EnvSpec(env="cases:Walkk"), "module 'cases' has no 'Walkk'. Did you mean 'cases:Walk'"),
-        (EnvSpec(env=42), "env is a int, which is no environment"),
+        (EnvSpec(env=42), "env is a int, which is not an environment"),
         (EnvSpec(env=dict), "env is class dict"),
-        (EnvSpec(env=cases.Counter()), "is made already: every worker makes its own"),
+        (EnvSpec(env=cases.Counter()), "exists already: every worker makes its own"),
         (EnvSpec(env=lambda: 3), "gave a int without reset, step"),
         (EnvSpec(env="Pendulum-v1", vectorizer="native"), "needs a vector entry point"),
         (EnvSpec(env="Pendulum-v1", vectorizer="ale"), "needs an id 'ALE/"),

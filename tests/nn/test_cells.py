@@ -202,7 +202,7 @@ def test_acting_equals_the_sequence_pass(head: str, model: Any, stack: int, regi
     for begin in (0, 6):
         start, seen = state, []
         for t in range(begin, begin + 6):
-            _, after, _ = policy.act(obs[t], state, first[t], np.random.default_rng(0), explore=True)
+            after = policy.act(obs[t], state, first[t], np.random.default_rng(0), explore=True).state
             inputs, memory = policy.pipeline.step(obs[t], split_state(spec, state)[0], first[t])[0], None
             memory = np.where(first[t][:, None, None], 0, split_state(spec, state)[1]).astype(F)
             params, value, memory = policy.outputs(inputs, memory)
@@ -260,9 +260,9 @@ def test_gradients_reach_every_weight() -> None:
 def test_random_steps_are_seen_by_the_memory(head: str) -> None:
     _, _, policy = make(head, network="gru")
     obs, first = frames(BOX, 1)[0], np.ones(2, bool)
-    _, greedy, _ = policy.act(obs, policy.initial_state(2), first, np.random.default_rng(0), explore=False)
+    greedy = policy.act(obs, policy.initial_state(2), first, np.random.default_rng(0), explore=False).state
     policy.exploration = {"random": True}
-    _, random, _ = policy.act(obs, policy.initial_state(2), first, np.random.default_rng(0), explore=True)
+    random = policy.act(obs, policy.initial_state(2), first, np.random.default_rng(0), explore=True).state
     np.testing.assert_array_equal(random["memory"], greedy["memory"])
     assert (random["memory"] != 0).all()
 
@@ -271,10 +271,10 @@ def test_q_policy_takes_the_best_action_of_its_memory() -> None:
     spec, _, policy = make("dueling", network="lstm")
     state, first = policy.initial_state(2), np.ones(2, bool)
     for obs in frames(BOX, 4):
-        action, after, _ = policy.act(obs, state, first, np.random.default_rng(0), explore=False)
+        acted = policy.act(obs, state, first, np.random.default_rng(0), explore=False)
         params, value, _ = policy.network.recur(Inputs(obs, {}), state["memory"])
-        np.testing.assert_array_equal(action, q_values(spec, params, value).argmax(-1))
-        state, first = after, np.zeros(2, bool)
+        np.testing.assert_array_equal(acted.action, q_values(spec, params, value).argmax(-1))
+        state, first = acted.state, np.zeros(2, bool)
 
 
 # -- fragments ---------------------------------------------------------------------------------------------------------
@@ -292,26 +292,28 @@ def test_complete_adds_the_values_of_what_follows(cell: str, stack: int) -> None
     truncated[[1, 4], 0], terminated[3, 1] = True, True
     first = np.zeros((num + 1, 2), bool)
     first[0], first[final.t + 1, final.b] = True, True
-    states, behaviours, actions = [policy.initial_state(2)], [], []
+    states, behaviours, actions, params = [policy.initial_state(2)], [], [], []
     for t in range(num):
-        action, state, behaviour = policy.act(obs[t], states[-1], first[t], rng, explore=True)
-        actions.append(action)
-        behaviours.append(behaviour)
-        states.append(state)
+        acted = policy.act(obs[t], states[-1], first[t], rng, explore=True)
+        actions.append(acted.action)
+        behaviours.append(acted.behaviour)
+        params.append(acted.params)
+        states.append(acted.state)
     t = Trajectory(
         obs=tree_stack(obs), first=first, action=tree_stack(actions), reward=np.zeros((num, 2), F),
         terminated=terminated, truncated=truncated, valid=np.ones((num, 2), bool), final=final,
         behaviour={k: np.stack([b[k] for b in behaviours]) for k in behaviours[0]}, state=states[0],
     )  # fmt: skip
-    policy.complete(t, states)
+    policy.complete(t, states, np.stack(params))
     assert set(t.behaviour) == {"log_prob", "value", "final_value"} and t.behaviour["value"].shape == (num + 1, 2)
 
     def values(obs: list[Any], first: Any) -> Any:
         """[T, B], each from the beginning."""
         state, found = policy.initial_state(2), []
         for o, f in zip(obs, first):
-            _, state, behaviour = policy.act(o, state, f, rng, explore=True)
-            found.append(behaviour["value"])
+            acted = policy.act(o, state, f, rng, explore=True)
+            state = acted.state
+            found.append(acted.behaviour["value"])
         return np.stack(found)
 
     np.testing.assert_allclose(t.behaviour["value"], values(obs, first), atol=1e-6)
@@ -349,7 +351,8 @@ def test_a_deployed_policy_keeps_its_memory(tmp_path: Path) -> None:
             deployed.reset()
             batched.reset(np.array([True, False]))
             first = np.array([True, False])
-        expected, state, _ = policy.act(obs, state, first, np.random.default_rng(0), explore=False)
+        acted = policy.act(obs, state, first, np.random.default_rng(0), explore=False)
+        expected, state = acted.action, acted.state
         first = np.zeros(2, bool)
         np.testing.assert_array_equal(batched.act(obs), expected)
         assert deployed.act(obs[0]) == expected[0]

@@ -16,10 +16,11 @@ from gymnasium import spaces
 from raypid.config import ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
+from raypid.nn.network_policy import ActionMap, ActorCriticPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.pipeline import Pipeline
-from raypid.nn.policy import ActionMap, ActorCriticPolicy, DeployedPolicy, load_policy, read_policy_weights, save_policy
+from raypid.nn.policy import DeployedPolicy, load_policy, read_policy_weights, save_policy
 from raypid.ops.normalizer import moments_of
 from raypid.registry import NETWORKS
 from raypid.types import Final, Trajectory, Weights
@@ -55,12 +56,12 @@ def test_numpy_acting_equals_the_torch_network(action: Any, model: Any) -> None:
     spec, weights, policy = make(space, action, normalize=True, **model)
     assert spec.torch_free
     obs = {"x": np.random.default_rng(1).normal(1, 2, (6, 4)).astype(F), "k": np.arange(6) % 3}
-    _, state, behaviour = policy.act(obs, None, np.ones(6, bool), np.random.default_rng(0), explore=True)
+    acted = policy.act(obs, None, np.ones(6, bool), np.random.default_rng(0), explore=True)
     network = TorchNetwork(spec)
     network.load(weights.flat)
     params, value = network.policy(policy.pipeline.step(obs, None, np.ones(6, bool))[0])
-    assert state is None
-    np.testing.assert_allclose(behaviour["params"], params, atol=1e-5)
+    assert acted.state is None
+    np.testing.assert_allclose(acted.params, params, atol=1e-5)
     t = fragment(policy, lambda rng: {"x": rng.normal(size=(2, 4)).astype(F), "k": rng.integers(3, size=2)})
     sequence, _ = policy.pipeline.sequence(t.obs, None, t.first)
     np.testing.assert_allclose(t.behaviour["value"].ravel(), network.value(sequence.flatten()), atol=1e-5)
@@ -73,11 +74,13 @@ def fragment(policy: Any, draw: Any, num_rows: int = 5) -> Trajectory:
     first = rng.random((num_rows + 1, 2)) < 0.4
     first[0] = True
     obs = [draw(rng) for _ in range(num_rows + 1)]
-    start, actions, behaviours = state, [], []
+    start, actions, behaviours, params = state, [], [], []
     for t in range(num_rows):
-        action, state, behaviour = policy.act(obs[t], state, first[t], rng, explore=True)
-        actions.append(action)
-        behaviours.append(behaviour)
+        acted = policy.act(obs[t], state, first[t], rng, explore=True)
+        state = acted.state
+        actions.append(acted.action)
+        behaviours.append(acted.behaviour)
+        params.append(acted.params)
     from raypid.types import tree_map, tree_stack
 
     zeros = np.zeros((num_rows, 2), bool)
@@ -87,7 +90,7 @@ def fragment(policy: Any, draw: Any, num_rows: int = 5) -> Trajectory:
         obs=tree_stack(obs), first=first, action=tree_stack(actions), reward=np.zeros((num_rows, 2), F), terminated=zeros,
         truncated=zeros, valid=~zeros, final=final, behaviour=stacked, state=start,
     )  # fmt: skip
-    policy.complete(t, [])
+    policy.complete(t, [], np.stack(params))
     return t
 
 
@@ -117,14 +120,14 @@ def test_greedy_is_the_mode_and_load_takes_new_weights() -> None:
     spec, weights, policy = make(BOX, spaces.Box(-1, 1, (2,)), hidden=(8,))
     obs = np.random.default_rng(0).normal(size=(4, 4)).astype(F)
     first = np.ones(4, bool)
-    a, b = (policy.act(obs, None, first, np.random.default_rng(i), explore=False)[0] for i in range(2))
+    a, b = (policy.act(obs, None, first, np.random.default_rng(i), explore=False).action for i in range(2))
     np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(a, policy.act(obs, None, first, np.random.default_rng(0), explore=False)[2]["params"])
-    c, d = (policy.act(obs, None, first, np.random.default_rng(i), explore=True)[0] for i in range(2))
+    np.testing.assert_array_equal(a, policy.act(obs, None, first, np.random.default_rng(0), explore=False).params)
+    c, d = (policy.act(obs, None, first, np.random.default_rng(i), explore=True).action for i in range(2))
     assert not np.array_equal(c, d) and policy.version == 3
     policy.load(random_weights(spec, 1, version=4))
     assert policy.version == 4
-    assert not np.allclose(policy.act(obs, None, first, np.random.default_rng(0), explore=False)[0], a)
+    assert not np.allclose(policy.act(obs, None, first, np.random.default_rng(0), explore=False).action, a)
 
 
 def test_a_masked_policy_never_chooses_what_is_forbidden() -> None:
@@ -135,9 +138,10 @@ def test_a_masked_policy_never_chooses_what_is_forbidden() -> None:
         "action_mask": np.tile(np.array([0, 1, 1, 0, 1], np.int8), (200, 1)),
         "x": rng.normal(size=(200, 4)).astype(F),
     }
-    action, _, behaviour = policy.act(obs, None, np.ones(200, bool), rng, explore=True)
+    acted = policy.act(obs, None, np.ones(200, bool), rng, explore=True)
+    action = acted.action
     assert set(action[:, 0]) == {1} and set(action[:, 1]) == {0, 2}
-    assert behaviour["params"].shape == (200, 5)
+    assert acted.params.shape == (200, 5)
 
 
 # -- the environment's actions -----------------------------------------------------------------------------------------
@@ -230,7 +234,8 @@ def test_save_and_load_roundtrip(tmp_path: Path) -> None:
         if step == 2:  # a new episode
             loaded.reset()
             first = np.ones(1, bool)
-        expected, state, _ = policy.act(batch, state, first, rng, explore=False)
+        acted = policy.act(batch, state, first, rng, explore=False)
+        expected, state = acted.action, acted.state
         first = np.zeros(1, bool)
         action = loaded.act({"x": x, "p": (k, bits)})  # as the environment gives it
         np.testing.assert_allclose(action, policy.to_env(expected)[0], atol=1e-6)
@@ -406,15 +411,15 @@ def test_nothing_is_dropped_while_acting(registered: None) -> None:
         policy.act(np.ones((1, 4), F), None, np.ones(1, bool), np.random.default_rng(0), explore=False)
         for _ in range(3)
     ]
-    np.testing.assert_array_equal(act[0][0], act[1][0])
-    np.testing.assert_array_equal(act[0][0], act[2][0])
+    np.testing.assert_array_equal(act[0].action, act[1].action)
+    np.testing.assert_array_equal(act[0].action, act[2].action)
 
 
 def test_registered_image_network(registered: None) -> None:
     _, _, policy = make(IMAGE, spaces.Discrete(2), network="t-image")
     obs = np.random.default_rng(0).integers(256, size=(3, 20, 20, 3)).astype(np.uint8)
-    action, _, behaviour = policy.act(obs, None, np.ones(3, bool), np.random.default_rng(0), explore=True)
-    assert action.shape == (3,) and behaviour["value"].shape == (3,)
+    acted = policy.act(obs, None, np.ones(3, bool), np.random.default_rng(0), explore=True)
+    assert acted.action.shape == (3,) and acted.behaviour["value"].shape == (3,)
 
 
 def test_unfitting_registered_networks_are_named(registered: None) -> None:

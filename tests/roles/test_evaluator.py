@@ -106,7 +106,7 @@ def test_short_episodes_are_not_preferred() -> None:
 def test_few_episodes_take_few_streams() -> None:
     e = evaluator(ByStream)
     assert evaluate(e, 2).lengths.tolist() == [1, 2]
-    assert e.env.num_envs == 2
+    assert e.loop.env.num_envs == 2
     assert evaluate(e, 12).lengths.tolist() == [1, 1, 2, 2, *range(3, 11)]
     e.close()
 
@@ -181,6 +181,6 @@ def test_too_many_crashes_end_it() -> None:
 def test_record_is_called_after_each_step() -> None:
     e, calls = evaluator(ByStream), []
     evaluate(e, 3, record=calls.append)
-    assert len(calls) == 3 and all(c is e.env for c in calls)
+    assert len(calls) == 3 and all(c is e.loop.env for c in calls)
     e.close()
     e.close()

@@ -25,7 +25,7 @@ from raypid.nn.pipeline import Inputs
 from raypid.nn.population import Population
 from raypid.ops.evolution import noise_table
 from raypid.ops.normalizer import moments_of
-from raypid.roles import fitness
+from raypid.roles import acting, fitness
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.handle import WorkerLost
@@ -237,7 +237,7 @@ def test_environments_that_crash_again_and_again_end_the_run() -> None:
 
 
 def test_an_episode_without_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitness, "MAX_EPISODE_STEPS", 50)
+    monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 50)
     with pytest.raises(UserError, match="time_limit"):
         collect(make(env_config={"endless": True}))
 

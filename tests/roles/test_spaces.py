@@ -12,10 +12,11 @@ from gymnasium import spaces
 from raypid.algorithms.ppo import PPOConfig
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvError, EnvSpec, make_vector
-from raypid.nn.catalog import build_spec, space_leaves
+from raypid.nn.catalog import build_spec
 from raypid.nn.policy import DeployedPolicy
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.spaces import SpaceError, SpaceLeaf, space_leaves
 from raypid.types import tree_leaves
 
 F = np.float32
@@ -61,7 +62,7 @@ class Random(gymnasium.Env):
 
     def __init__(self, observation_space: Any, action_space: Any, masked: bool = False) -> None:
         self.action_space, self.masked = action_space, masked
-        self.nvec = [n for _, s in space_leaves(action_space) for n in choices(s)]
+        self.nvec = [n for leaf in space_leaves(action_space, "action") for n in leaf.nvec]
         if masked:
             mask = spaces.MultiBinary(sum(self.nvec))
             observation_space = spaces.Dict(action_mask=mask, inner=observation_space)
@@ -77,7 +78,9 @@ class Random(gymnasium.Env):
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), action
         if self.masked:
-            indices = [i for (_, s), a in zip(space_leaves(self.action_space), leaves(action)) for i in chosen(s, a)]
+            indices = [
+                i for s, a in zip(space_leaves(self.action_space, "action"), leaves(action)) for i in chosen(s, a)
+            ]
             offsets = np.concatenate([[0], np.cumsum(self.nvec)[:-1]])
             assert self.mask[np.array(indices) + offsets].all(), (action, self.mask)
         self.t += 1
@@ -95,14 +98,8 @@ class Random(gymnasium.Env):
         return obs
 
 
-def choices(space: Any) -> list[int]:
-    if isinstance(space, spaces.Discrete):
-        return [int(space.n)]
-    return [int(n) for n in space.nvec.ravel()] if isinstance(space, spaces.MultiDiscrete) else []
-
-
-def chosen(space: Any, action: Any) -> list[int]:
-    return [int(a) for a in np.ravel(action - space.start)] if choices(space) else []
+def chosen(leaf: SpaceLeaf, action: Any) -> list[int]:
+    return [int(a) for a in np.ravel(action) - leaf.start] if leaf.nvec else []
 
 
 def leaves(action: Any) -> list[Any]:
@@ -161,7 +158,7 @@ def test_every_observation_with_every_action(observation: str, action: str) -> N
         assert ACTIONS[action].contains(np.asarray(out) if not isinstance(out, int) else np.int64(out))
 
 
-MASKED = [a for a in ACTIONS if any(choices(s) for _, s in space_leaves(ACTIONS[a]))]
+MASKED = [a for a in ACTIONS if any(leaf.nvec for leaf in space_leaves(ACTIONS[a], "action"))]
 
 
 @pytest.mark.parametrize("action", MASKED)
@@ -197,7 +194,7 @@ def test_small_images_by_name(network: str) -> None:
 def test_text_is_refused_by_name(role: str) -> None:
     text, fine = spaces.Dict(x=spaces.Text(4)), spaces.Discrete(2)
     pair = (text, fine) if role == "observation" else (fine, text)
-    with pytest.raises(ConfigError, match=f"{role} 'x' has the space Text"):
+    with pytest.raises(SpaceError, match=f"the {role} space at 'x' is Text, .*Supported: Box, Discrete"):
         build_spec(*pair, ModelConfig())
     with pytest.raises(EnvError, match=f"the {role} space at 'x' is Text"):
         make_vector(EnvSpec(env=Random, env_config={"observation_space": pair[0], "action_space": pair[1]}))

@@ -1,0 +1,312 @@
+"""Acting with a network: from raw observations to actions, with the pipeline inside.
+
+Axes: T rows of a fragment; B streams; A elements of an action; P distribution parameters; K memories of S numbers each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+
+from raypid.nn.distributions import ActionDistribution
+from raypid.nn.network_spec import ActionLeaf, NetworkSpec
+from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, split_state
+from raypid.nn.numpy_mlp import SmallNetwork
+from raypid.nn.pipeline import Inputs, Pipeline, nest
+from raypid.nn.q_head import q_values
+from raypid.types import Array, Trajectory, Tree, Weights, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Exploration: TypeAlias = Mapping[str, "float | Array"]
+"""How to explore during one call: random (act without the network), epsilon (for all streams, or [B]), noise."""
+
+
+@dataclass(slots=True)
+class Acted:
+    """What a policy chose for B streams."""
+
+    action: Tree
+    """[B, *] canonical: before scaling and clipping."""
+    state: Tree | None
+    """State of the policy before the next row; None where it keeps none."""
+    behaviour: dict[str, Array]
+    """Arrays [B, *] for the learner, by name; they become the trajectory's `behaviour`."""
+    params: Array | None = None
+    """Distribution parameters [B, P]. Stacked to [T, B, P], `complete` makes the log-probabilities from them."""
+
+
+class Policy(Protocol):
+    """What rollout workers and evaluators act with."""
+
+    def initial_state(self, num_streams: int) -> Tree | None: ...
+
+    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
+        """Choose actions for raw observations [B, *]; `first` [B] says where an episode begins."""
+
+    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
+        """Add to `trajectory.behaviour` what is cheaper to compute for a whole fragment than step by step.
+
+        Args:
+            states: the policy's states before each row and after the last, T + 1 of them; empty without a memory.
+            params: [T, B, P] from `Acted`, where it has them.
+        """
+
+    def to_env(self, action: Tree) -> Tree:
+        """Map canonical actions [B, *] to what the environment takes."""
+
+    def load(self, weights: Weights) -> None: ...
+
+
+class ActingNetwork(Protocol):
+    """A network as a policy calls it: NumPy arrays in and out, whatever it computes with."""
+
+    @property
+    def log_std(self) -> Array | Tensor | None:
+        """[A] of Gaussian actions."""
+
+    def load(self, flat: Array) -> None:
+        """Load weights [P]."""
+
+    def perturb(self, rng: np.random.Generator | None) -> None:
+        """Draw new noise for noisy layers, or remove it."""
+
+    def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
+        """Compute params [N, P], and values [N] where these cost nothing more."""
+
+    def value(self, inputs: Inputs) -> Array:
+        """Compute state values [N]."""
+
+    def values(self, inputs: Inputs) -> Array:
+        """Compute the value head's outputs [N, V]."""
+
+    def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
+        """Compute params [B, P], values [B] and the memory [B, K, S] after one step from the memory `state`."""
+
+
+class ActionMap:
+    """Maps canonical actions to the environment's: bounds, offsets, shapes."""
+
+    def __init__(self, leaves: tuple[ActionLeaf, ...]) -> None:
+        self.leaves = leaves
+        self._bounds = [_bounds(leaf) if leaf.low else None for leaf in leaves]
+
+    def __call__(self, action: Tree) -> Tree:
+        if not isinstance(action, Mapping):
+            return self._leaf(0, action)
+        parts: dict[str, Array] = {}
+        for i, leaf in enumerate(self.leaves):
+            part = action[leaf.path]
+            assert not isinstance(part, Mapping)
+            parts[leaf.path] = self._leaf(i, part)
+        return nest(parts)
+
+    def _leaf(self, i: int, action: Array) -> Array:
+        leaf, bounds = self.leaves[i], self._bounds[i]
+        if leaf.kind == "categorical":
+            return action + leaf.start[0] if leaf.start[0] else action
+        if bounds is None:
+            offset = np.asarray(leaf.start, np.int64) if leaf.start else 0
+            return (action + offset).reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
+        low, high, center, half = bounds
+        out = np.clip(action * half + center, low, high)
+        if np.issubdtype(np.dtype(leaf.dtype), np.integer):
+            out = np.rint(out)
+        return out.reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
+
+
+def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
+    """Low, high, centre and half range [A]; an element without both bounds is not scaled."""
+    low, high = np.asarray(leaf.low, np.float64), np.asarray(leaf.high, np.float64)
+    both = np.isfinite(low) & np.isfinite(high)
+    with np.errstate(invalid="ignore"):
+        center = np.where(both, (low + high) / 2, 0.0)
+        half = np.where(both, (high - low) / 2, 1.0)
+    if leaf.dtype in ("float32", "float16"):  # bounds rounded to float32 may lie outside a finer space
+        low, high = low.astype(np.float32), high.astype(np.float32)
+    return low, high, center.astype(np.float32), half.astype(np.float32)
+
+
+class NetworkPolicy:
+    """What all policies share: pipeline, weights, and the map from canonical actions to the environment's."""
+
+    network: ActingNetwork
+    """Made when the first weights come."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        self.spec = spec
+        self.pipeline = Pipeline(spec.pipeline)
+        self.distribution = ActionDistribution(spec.actions)
+        self._map_action = ActionMap(spec.actions)
+        self.version = -1
+        self.exploration: Exploration = {}
+        self.temperature: Array | None = None
+        """Of a softmax over action values; it comes with the weights."""
+        self.greedy = True
+        """Without exploration it takes its best action."""
+
+    def to_env(self, action: Tree) -> Tree:
+        """Map canonical actions [B, *] to what the environment takes."""
+        return self._map_action(action)
+
+    def initial_state(self, num_streams: int) -> Tree | None:
+        memory = initial_memory(self.spec, num_streams) if self.spec.memory else None
+        return join_state(self.pipeline.initial_state(num_streams), memory)
+
+    def load(self, weights: Weights) -> None:
+        """Load weights. NumPy networks keep the array, they do not copy it."""
+        if not hasattr(self, "network"):
+            self.network = _acting_network(self.spec, weights)
+        else:
+            self.network.load(weights.flat)
+        self._log_std = None if self.network.log_std is None else _as_numpy(self.network.log_std)
+        if self.spec.pipeline.normalize:
+            extra = weights.extra
+            self.pipeline.load((np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
+        self.temperature = weights.extra.get("temperature")
+        self.version = weights.version
+
+    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
+        """Choose actions for raw observations [B, *]; `first` [B] says where an episode begins."""
+        frames, memory = split_state(self.spec, state)
+        inputs, frames = self.pipeline.step(obs, frames, first)
+        if memory is not None:
+            memory = reset_memory(memory, first)
+        if explore and self.exploration.get("random"):
+            if memory is not None:  # the memory still follows what is seen
+                memory = self.outputs(inputs, memory)[2]
+            return Acted(self.distribution.uniform(len(first), inputs.mask, rng), join_state(frames, memory), {})
+        return self.choose(inputs, frames, memory, rng, explore)
+
+    def outputs(self, inputs: Inputs, memory: Array | None) -> tuple[Array, Array | None, Array | None]:
+        """Evaluate the network: params [B, P], value [B] where it came along, and the memory [B, K, S] after this step."""
+        if memory is not None:
+            return self.network.recur(inputs, memory)
+        return (*self.network.policy(inputs), None)
+
+    def choose(
+        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> Acted:
+        """Choose actions for inputs [B, *]; `frames` are the pipeline's part of the next state."""
+        raise NotImplementedError
+
+    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
+        """Add nothing: replay needs no behaviour."""
+
+
+class ActorPolicy(NetworkPolicy):
+    """A policy without a value: draws from its distribution, or adds noise where it has none."""
+
+    def choose(
+        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> Acted:
+        params, _, memory = self.outputs(inputs, memory)
+        params = self.distribution.masked(params, inputs.mask)
+        if not explore:
+            return Acted(self.distribution.mode(params), join_state(frames, memory), {})
+        action: Tree = self.distribution.sample(params, self._log_std, rng)
+        noise = self.exploration.get("noise")
+        if noise:
+
+            def add(a: Array) -> Array:
+                return np.clip(a + rng.normal(0, noise, a.shape), -1, 1).astype(a.dtype)
+
+            action = tree_map(add, action)
+        return Acted(action, join_state(frames, memory), {})
+
+
+class QPolicy(NetworkPolicy):
+    """Over action values: the best action, or epsilon-greedy, or (with a temperature) in proportion to exp(Q / temperature)."""
+
+    def choose(
+        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> Acted:
+        if self.spec.noisy:
+            self.network.perturb(rng if explore else None)
+        params, value, memory = self.outputs(inputs, memory)
+        if value is None and self.spec.dueling and self.spec.atoms:  # plain dueling needs no value to compare actions
+            value = self.network.values(inputs)
+        q: Array = params if self.spec.dueling and value is None else q_values(self.spec, params, value)
+        q = self.distribution.masked(q, inputs.mask)
+        state = join_state(frames, memory)
+        if explore and self.temperature is not None:
+            return Acted(self.distribution.sample(q / self.temperature, None, rng), state, {})
+        action: Array = q.argmax(-1)
+        if explore:
+            random = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
+            if random.any():
+                action = np.where(random, self.distribution.uniform(len(action), inputs.mask, rng), action)
+        return Acted(action, state, {})
+
+
+class ActorCriticPolicy(NetworkPolicy):
+    """A policy and a value: NumPy for fully connected networks, torch for the others."""
+
+    def choose(
+        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
+    ) -> Acted:
+        params, value, memory = self.outputs(inputs, memory)
+        params = self.distribution.masked(params, inputs.mask)
+        action = self.distribution.sample(params, self._log_std, rng) if explore else self.distribution.mode(params)
+        return Acted(action, join_state(frames, memory), {} if value is None else {"value": value}, params)
+
+    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
+        """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
+        t, behaviour = trajectory, trajectory.behaviour
+        log_prob: Array = self.distribution.log_prob(params, self._log_std, t.action)
+        behaviour["log_prob"] = log_prob.astype(np.float32, copy=False)
+        if self.spec.memory:
+            self._recurrent_values(t, states)
+            return
+        inputs, stacks = self.pipeline.sequence(t.obs, t.state, t.first)
+        if "value" in behaviour:  # came with the actions: only the row after the last is missing
+            last = self.network.value(inputs.take(-1))
+            behaviour["value"] = np.concatenate([behaviour["value"], last[None]])
+        else:
+            behaviour["value"] = self.network.value(inputs.flatten()).reshape(t.first.shape)
+        if t.final is not None:
+            after = self.pipeline.after(t.final.obs, stacks, t.final.t, t.final.b)
+            behaviour["final_value"] = self.network.value(after)
+
+    def _recurrent_values(self, t: Trajectory, states: Sequence[Tree | None]) -> None:
+        """Add the values that follow the last row, and those of true last observations, by one step more from the state
+        that was there. Only truncated episodes bootstrap from a true last observation; the others get 0."""
+
+        def value(obs: Tree, state: Tree | None, first: Array) -> Array:
+            frames, memory = split_state(self.spec, state)
+            assert memory is not None
+            _, found, _ = self.outputs(self.pipeline.step(obs, frames, first)[0], reset_memory(memory, first))
+            assert found is not None
+            return found
+
+        after = value(tree_map(lambda x: x[-1], t.obs), states[-1], t.first[-1])
+        t.behaviour["value"] = np.concatenate([t.behaviour["value"], after[None]])
+        if t.final is None:
+            return
+        t.behaviour["final_value"] = np.zeros(len(t.final.t), np.float32)
+        needed = np.flatnonzero((t.truncated & ~t.terminated)[t.final.t, t.final.b])
+        for row in np.unique(t.final.t[needed]):
+            found = needed[t.final.t[needed] == row]
+            state = tree_map(lambda x, b=t.final.b[found]: x[b], states[row + 1])
+            obs = tree_map(lambda x, found=found: x[found], t.final.obs)
+            t.behaviour["final_value"][found] = value(obs, state, np.zeros(len(found), bool))
+
+
+def _acting_network(spec: NetworkSpec, weights: Weights) -> ActingNetwork:
+    if spec.torch_free:
+        return SmallNetwork(spec, weights.flat)
+    from raypid.nn.networks import TorchNetwork
+
+    network = TorchNetwork(spec)
+    network.load(weights.flat)
+    # no dropout
+    network.module.eval()
+    return network
+
+
+def _as_numpy(x: Array | Tensor) -> Array:
+    return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()

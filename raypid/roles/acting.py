@@ -1,0 +1,152 @@
+"""The acting loop that rollouts, fitness workers and the evaluator share: choose actions, step, keep account of episodes.
+
+Axes: B streams; * the event shape of one observation or action.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from raypid.envs import EnvSpec, Step, make_vector
+from raypid.errors import UserError
+from raypid.nn.network_policy import Acted, NetworkPolicy
+from raypid.registry import NETWORKS
+from raypid.types import Array, Tree, tree_map
+
+MAX_EPISODE_STEPS = 200_000
+
+
+def register_networks(networks: Mapping[str, object]) -> None:
+    """Register networks in this process, which lacks what the driver has registered."""
+    for name, entry in networks.items():
+        NETWORKS.register(name, entry)
+
+
+@dataclass(slots=True)
+class Episode:
+    """An episode that has ended."""
+
+    stream: int
+    reward: float
+    """Sum of its raw rewards."""
+    length: int
+    """Environment steps."""
+    info: Mapping[str, object]
+    """The environment's info of the last step."""
+
+
+class EnvironmentLoop:
+    """B streams of one environment, and the policy that acts in them.
+
+    `act` and `step` alternate, after `reset_streams`. Noise is Gaussian: on observations before the policy sees them, on
+    canonical actions before the environment does.
+    """
+
+    def __init__(
+        self,
+        env_spec: EnvSpec,
+        policy: NetworkPolicy,
+        rng: np.random.Generator,
+        *,
+        observation_noise: float = 0.0,
+        action_noise: float = 0.0,
+    ) -> None:
+        self.env_spec, self.env = env_spec, make_vector(env_spec)
+        self.policy, self.rng = policy, rng
+        self._observation_noise, self._action_noise = observation_noise, action_noise
+        self.num_crashes = 0
+        """How often an environment has raised."""
+        self.ended: list[Episode] = []
+        """Episodes that ended in the last step, by stream."""
+        self.reset_timing()
+
+    def reset_timing(self) -> None:
+        """Set the clocks that `timing` reads to zero."""
+        self._env_s = self._inference_s = 0.0
+        self._started = time.perf_counter()
+
+    def timing(self) -> dict[str, float]:
+        """Seconds since `reset_timing`: env, inference, total."""
+        return {"env": self._env_s, "inference": self._inference_s, "total": time.perf_counter() - self._started}
+
+    def reset_streams(self, seeds: list[int] | None) -> None:
+        """Begin new episodes in all streams; unfinished ones count for nothing.
+
+        Args:
+            seeds: one for each stream; None: the environments draw on from their own generators.
+        """
+        num_envs = self.env.num_envs
+        self.obs = self._noisy(self.env.reset(seeds), self._observation_noise)
+        self.first: Array = np.ones(num_envs, bool)
+        self.state = self.policy.initial_state(num_envs)
+        self.episode_reward: Array = np.zeros(num_envs)
+        self.episode_length: Array = np.zeros(num_envs, np.int64)
+
+    def act(self, *, explore: bool = True) -> Acted:
+        """Ask the policy what to do next; the state after it becomes the streams' state."""
+        before = time.perf_counter()
+        acted = self.policy.act(self.obs, self.state, self.first, self.rng, explore=explore)
+        self.state = acted.state
+        self._inference_s += time.perf_counter() - before
+        return acted
+
+    def step(self, action: Tree) -> Step:
+        """Step all environments with canonical actions [B, *]; `ended` then has the episodes that this step ended."""
+        before = time.perf_counter()
+        env_action = self.policy.to_env(self._noisy(action, self._action_noise, np.float32))
+        acted = time.perf_counter()
+        step = self.env.step(env_action)
+        self._env_s += time.perf_counter() - acted
+        self._inference_s += acted - before
+        self.obs, self.first = self._noisy(step.obs, self._observation_noise), step.first
+        if step.final is not None:
+            step.final = (step.final[0], self._noisy(step.final[1], self._observation_noise))
+        self._account(step)
+        return step
+
+    def _account(self, step: Step) -> None:
+        """Add a step to the episodes under way."""
+        self.episode_reward += step.reward
+        self.episode_length += step.valid
+        self.ended = []
+        for b, info in step.infos.items():
+            self.ended.append(Episode(b, float(self.episode_reward[b]), int(self.episode_length[b]), info))
+            self._forget(b)
+        if step.crashes:
+            self.num_crashes += len(step.crashes)
+            for b in np.flatnonzero(step.first & ~step.valid).tolist():
+                self._forget(b)
+
+    def _forget(self, b: int) -> None:
+        self.episode_reward[b], self.episode_length[b] = 0.0, 0
+
+    def check_lengths(self, streams: Array | slice = slice(None)) -> None:
+        """Refuse episodes of these streams that do not end.
+
+        Raises:
+            UserError: an episode has more than MAX_EPISODE_STEPS steps.
+        """
+        if self.episode_length[streams].max() > MAX_EPISODE_STEPS:
+            raise UserError(
+                f"An episode of {self.env_spec.env} did not end within {MAX_EPISODE_STEPS:,} steps: set time_limit."
+            )
+
+    def _noisy(self, tree: Tree, deviation: float, draw: type[np.float32] | type[np.float64] = np.float64) -> Tree:
+        """Add Gaussian noise, drawn in the precision `draw`, to the floating-point leaves."""
+        if not deviation:
+            return tree
+
+        def add(x: Array) -> Array:
+            if not np.issubdtype(x.dtype, np.floating):
+                return x
+            noise: Array = self.rng.standard_normal(x.shape, dtype=draw)
+            return x + (draw(deviation) * noise).astype(x.dtype)
+
+        return tree_map(add, tree)
+
+    def close(self) -> None:
+        self.env.close()
