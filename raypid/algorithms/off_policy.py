@@ -191,6 +191,11 @@ class OffPolicy(Algorithm):
         """What a worker explores by at this time: numbers that travel with the call."""
         return {"random": True} if timesteps < config.start_steps else {}
 
+    @classmethod
+    def replay_kind(cls, config: OffPolicyConfig) -> str:
+        """The replay that this algorithm learns from: a name in `registry.REPLAYS`, or "module:Class"."""
+        return "prioritized" if config.prioritized and config.priority_exponent else "uniform"
+
     @abstractmethod
     def build(self, seed: int) -> None:
         """Make networks and optimizers."""

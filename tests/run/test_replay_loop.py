@@ -60,7 +60,7 @@ def assert_same_replay(a: Any, b: Any) -> None:
     assert (a.count, a.num_ready, a.max_priority) == (b.count, b.num_ready, b.max_priority)
     ids = np.arange(a.oldest, a.count)
     tree_map(np.testing.assert_array_equal, a.rows(ids), b.rows(ids))
-    if a.tree is not None:
+    if a.spec.priority_exponent:
         slots = ids % a.spec.capacity
         np.testing.assert_array_equal(a.tree.get(slots), b.tree.get(slots))
 
