@@ -196,6 +196,27 @@ def test_priorities_switched_on_or_off(tmp_path: Path) -> None:
         np.testing.assert_allclose(sample.probability, 1 / other.num_ready)
 
 
+@pytest.mark.parametrize("name", ["uniform", "prioritized"])
+def test_a_save_of_an_earlier_version(name: str, tmp_path: Path) -> None:
+    """It was written, and drawn from afterwards, before the buffer, its kinds and its files were taken apart."""
+    spec = ReplaySpec(capacity=60, n_step=2)
+    if name == "prioritized":
+        spec = ReplaySpec(capacity=60, n_step=3, priority_exponent=0.6, frame_stack=2)
+    folder = Path(__file__).parent / "saved" / name
+    replay = loaded(spec, folder)
+    save_replay(replay, tmp_path, folder)
+    for file in ("index.json", "links.safetensors"):
+        assert (tmp_path / file).read_bytes() == (folder / file).read_bytes()
+    expected = np.load(folder / "expected.npz")
+    sample, sequences = replay.sample(40, 0.5), replay.sample_sequences(4, 3, 1, 0.5)
+    found = {"id": sample.id, "probability": sample.probability, "weight": sample.weight}
+    found |= {column: getattr(sample.data, column) for column in ("obs", "reward", "discount", "next_obs")}
+    found |= {f"sequence_{column}": getattr(sequences, column) for column in ("id", "probability", "obs", "reward")}
+    assert set(found) == set(expected.files)
+    for column, values in found.items():
+        np.testing.assert_array_equal(values, expected[column], err_msg=column)
+
+
 def test_an_empty_buffer(tmp_path: Path) -> None:
     save_replay(make_replay(SPECS["prioritized"]), tmp_path)
     other = loaded(SPECS["prioritized"], tmp_path)
