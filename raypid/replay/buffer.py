@@ -8,7 +8,7 @@ ring. N-step returns, next observations and frame stacks are gathered along thes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,25 +219,30 @@ class Buffer:
         if tail is not None:
             alive = tail[tail[:, -1] >= self.oldest]
             ids = np.concatenate([alive, ids]) if ids.size else alive
-        self.admit_complete(ids.ravel(), np.arange(ids.size) + ids.shape[1])
+        streams = ids.shape[1]
+
+        def at_next(flags: Array) -> Array:
+            shifted = np.zeros_like(flags)
+            shifted[:-streams] = flags[streams:]
+            return shifted
+
+        self.admit_complete(ids.ravel(), at_next)
         self.tails[worker] = ids[-self.spec.n_step :].copy()
 
-    def admit_complete(self, ids: Array, following: Array) -> None:
+    def admit_complete(self, ids: Array, at_next: Callable[[Array], Array]) -> None:
         """Admit those of the rows `ids` [n] whose window of n_step rows is complete.
 
         A window of k rows from t is complete if the observation after t is here, and either the fold stops at t or the window
-        of k - 1 rows from t + 1 is complete. `following` [n] is the position in `ids` of the row after each one; it may be
-        anything if there is none.
+        of k - 1 rows from t + 1 is complete. `at_next` maps flags [n] of these rows to the flags of the rows after them, and to
+        anything where a stream goes no further.
         """
         c, slots = self.columns, self.slots(ids)
         terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
         next_known = terminated | (follow >= 0) | (c["last"][slots] >= 0)
+        stops = terminated | c["truncated"][slots] | (follow < 0) | ~at_next(valid)
         complete = next_known
-        if self.spec.n_step > 1:
-            stops = terminated | c["truncated"][slots] | (follow < 0) | ~c["valid"][self.slots(follow)]
-            following = np.clip(following, 0, len(ids) - 1)
-            for _ in range(self.spec.n_step - 1):
-                complete = next_known & (stops | complete[following])
+        for _ in range(self.spec.n_step - 1):
+            complete = next_known & (stops | at_next(complete))
         self._admit(slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]])
 
     # -- reading -------------------------------------------------------------------------------------------------------

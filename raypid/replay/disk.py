@@ -105,11 +105,11 @@ def _load(buffer: Buffer, folder: Path, after: bool) -> SavedRows:
     from safetensors.numpy import load_file
 
     index = json.loads((folder / "index.json").read_text())
-    checksums = {"links.safetensors": index["links_sha256"]} | {s["file"]: s["sha256"] for s in index["segments"]}
+    checksums: dict[str, str] = {"links.safetensors": index["links_sha256"]} | {s["file"]: s["sha256"] for s in index["segments"]}
     for name, checksum in checksums.items():
         if sha256_of(folder / name) != checksum:
             raise ValueError(f"{name} was altered or cut short.")
-    oldest, count, shift = index["oldest"], index["count"], 0
+    oldest, count, shift = int(index["oldest"]), int(index["count"]), 0
     if after:
         shift = buffer.count - oldest
         buffer.evict(min(count - oldest, buffer.spec.capacity))
@@ -129,7 +129,8 @@ def _load(buffer: Buffer, folder: Path, after: bool) -> SavedRows:
     if len(ids):
         _put(buffer, ids, links)
         buffer.columns["ready"][buffer.slots(ids)] = False
-        buffer.admit_complete(ids, buffer.columns["follow"][buffer.slots(ids)] - ids[0])
+        following = np.maximum(buffer.columns["follow"][buffer.slots(ids)] - ids[0], 0)
+        buffer.admit_complete(ids, lambda flags: flags[following])
     for worker, lines in index["tails"].items():
         tail = np.array(lines, np.int64)
         if after and tail.size:

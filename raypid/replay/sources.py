@@ -168,7 +168,7 @@ class AsynchronousLearners(LearnersReplay):
         self.shared = shared
         self._running: dict[int, list[Future[Any]]] = {}
         """Learner -> what its `learn_from` under way will return."""
-        self._weights: Future[Weights] | None = None
+        self._weights: Future[Weights]
         self._held = False
         """The shared parameters are those of this iteration."""
         self._done = 0
@@ -188,7 +188,6 @@ class AsynchronousLearners(LearnersReplay):
             if self.backend.wait([call[0]], num=1, timeout=0)[0]:
                 self._end(rank)
         num, self._done = divmod(self._done, len(self.learners))
-        assert self._weights is not None
         return num, self._weights
 
     def metrics(self) -> dict[str, float]:
