@@ -3,7 +3,7 @@
     python benchmarks/replay.py            # `--quick` only shows that it runs
 
 A row is 24 floats: an observation of 17, an action of 6 and a reward, from 32 streams whose episodes end. The buffer holds
-1,000,000 rows and is full. The bound of inserting is a copy of the same rows into a plain ring; that of drawing is a
+1,000,000 rows and is full. Inserting is bounded by a copy of the same rows into a plain ring. Drawing is bounded by a
 gather of rows (and of the next observations) whose random indices are known beforehand. Numbers are medians of
 repetitions in which all contestants take turns.
 """
@@ -21,7 +21,10 @@ from typing import Any
 import numpy as np
 from reporting import RESULTS, markdown, save
 
-from raypid.replay.buffer import Replay, ReplaySpec
+from raypid.replay.base import Replay
+from raypid.replay.buffer import ReplaySpec
+from raypid.replay.prioritized import PrioritizedReplay
+from raypid.replay.uniform import UniformReplay
 from raypid.types import Trajectory
 
 OBS, ACTION, STREAMS = 17, 6, 32
@@ -76,8 +79,9 @@ class Rates:
         return statistics.median(self.found[name])
 
 
-def filled(capacity: int, fragments: list[Trajectory], **spec: Any) -> Replay:
-    buffer = Replay(ReplaySpec(capacity=capacity, **spec))
+def filled(capacity: int, fragments: list[Trajectory], **more: Any) -> Replay:
+    spec = ReplaySpec(capacity=capacity, **more)
+    buffer = PrioritizedReplay(spec) if spec.priority_exponent else UniformReplay(spec)
     turn = 0
     while buffer.count < capacity + 1:
         buffer.add(0, fragments[turn % len(fragments)])

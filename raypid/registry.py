@@ -127,6 +127,10 @@ ALGORITHMS = Registry("algorithm", {
     "ES": "raypid.algorithms.es:ES",
     "ARS": "raypid.algorithms.es:ARS",
 })  # fmt: skip
+REPLAYS = Registry("replay", {
+    "uniform": "raypid.replay.uniform:UniformReplay",
+    "prioritized": "raypid.replay.prioritized:PrioritizedReplay",
+})  # fmt: skip
 INTRINSIC_REWARDS = Registry("intrinsic reward", {
     "rnd": "raypid.algorithms.intrinsic:RandomNetworkDistillation",
 })  # fmt: skip

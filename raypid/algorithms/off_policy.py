@@ -201,6 +201,11 @@ class OffPolicy(Algorithm[OffPolicyT]):
     def exploration(cls, config: OffPolicyT, timesteps: int, worker_index: int) -> dict[str, Any]:
         return {"random": True} if timesteps < config.start_steps else {}
 
+    @classmethod
+    def replay_kind(cls, config: OffPolicyConfig) -> str:
+        """The replay that this algorithm learns from: a name in `registry.REPLAYS`, or "module:Class"."""
+        return "prioritized" if config.prioritized and config.priority_exponent else "uniform"
+
     @abstractmethod
     def build(self, seed: int) -> None:
         """Make networks and optimizers."""

@@ -1,138 +1,188 @@
-"""Where a replay loop puts fragments and gets samples: the learner's own buffer, or shards in actors of their own."""
+"""Where a replay loop puts fragments and gets updates from: buffers of the learners, or shards in actors of their own."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from raypid.runtime.handle import Backend, Handle, WorkerLost
+from raypid.replay.base import Replay
+from raypid.runtime.handle import Backend, Future, Handle, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup
+from raypid.types import Array, Sample, Trajectory, Weights
 
-_ANSWER_S = 10.0
-"""Seconds that a shard may take to show that it lives, when something went wrong."""
+T = TypeVar("T")
+Parameters: TypeAlias = tuple[int, dict[str, Array]]
+"""(version, all flat parameters by network)."""
+_AHEAD = 3
+"""Draws of every shard: one that the learner works with, and two on their way."""
 
 
 class ShardsFailed(RuntimeError):
-    """A replay shard was lost; what it held in memory cannot be had again."""
+    """A replay shard was lost. What it held in memory is gone."""
 
 
-class ReplaySource(Protocol):
-    """Where fragments go and samples come from."""
+class LearnerWithReplay(Protocol):
+    """Role of a learner that draws from its own buffer (`ReplayLearner`). It has add, save, load and clear of `Replay`, too."""
 
-    chunk: int
-    """Updates are done in portions of at least so many."""
+    def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
+        """Do updates; returns their number and the new weights."""
 
-    def insert(self, worker: int, fragment: Any) -> None:
-        """Store a fragment (a future)."""
+    def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, dict[str, Array], Weights]:
+        """Do updates from these parameters on; returns their number, the change of the parameters, and weights."""
 
-    def holds(self, num_rows: int) -> bool:
-        """Whether so many rows can be drawn."""
+    def parameters(self) -> Parameters:
+        """The learner's own."""
 
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
-        """Do that many updates; returns their number and a future of the new weights."""
-
-    def metrics(self) -> dict[str, float]: ...
-
-    def save(self, folder: Path, previous: Path | None) -> None: ...
-
-    def load(self, folder: Path) -> None: ...
-
-    def clear(self) -> None:
-        """Empty the buffer."""
+    def set_parameters(self, newest: Parameters) -> None:
+        """Go on from these."""
 
 
-class OwnReplay:
-    """The buffer is in the learner's process."""
+class LearnerOfSamples(Protocol):
+    """Role of a learner that is given samples (`ShardLearner`)."""
+
+    def seen(self, fragment: Trajectory) -> None:
+        """Take the observations of a new fragment into the normaliser."""
+
+    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Any, ...]:
+        """Do updates with rows of every sample; returns their number, the new weights, and each sample's new priorities."""
+
+
+class ParameterStore(Protocol):
+    """Role that has the parameters of asynchronous learners (`SharedParameters`)."""
+
+    def hold(self, version: int, parameters: dict[str, Array]) -> None:
+        """Start with these."""
+
+    def newest(self) -> Parameters:
+        """With the changes of all learners so far."""
+
+    def add(self, change: dict[str, Array], weights: Weights) -> Weights:
+        """Add a learner's change; returns the weights to act with."""
+
+
+class ReplaySource:
+    """Where fragments go and updates come from. Here, one buffer in the learner's process.
+
+    Subclasses have `num` buffers in other places; the fragments of a worker go to one of them.
+    """
 
     chunk = 1
+    """Updates are done in portions of at least this many."""
+    part = ""
+    """Each buffer is saved in a folder of its own, "<part>_<index>". Without a name, the only buffer is the whole save."""
 
-    def __init__(self, backend: Backend, learner: Handle) -> None:
+    def __init__(self, backend: Backend, learner: Handle, num: int = 1) -> None:
         self.backend, self.learner = backend, learner
-        self._ready = backend.put(0)
+        self._ready: list[Future[int]] = [backend.put(0)] * num
+        """Rows that can be drawn from each buffer, once it has done what it was last told."""
 
-    def insert(self, worker: int, fragment: Any) -> None:
-        self.backend.get(self._ready)  # what went wrong with the fragment before shows here
-        self._ready = self.learner.submit("insert", worker, fragment)
+    # -- what differs between sources ----------------------------------------------------------------------------------
 
-    def holds(self, num_rows: int) -> bool:
-        return bool(self.backend.get(self._ready) >= num_rows)
-
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
-        done, weights = self.learner.submit("learn", timesteps, num_updates, num_returns=2)
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
+        """Do that many updates; returns the number that was done, and the new weights."""
+        done, weights = self.learner.submit(LearnerWithReplay.learn, timesteps, num_updates, num_returns=2)
         return self.backend.get(done), weights
 
     def metrics(self) -> dict[str, float]:
+        """What the learners' own metrics do not have."""
         return {}
 
-    def save(self, folder: Path, previous: Path | None) -> None:
-        self.backend.get(self.learner.submit("save_replay", str(folder), None if previous is None else str(previous)))
+    def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
+        """Call a method of `Replay` on the buffer with this index."""
+        return self.learner.submit(method, *args)
 
-    def load(self, folder: Path) -> None:
-        parts, draws = share_of_saves(folder, 1)
-        self._ready = self.learner.submit("load_replay", parts[0], draws)
-        self.backend.get(self._ready)
+    def _get(self, index: int, future: Future[T], call: str) -> T:
+        """The result of such a call."""
+        return self.backend.get(future)
 
-    def clear(self) -> None:
-        self._ready = self.learner.submit("clear_replay")
+    def _drop(self) -> None:
+        """Forget what is under way: the rows are about to be replaced."""
 
+    # -- what all have in common ---------------------------------------------------------------------------------------
 
-class LearnersReplay(OwnReplay):
-    """A buffer in the process of each of several learners. A worker's fragments go to one of them."""
-
-    def __init__(self, backend: Backend, learners: LearnerGroup) -> None:
-        OwnReplay.__init__(self, backend, learners)
-        self.learners = learners
-        self._ready: list[Any] = [backend.put(0)] * len(learners)
-
-    def insert(self, worker: int, fragment: Any) -> None:
-        rank = worker % len(self.learners)
-        self.backend.get(self._ready[rank])
-        self._ready[rank] = self.learners.submit_to(rank, "insert", worker, fragment)
+    def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
+        """Store a fragment, without waiting for it. Errors of the buffer's previous fragment are raised here."""
+        index = worker % len(self._ready)
+        self._get(index, self._ready[index], "add()")
+        self._ready[index] = self._submit(index, Replay.add, worker, fragment)
 
     def holds(self, num_rows: int) -> bool:
-        return all(self.backend.get(f) * len(self.learners) >= num_rows for f in self._ready)
+        """Whether so many rows can be drawn, as many from each buffer as from the others."""
+        return all(n * len(self._ready) >= num_rows for n in self._results(self._ready, "add()"))
 
     def save(self, folder: Path, previous: Path | None) -> None:
-        calls = zip(*(_places(p, "learner", len(self.learners)) for p in (folder, previous)), strict=True)
-        for future in [self.learners.submit_to(r, "save_replay", *call) for r, call in enumerate(calls)]:
-            self.backend.get(future)
+        """Write all buffers into `folder`; what the save in `previous` has already is linked."""
+        before = [None if previous is None else place for place in self._places(previous or folder)]
+        places = zip(self._places(folder), before, strict=True)
+        saves = [self._submit(i, Replay.save, *both) for i, both in enumerate(places)]
+        self._results(saves, "save()")
 
     def load(self, folder: Path) -> None:
-        parts, draws = share_of_saves(folder, len(self.learners))
-        self._ready = [self.learners.submit_to(r, "load_replay", p, draws) for r, p in enumerate(parts)]
-        for future in self._ready:
-            self.backend.get(future)
+        """Fill the buffers from a save, which may have been written by another number of them."""
+        self._drop()
+        parts, draws = share_of_saves(folder, len(self._ready))
+        self._ready = [self._submit(i, Replay.load, folders, draws) for i, folders in enumerate(parts)]
+        self._results(self._ready, "load()")
 
     def clear(self) -> None:
-        self._ready = [self.learners.submit_to(r, "clear_replay") for r in range(len(self.learners))]
+        """Empty the buffers."""
+        self._drop()
+        self._ready = self._submit_all(Replay.clear)
+
+    def _submit_all(self, method: Callable[..., T], *args: object) -> list[Future[T]]:
+        return [self._submit(i, method, *args) for i in range(len(self._ready))]
+
+    def _results(self, futures: Sequence[Future[T]], call: str) -> list[T]:
+        """The results of a call of each buffer."""
+        return [self._get(i, future, call) for i, future in enumerate(futures)]
+
+    def _places(self, folder: Path) -> list[str]:
+        """The folder of each buffer's part of a save."""
+        return [str(folder / f"{self.part}_{i}" if self.part else folder) for i in range(len(self._ready))]
+
+
+class LearnersReplay(ReplaySource):
+    """A buffer in the process of each of several learners."""
+
+    part = "learner"
+
+    def __init__(self, backend: Backend, learners: LearnerGroup) -> None:
+        super().__init__(backend, learners, len(learners))
+        self.learners = learners
+
+    def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
+        return self.learners.submit_to(index, method, *args)
 
 
 class AsynchronousLearners(LearnersReplay):
-    """Learners that do not wait for each other: each takes the shared parameters when it is free, and gives back its change.
+    """Learners that do not wait for each other. Each takes the shared parameters when it is free, and gives back its change.
 
-    An update of one of N learners has 1/N of a batch's rows and counts 1/N. When an iteration ends, all take the same parameters.
+    An update of one of N learners has 1/N of a batch's rows, so it counts as 1/N of an update. At the end of an iteration all
+    learners take the same parameters.
     """
 
     def __init__(self, backend: Backend, learners: LearnerGroup, shared: Handle) -> None:
-        LearnersReplay.__init__(self, backend, learners)
+        super().__init__(backend, learners)
         self.shared = shared
-        self._running: dict[int, Any] = {}
-        self._weights: Any = None
+        self._running: dict[int, list[Future[Any]]] = {}
+        """Learner -> what its `learn_from` under way will return."""
+        self._weights: Future[Weights]
         self._held = False
         """The shared parameters are those of this iteration."""
         self._done = 0
-        """Updates of single learners that are not told yet."""
+        """Updates of single learners that `learn` has not reported yet."""
 
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         if not self._held:
-            self.backend.get(self._hold())
-        for rank in range(len(self.learners)):
+            start = self.learners.handles[0].submit(LearnerWithReplay.parameters, num_returns=2)
+            self.backend.get(self.shared.submit(ParameterStore.hold, *start))
+            self._held = True
+        for rank, handle in enumerate(self.learners.handles):
             if rank not in self._running:
-                newest = self.shared.submit("newest")
-                call = self.learners.handles[rank].submit("learn_from", newest, timesteps, num_updates, num_returns=3)
-                self._running[rank] = call
+                arguments = (self.shared.submit(ParameterStore.newest), timesteps, num_updates)
+                self._running[rank] = handle.submit(LearnerWithReplay.learn_from, *arguments, num_returns=3)
         self.backend.wait([call[0] for call in self._running.values()], num=1)
         for rank, call in list(self._running.items()):
             if self.backend.wait([call[0]], num=1, timeout=0)[0]:
@@ -141,142 +191,113 @@ class AsynchronousLearners(LearnersReplay):
         return num, self._weights
 
     def metrics(self) -> dict[str, float]:
+        """Rows in all buffers. All learners end what is under way and take the same parameters."""
         for rank in list(self._running):
             self._end(rank)
         if self._held:
-            self.backend.get(self.learners.submit("set_parameters", self.shared.submit("newest")))
+            newest = self.shared.submit(ParameterStore.newest)
+            self.backend.get(self.learners.submit(LearnerWithReplay.set_parameters, newest))
             self._held = False
         return {"replay_rows": float(sum(self.backend.get(f) for f in self._ready))}
 
-    def load(self, folder: Path) -> None:
-        self._forget()
-        LearnersReplay.load(self, folder)
-
-    def clear(self) -> None:
-        self._forget()
-        LearnersReplay.clear(self)
-
-    def _forget(self) -> None:
-        """What is under way belongs to before."""
+    def _drop(self) -> None:
         self._running.clear()
         self._held, self._done = False, 0
 
-    def _hold(self) -> Any:
-        self._held = True
-        return self.shared.submit("hold", *self.learners.handles[0].submit("parameters", num_returns=2))
-
     def _end(self, rank: int) -> None:
-        """Wait for a learner's portion, and add its change: not before it is there, since an actor serves in order."""
+        """Wait for a learner's portion, and only then add its change: an actor serves its calls in order, so a change that
+        is not there yet would hold up the other learners."""
         num, change, weights = self._running.pop(rank)
         self._done += self.learners.result_of(rank, num, "learn_from()")
-        self._weights = self.shared.submit("add", change, weights)
+        self._weights = self.shared.submit(ParameterStore.add, change, weights)
 
 
-def _places(folder: Path | None, name: str, num: int) -> Sequence[str | None]:
-    """Folders of the parts of a buffer that lies in several places."""
-    return [None if folder is None else str(folder / f"{name}_{i}") for i in range(num)]
+class ShardedReplay(ReplaySource):
+    """A buffer in each of several actors. Each batch has equally many rows of all.
+
+    Two samples of each shard are on their way while the learner works, so it never waits for a copy.
+    """
+
+    part = "shard"
+
+    def __init__(
+        self,
+        backend: Backend,
+        learner: Handle,
+        shards: list[Handle],
+        chunk: int,
+        batch_size: int,
+        beta: Callable[[int], float],
+        *,
+        prioritized: bool,
+        moments: bool,
+    ) -> None:
+        super().__init__(backend, learner, len(shards))
+        self.shards, self.chunk = shards, chunk
+        self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
+        self.rows = chunk * batch_size // (len(shards) * self.num_learners)
+        """Of each shard in a sample of one learner."""
+        self.beta, self.prioritized, self.moments = beta, prioritized, moments
+        self._ahead: deque[list[list[Future[Sample]]]] = deque()
+        """Samples on their way: for each learner, of each shard."""
+
+    def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
+        return self.shards[index].submit(method, *args)
+
+    def _get(self, index: int, future: Future[T], call: str) -> T:
+        try:
+            return self.backend.get(future)
+        except WorkerLost as error:
+            raise ShardsFailed(
+                f"Replay shard {index} of {len(self.shards)} died in {call}. "
+                "A run goes on from its last checkpoint (--resume)."
+            ) from error
+
+    def _drop(self) -> None:
+        self._ahead.clear()
+
+    def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
+        super().insert(worker, fragment)
+        if self.moments:
+            self.learner.submit(LearnerOfSamples.seen, fragment)
+
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
+        while len(self._ahead) < _AHEAD:
+            beta = self.beta(timesteps)
+            self._ahead.append([self._submit_all(Replay.sample, self.rows, beta) for _ in range(self.num_learners)])
+        samples, size = self._ahead.popleft(), 2 + len(self.shards)
+        calls = [(timesteps, self.chunk, *drawn) for drawn in samples]
+        if isinstance(self.learner, LearnerGroup):
+            done, answers = self.learner.submit_each(LearnerOfSamples.learn, calls, size)
+        else:
+            done, *answer = self.learner.submit(LearnerOfSamples.learn, *calls[0], num_returns=size)
+            answers = [answer]
+        try:
+            num: int = self.backend.get(done)
+        except Exception:
+            self._results(self._submit_all(Replay.metrics), "sample()")  # was it for want of a sample? Name the shard
+            raise
+        if self.prioritized:
+            for drawn, (_, *priorities) in zip(samples, answers, strict=True):
+                for i, (sample, new) in enumerate(zip(drawn, priorities, strict=True)):
+                    self._submit(i, Replay.set_priorities_of, sample, self.backend.put(new))
+        return num, answers[0][0]
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of all shards, added up."""
+        found = self._results(self._submit_all(Replay.metrics), "metrics()")
+        return {name: sum(m[name] for m in found) for name in found[0]}
 
 
 def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:
-    """Which parts of a saved buffer each of `num` buffers loads, and whether these are the same as were saved.
+    """Which parts of a saved buffer each of `num` buffers loads, and whether each loads exactly the part that it saved.
 
-    More parts than buffers are dealt out; of fewer, several buffers take the same (each its newest rows).
+    If there are more parts than buffers, they are dealt out. If there are fewer, several buffers load the same part (each keeps
+    its newest rows).
     """
     whole = (folder / "index.json").is_file()
     found = [p for p in folder.glob("*_*") if p.is_dir() and p.name.split("_")[-1].isdigit()]
     parts = [str(p) for p in ([folder] if whole else sorted(found, key=lambda p: int(p.name.split("_")[-1])))]
     if not parts:
-        return [[str(folder)]] * num, True  # where loading says what is missing
+        return [[str(folder)]] * num, True  # loading then says what is missing
     return [parts[i::num] if i < len(parts) else [parts[i % len(parts)]] for i in range(num)], len(parts) == num
-
-
-class ShardedReplay:
-    """Buffers in actors of their own. A worker's fragments go to one of them; each batch has rows of all.
-
-    Two samples of each shard are on their way while the learner works, so it never waits for a copy.
-    """
-
-    def __init__(
-        self, backend: Backend, learner: Handle, shards: list[Handle], chunk: int, batch_size: int,
-        beta: Callable[[int], float], *, prioritized: bool, moments: bool,
-    ) -> None:  # fmt: skip
-        self.backend, self.learner, self.shards, self.chunk = backend, learner, shards, chunk
-        self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
-        self.rows = chunk * batch_size // (len(shards) * self.num_learners)
-        self.beta, self.prioritized, self.moments = beta, prioritized, moments
-        self._ready: list[Any] = [backend.put(0)] * len(shards)
-        self._ahead: deque[list[list[Any]]] = deque()
-        """Samples on their way: for each learner, of each shard."""
-
-    def insert(self, worker: int, fragment: Any) -> None:
-        shard = worker % len(self.shards)
-        self._get(shard, self._ready[shard], "add()")  # what went wrong with the fragment before shows here
-        self._ready[shard] = self.shards[shard].submit("add", worker, fragment)
-        if self.moments:
-            self.learner.submit("seen", fragment)
-
-    def holds(self, num_rows: int) -> bool:
-        rows = [self._get(i, future, "add()") for i, future in enumerate(self._ready)]
-        return all(n * len(self.shards) >= num_rows for n in rows)
-
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
-        while len(self._ahead) < 3:
-            beta = self.beta(timesteps)
-            draws = [
-                [shard.submit("sample", self.rows, beta) for shard in self.shards] for _ in range(self.num_learners)
-            ]
-            self._ahead.append(draws)
-        samples, size = self._ahead.popleft(), 2 + len(self.shards)
-        if isinstance(self.learner, LearnerGroup):
-            calls = [(timesteps, self.chunk, *drawn) for drawn in samples]
-            done, answers = self.learner.submit_each("learn", calls, size)
-        else:
-            done, *answer = self.learner.submit("learn", timesteps, self.chunk, *samples[0], num_returns=size)
-            answers = [answer]
-        try:
-            num: int = self.backend.get(done)
-            if self.prioritized:
-                for drawn, (_, *priorities) in zip(samples, answers, strict=True):
-                    for shard, sample, new in zip(self.shards, drawn, priorities, strict=True):
-                        shard.submit("set_priorities_of", sample, self.backend.put(new))
-            return num, answers[0][0]
-        except Exception as error:
-            for i, shard in enumerate(self.shards):
-                try:
-                    self.backend.get(shard.submit("ready"), timeout=_ANSWER_S)
-                except (WorkerLost, TimeoutError):
-                    raise self._failed(i, "sample()") from error
-            raise
-
-    def _get(self, shard: int, future: Any, call: str) -> Any:
-        try:
-            return self.backend.get(future)
-        except WorkerLost as error:
-            raise self._failed(shard, call) from error
-
-    def _failed(self, shard: int, call: str) -> ShardsFailed:
-        return ShardsFailed(
-            f"Replay shard {shard} of {len(self.shards)} died in {call}. A run goes on from its last checkpoint (--resume)."
-        )
-
-    def metrics(self) -> dict[str, float]:
-        futures = [shard.submit("metrics") for shard in self.shards]
-        found = [self._get(i, future, "metrics()") for i, future in enumerate(futures)]
-        return {name: sum(m[name] for m in found) for name in found[0]}
-
-    def save(self, folder: Path, previous: Path | None) -> None:
-        calls = zip(*(_places(p, "shard", len(self.shards)) for p in (folder, previous)), strict=True)
-        saves = [s.submit("save", *call) for s, call in zip(self.shards, calls, strict=True)]
-        for i, future in enumerate(saves):
-            self._get(i, future, "save()")
-
-    def load(self, folder: Path) -> None:
-        self._ahead.clear()
-        parts, draws = share_of_saves(folder, len(self.shards))
-        self._ready = [s.submit("load", p, draws) for s, p in zip(self.shards, parts, strict=True)]
-        for i, future in enumerate(self._ready):
-            self._get(i, future, "load()")
-
-    def clear(self) -> None:
-        self._ahead.clear()
-        self._ready = [s.submit("clear") for s in self.shards]

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raypid.ops.normalizer import Moments
 from raypid.ops.sum_tree import importance
-from raypid.replay.buffer import Replay, ReplaySpec
+from raypid.replay.base import Replay
+from raypid.replay.sources import Parameters
 from raypid.roles.learner import Learner
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
+if TYPE_CHECKING:
+    from raypid.algorithms.off_policy import OffPolicy
+
 
 class ReplayLearner(Learner):
-    """A learner with a replay buffer of its own. Of several, each draws its part of every batch from its buffer."""
+    """A learner with a replay buffer of its own. If there are several, each draws its part of every batch from its buffer.
 
-    def __init__(self, *args: Any, replay: ReplaySpec, rank: int = 0, **more: Any) -> None:
-        Learner.__init__(self, *args, **more)
-        self.replay = Replay(replay, rank)
-        self._seen: list[tuple[int, Moments]] = []
-        """(worker, moments of its fragment) that the other learners do not know of yet."""
+    `replay` makes the buffer, given the learner's rank.
+    """
 
-    def insert(self, worker: int, fragment: Trajectory) -> int:
+    algorithm: OffPolicy
+
+    def __init__(self, *args: Any, replay: Callable[[int], Replay], rank: int = 0, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.replay = replay(rank)
+        self._unshared: list[tuple[int, Moments]] = []
+        """(worker, moments of its fragment) that the other learners have not been told of yet."""
+
+    def add(self, worker: int, fragment: Trajectory) -> int:
         """Store a fragment; returns the number of rows that can be drawn."""
         if self.algorithm.collective is None:
             self.algorithm.seen(fragment)
         elif fragment.moments is not None:
-            self._seen.append((worker, fragment.moments))
+            self._unshared.append((worker, fragment.moments))
         return self.replay.add(worker, fragment)
 
     def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
@@ -44,52 +53,52 @@ class ReplayLearner(Learner):
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
-    def learn_from(
-        self, newest: tuple[int, dict[str, Array]], timesteps: int, num_updates: int
-    ) -> tuple[int, dict[str, Array], Weights]:
-        """Do updates beginning with the parameters that all learners share, without the other learners; returns their
-        number, how far the parameters moved, and weights."""
+    def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, dict[str, Array], Weights]:
+        """Do updates without the other learners, starting from the parameters that all share.
+
+        Returns the number of updates, how far they moved the parameters, and weights.
+        """
         self.set_parameters(newest)
         num, weights = self.learn(timesteps, num_updates)
         _, after = self.parameters()
         return num, {name: flat - newest[1][name] for name, flat in after.items()}, weights
 
-    def parameters(self) -> tuple[int, dict[str, Array]]:
+    def parameters(self) -> Parameters:
         """(version, all flat parameters by network)."""
         networks = self.algorithm.networks
         return self.algorithm.version, {name: network.numpy().copy() for name, network in networks.items()}
 
-    def set_parameters(self, newest: tuple[int, dict[str, Array]]) -> None:
+    def set_parameters(self, newest: Parameters) -> None:
+        """Take over what `parameters` of another learner returned."""
         self.algorithm.version, parameters = newest
         for name, flat in parameters.items():
             self.algorithm.networks[name].load(flat)
 
     def _share_moments(self) -> None:
-        """Tell the other learners what the workers of this one saw; all merge everything in worker order."""
+        """Exchange what the workers saw with the other learners. All of them merge everything in worker order."""
         if self.algorithm.collective is None or self.algorithm.moments is None:
             return
-        everywhere = self.algorithm.collective.gather(self._seen)
-        self._seen = []
+        everywhere = self.algorithm.collective.gather(self._unshared)
+        self._unshared = []
         for _, moments in sorted((seen for part in everywhere for seen in part), key=lambda seen: seen[0]):
             self.algorithm.merge(moments)
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call, and how full the buffers are."""
+        """Means since the last call, and how full the buffers of all learners are."""
         self._share_moments()
         here = self.replay.metrics()
         everywhere = [here] if self.algorithm.collective is None else self.algorithm.collective.gather(here)
-        found: dict[str, float] = self.algorithm.metrics()
-        return found | {name: sum(m[name] for m in everywhere) for name in here}
+        return self.algorithm.metrics() | {name: sum(m[name] for m in everywhere) for name in here}
 
-    def save_replay(self, folder: str, previous: str | None) -> None:
-        """Write the buffer; what `previous` has already is linked."""
+    def save(self, folder: str, previous: str | None) -> None:
+        """Write the buffer into `folder` (`Replay.save`)."""
         self.replay.save(folder, previous)
 
-    def load_replay(self, folders: str | Sequence[str], draws: bool = True) -> int:
+    def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
         """Fill the buffer from one or more saves (`Replay.load`); returns the number of rows that can be drawn."""
         return self.replay.load(folders, draws)
 
-    def clear_replay(self) -> int:
+    def clear(self) -> int:
         """Empty the buffer."""
         return self.replay.clear()
 
@@ -97,17 +106,22 @@ class ReplayLearner(Learner):
 class ShardLearner(Learner):
     """A learner whose replay buffers are elsewhere: samples come with the call."""
 
+    algorithm: OffPolicy
+
     def seen(self, fragment: Trajectory) -> None:
+        """Take the observations of a new fragment into the normaliser."""
         self.algorithm.seen(fragment)
 
     def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Any, ...]:
-        """Do `num_updates` updates with rows of every shard; returns their number, the new weights, and new
-        priorities for each shard's sample (None where rows are drawn uniformly)."""
+        """Do `num_updates` updates with rows of every shard.
+
+        Returns their number, the new weights, and new priorities for each shard's sample (None if rows have no priorities).
+        """
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.beta(timesteps), algorithm.collective)
         update = algorithm.update(sample, timesteps)
-        priorities: Any = [None] * len(samples)
+        priorities: list[Array | None] = [None] * len(samples)
         if update.priorities is not None:
             parts = update.priorities.reshape(num, len(samples), -1)
             priorities = [np.ascontiguousarray(parts[:, i]).ravel() for i in range(len(samples))]
@@ -115,12 +129,11 @@ class ShardLearner(Learner):
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call."""
-        found: dict[str, float] = self.algorithm.metrics()
-        return found
+        return self.algorithm.metrics()
 
 
 def interleave(samples: Sequence[Sample], num: int) -> Sample:
-    """`num` batches after each other, each with an equal part of every sample's rows."""
+    """Join samples into `num` batches after each other, each with an equal part of every sample's rows."""
 
     def join(*parts: Array) -> Array:
         cut = [p.reshape(num, -1, *p.shape[1:]) for p in parts]

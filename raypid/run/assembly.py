@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
-from raypid.replay.buffer import Replay, ReplaySpec
-from raypid.replay.sources import AsynchronousLearners, LearnersReplay, OwnReplay, ReplaySource, ShardedReplay
+from raypid.replay.base import Replay, replay_factory
+from raypid.replay.buffer import ReplaySpec
+from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.gradient_rollout import GradientRollout
@@ -191,7 +192,8 @@ def _learner(
         part = c
         if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each learns by itself, from its part of a batch
             part = c.replace({"batch_size": c.batch_size // c.num_learners})
-        build = partial(ReplayLearner, run, part, network, c.seed, networks, threads, replay=_replay_spec(c))
+        replay = _replay_factory(ALGORITHMS.get(run), c)
+        build = partial(ReplayLearner, run, part, network, c.seed, networks, threads, replay=replay)
         if c.num_replay_shards:
             build = partial(ShardLearner, run, c, network, c.seed, networks, threads)
     try:
@@ -221,9 +223,10 @@ def _rollout(algorithm: Any, c: Any, spec: RolloutSpec, program: Program | None,
     return lambda index, restarts: partial(role, spec, index, restarts, *shared)
 
 
-def _replay_spec(c: Any) -> ReplaySpec:
+def _replay_factory(algorithm: Any, c: Any) -> Callable[[int], Replay]:
+    """What makes one of the buffers that share the data, given its index."""
     shards = c.num_replay_shards or max(1, c.num_learners)
-    return ReplaySpec(
+    spec = ReplaySpec(
         capacity=c.buffer_size // shards,
         n_step=c.n_step,
         gamma=c.gamma,
@@ -234,6 +237,7 @@ def _replay_spec(c: Any) -> ReplaySpec:
         seed=c.seed,
         num_shards=shards,
     )
+    return replay_factory(algorithm.replay_kind(c), spec)
 
 
 def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplaySource:
@@ -243,12 +247,12 @@ def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> Replay
     if not c.num_replay_shards and c.num_learners > 1:
         return LearnersReplay(backend, learner)
     if not c.num_replay_shards:
-        return OwnReplay(backend, learner)
-    spec = _replay_spec(c)
+        return ReplaySource(backend, learner)
+    replay = _replay_factory(algorithm, c)
     return ShardedReplay(
         backend,
         learner,
-        [backend.spawn(partial(Replay, spec, i)) for i in range(c.num_replay_shards)],
+        [backend.spawn(partial(replay, i)) for i in range(c.num_replay_shards)],
         c.updates_per_call,
         c.batch_size,
         partial(algorithm.beta_at, c),

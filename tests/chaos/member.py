@@ -43,10 +43,10 @@ class Member:
             learner.load_state_dict(state)
         return [learner.update(100 * (k + 1), *batch) for k, batch in enumerate(batches)], learner.state_dict()
 
-    def replay(self, arguments: Any, spec: Any, rounds: list[Any]) -> Any:
+    def replay(self, arguments: Any, replay: Any, rounds: list[Any]) -> Any:
         """One of several learners with a buffer each. A round is the (worker, fragment) that are inserted before it and its
         number of updates. Returns the samples that were drawn, the priorities that were set, metrics, and the state."""
-        learner = ReplayLearner(*arguments, replay=spec, rank=self.collective.rank, collective=self.collective)
+        learner = ReplayLearner(*arguments, replay=replay, rank=self.collective.rank, collective=self.collective)
         learner.algorithm.meet(self.collective)
         drawn: list[Any] = []
         set_: list[Any] = []
@@ -63,6 +63,6 @@ class Member:
         learner.replay.sample, learner.replay.set_priorities = recorded, recording  # type: ignore[method-assign]
         for k, (inserts, num_updates) in enumerate(rounds):
             for worker, fragment in inserts:
-                learner.insert(worker, fragment)
+                learner.add(worker, fragment)
             learner.learn(100 * k, num_updates)
         return drawn, set_, learner.metrics(), learner.state_dict()

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fragments import ENDS, Observations, Worker, World, assert_same
+from fragments import ENDS, Observations, Worker, World, assert_same, make_replay
 from gymnasium import spaces
 
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.sum_tree import importance
-from raypid.replay.buffer import Replay, ReplaySpec
+from raypid.replay.base import Replay
+from raypid.replay.buffer import ReplaySpec
 from raypid.types import Final, Trajectory, tree_map
 
 F = np.float32
@@ -68,7 +69,7 @@ def drawn(replay: Replay) -> dict[int, tuple[float, float, float]]:
 
 def test_golden_three_steps() -> None:
     """Rewards 1, 2, 4, ... and gamma 1/2; row 3 terminates, row 4 is its reset row."""
-    replay = Replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
+    replay = make_replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
     rewards = [1, 2, 4, 8, 0, 16, 32]
     replay.add(0, one_stream(rewards, terminated=[3], valid=[1, 1, 1, 1, 0, 1, 1], first=[0, 5]))
     assert drawn(replay) == {0: (3, 0.125, 3), 1: (6, 0, 4), 2: (8, 0, 4), 3: (8, 0, 4)}
@@ -81,7 +82,7 @@ def test_golden_three_steps() -> None:
 def test_golden_truncation_bootstraps_from_the_true_last_observation() -> None:
     fragment = one_stream([1, 2, 4, 8], truncated=[1], first=[0, 2])
     fragment.final = Final(np.array([1]), np.array([0]), np.array([[77]], F))
-    replay = Replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
+    replay = make_replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
     replay.add(0, fragment)
     assert replay.count == 5  # the last observation is a row of its own
     assert drawn(replay) == {0: (2, 0.25, 77), 1: (2, 0.5, 77)}
@@ -89,7 +90,7 @@ def test_golden_truncation_bootstraps_from_the_true_last_observation() -> None:
 
 def test_golden_crash() -> None:
     """A row that crashed is no part of any window: what was seen before it is bootstrapped from."""
-    replay = Replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
+    replay = make_replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
     replay.add(0, one_stream([1, 2, 4, 8, 16, 32, 64], valid=[1, 1, 0, 1, 1, 1, 1], first=[0, 3]))
     assert drawn(replay) == {0: (2, 0.25, 2), 1: (2, 0.5, 2), 3: (8 + 8 + 8, 0.125, 6)}
 
@@ -135,7 +136,7 @@ def test_stacks_are_those_that_were_acted_on(mode: str) -> None:
     )
     spec = build_spec(space, spaces.Discrete(3), ModelConfig(), frame_stack=3).pipeline
     pipeline = Pipeline(spec)
-    replay = Replay(ReplaySpec(capacity=5000, frame_stack=3))
+    replay = make_replay(ReplaySpec(capacity=5000, frame_stack=3))
     worker, state = Worker(rng, mode, 2, Observations("dict")), pipeline.initial_state(2)
     acted: dict[int, Any] = {}
     for length in (3, 1, 7, 2, 5, 6, 1, 1, 4, 7):
@@ -160,7 +161,10 @@ def test_dict_observations_and_dict_actions(mode: str) -> None:
     world = World(ReplaySpec(capacity=300, n_step=3), mode, obs="dict")
     world.turns(40)
     assert_same(world.replay, world.naive)
-    replay, worker = Replay(ReplaySpec(capacity=300)), Worker(world.rng, mode, 2, Observations("dict"), ["truncated"])
+    replay, worker = (
+        make_replay(ReplaySpec(capacity=300)),
+        Worker(world.rng, mode, 2, Observations("dict"), ["truncated"]),
+    )
     fragment, rows = worker.fragment(5)
     fragment.action = {"a": fragment.action, "b": np.arange(10).reshape(5, 2)}
     replay.add(0, fragment)
@@ -176,7 +180,7 @@ def test_dict_observations_and_dict_actions(mode: str) -> None:
 def test_a_replaced_worker_with_another_number_of_streams() -> None:
     """The rows that waited for more are complete where the invalid one stands; a terminated one needs nothing."""
     for streams in (1, 2):
-        replay = Replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
+        replay = make_replay(ReplaySpec(capacity=100, n_step=3, gamma=0.5))
         replay.add(0, one_stream([1, 2, 4, 8]))
         assert sorted(drawn(replay)) == [0]
         other = one_stream([16, 32])
@@ -187,7 +191,7 @@ def test_a_replaced_worker_with_another_number_of_streams() -> None:
             })  # fmt: skip
         replay.add(0, other)
         assert drawn(replay) == {0: (3, 0.125, 3), 1: (4, 0.25, 3), 2: (4, 0.5, 3)}
-        ended = Replay(ReplaySpec(capacity=100))
+        ended = make_replay(ReplaySpec(capacity=100))
         ended.add(0, one_stream([1, 2], terminated=[1]))
         ended.add(0, other)
         assert drawn(ended)[1][:2] == (2, 0)
@@ -211,7 +215,7 @@ def test_a_sample_draws_what_is_ready_and_nothing_else() -> None:
 
 def test_the_seed_decides_and_shards_differ() -> None:
     def ids(seed: int, shard: int) -> Any:
-        replay = Replay(ReplaySpec(capacity=100, seed=seed), shard)
+        replay = make_replay(ReplaySpec(capacity=100, seed=seed), shard)
         replay.add(0, one_stream(np.ones(50)))
         return replay.sample(30).id.tolist()
 
@@ -220,7 +224,7 @@ def test_the_seed_decides_and_shards_differ() -> None:
 
 
 def test_nothing_to_draw_yet() -> None:
-    replay = Replay(ReplaySpec(capacity=100, n_step=3))
+    replay = make_replay(ReplaySpec(capacity=100, n_step=3))
     with pytest.raises(ValueError, match="no complete transition"):
         replay.sample(1)
     replay.add(0, one_stream([1, 2, 3]))
@@ -231,7 +235,7 @@ def test_nothing_to_draw_yet() -> None:
 
 
 def test_a_fragment_that_does_not_fit() -> None:
-    replay = Replay(ReplaySpec(capacity=10))
+    replay = make_replay(ReplaySpec(capacity=10))
     with pytest.raises(ValueError, match="A fragment of 11 rows does not fit a replay buffer of 10"):
         replay.add(0, one_stream(np.ones(11)))
     replay.add(0, one_stream(np.ones(10)))
@@ -259,7 +263,7 @@ def test_ids_only_grow_and_a_row_is_where_its_id_says() -> None:
 
 
 def test_the_fragment_is_copied() -> None:
-    replay, fragment = Replay(ReplaySpec(capacity=50)), one_stream([1, 2, 3])
+    replay, fragment = make_replay(ReplaySpec(capacity=50)), one_stream([1, 2, 3])
     replay.add(0, fragment)
     fragment.obs[:], fragment.reward[:] = -1, -1  # type: ignore[index]
     assert drawn(replay) == {0: (1, F(0.99), 1), 1: (2, F(0.99), 2)}
@@ -277,7 +281,6 @@ def test_priorities_follow_their_rows() -> None:
         world.turn()
         ids = world.naive.drawable()
         expected = {i: expected.get(i, largest**0.6) for i in ids}
-        assert world.replay.tree is not None
         alive = np.arange(world.replay.oldest, world.replay.count)
         np.testing.assert_allclose(
             world.replay.tree.get(alive % 80), [expected.get(int(i), 0.0) for i in alive], rtol=1e-9
@@ -300,7 +303,7 @@ def test_priorities_follow_their_rows() -> None:
 
 def test_rows_are_drawn_in_proportion_and_weighted() -> None:
     spec = ReplaySpec(capacity=64, priority_exponent=0.5, num_shards=2)
-    replay, rng = Replay(spec), np.random.default_rng(0)
+    replay, rng = make_replay(spec), np.random.default_rng(0)
     for _ in range(4):
         replay.add(0, one_stream(np.arange(20), first=[]))
     ids = np.flatnonzero(replay.columns["ready"])  # slots

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fragments import World, assert_same, ready_ids
+from fragments import World, assert_same, make_replay, ready_ids
 
-from raypid.replay.buffer import Replay, ReplaySpec
-from raypid.replay.disk import ReplayDamaged, load_replay, save_replay
+from raypid.replay.base import Replay
+from raypid.replay.buffer import ReplaySpec
+from raypid.replay.disk import ReplayDamaged
 from raypid.types import tree_map
 
 SPECS = {
@@ -37,9 +38,13 @@ def shake(replay: Replay, seed: int) -> None:
     replay.set_priorities(ids, np.random.default_rng(seed).exponential(size=len(ids)))
 
 
+def save_replay(replay: Replay, folder: Path, previous: Path | None = None) -> None:
+    replay.save(str(folder), None if previous is None else str(previous))
+
+
 def loaded(spec: ReplaySpec, folder: Path) -> Replay:
-    replay = Replay(spec)
-    load_replay(replay, folder)
+    replay = make_replay(spec)
+    replay.load(str(folder))
     return replay
 
 
@@ -57,7 +62,7 @@ def assert_same_future(a: Replay, b: Replay, num: int = 5) -> None:
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         for name in ("obs", "action", "reward", "discount", "next_obs"):
             tree_map(np.testing.assert_array_equal, getattr(one.data, name), getattr(other.data, name))
-        if a.tree is not None:
+        if a.spec.priority_exponent:
             for replay in (a, b):
                 replay.set_priorities(one.id, np.linspace(0.1, 3, 20))
 
@@ -66,7 +71,7 @@ def assert_same_future(a: Replay, b: Replay, num: int = 5) -> None:
 def test_a_round_trip(name: str, tmp_path: Path) -> None:
     world = grown(SPECS[name])
     world.replay.save(str(tmp_path), None)
-    other = Replay(SPECS[name])
+    other = make_replay(SPECS[name])
     assert other.load(str(tmp_path)) == world.replay.num_ready
     assert_same(other, world.naive)
     assert {k: v.dtype for k, v in other.columns.items()} == {k: v.dtype for k, v in world.replay.columns.items()}
@@ -191,8 +196,29 @@ def test_priorities_switched_on_or_off(tmp_path: Path) -> None:
         np.testing.assert_allclose(sample.probability, 1 / other.num_ready)
 
 
+@pytest.mark.parametrize("name", ["uniform", "prioritized"])
+def test_a_save_of_an_earlier_version(name: str, tmp_path: Path) -> None:
+    """It was written, and drawn from afterwards, before the buffer, its kinds and its files were taken apart."""
+    spec = ReplaySpec(capacity=60, n_step=2)
+    if name == "prioritized":
+        spec = ReplaySpec(capacity=60, n_step=3, priority_exponent=0.6, frame_stack=2)
+    folder = Path(__file__).parent / "saved" / name
+    replay = loaded(spec, folder)
+    save_replay(replay, tmp_path, folder)
+    for file in ("index.json", "links.safetensors"):
+        assert (tmp_path / file).read_bytes() == (folder / file).read_bytes()
+    expected = np.load(folder / "expected.npz")
+    sample, sequences = replay.sample(40, 0.5), replay.sample_sequences(4, 3, 1, 0.5)
+    found = {"id": sample.id, "probability": sample.probability, "weight": sample.weight}
+    found |= {column: getattr(sample.data, column) for column in ("obs", "reward", "discount", "next_obs")}
+    found |= {f"sequence_{column}": getattr(sequences, column) for column in ("id", "probability", "obs", "reward")}
+    assert set(found) == set(expected.files)
+    for column, values in found.items():
+        np.testing.assert_array_equal(values, expected[column], err_msg=column)
+
+
 def test_an_empty_buffer(tmp_path: Path) -> None:
-    save_replay(Replay(SPECS["prioritized"]), tmp_path)
+    save_replay(make_replay(SPECS["prioritized"]), tmp_path)
     other = loaded(SPECS["prioritized"], tmp_path)
     assert other.count == len(other) == 0
     world = World(SPECS["prioritized"], "same_step", restarts=0)
@@ -206,7 +232,7 @@ def test_a_load_into_a_used_buffer_leaves_nothing_of_before(tmp_path: Path) -> N
         world = grown(spec)
         save_replay(world.replay, tmp_path / name)
         for used in (grown(spec, 3, seed=4).replay, grown(spec, 60, seed=5).replay):
-            load_replay(used, tmp_path / name)
+            used.load(str(tmp_path / name))
             assert_same(used, world.naive)
             assert_same_future(copy.deepcopy(world.replay), used)
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fragments import make_replay
 
-from raypid.replay.buffer import Replay, ReplaySpec
+from raypid.replay.base import Replay
+from raypid.replay.buffer import ReplaySpec
 from raypid.replay.sources import share_of_saves
 from raypid.types import Trajectory
 
@@ -29,7 +31,7 @@ def fragment(worker: int, k: int) -> Trajectory:
 
 
 def filled(folder: Path, part: int, capacity: int, num: int) -> Replay:
-    replay = Replay(ReplaySpec(capacity=capacity, n_step=3, gamma=1.0, priority_exponent=0.6), part)
+    replay = make_replay(ReplaySpec(capacity=capacity, n_step=3, gamma=1.0, priority_exponent=0.6), part)
     for k in range(num):
         replay.add(part, fragment(part, k))
     replay.set_priorities(np.arange(replay.oldest, replay.count), np.full(min(capacity, replay.count), 2.0 + part))
@@ -62,7 +64,7 @@ def test_three_saved_parts_go_into_one_buffer(tmp_path: Path, capacity: int) -> 
     parts = [filled(tmp_path, i, 80, num) for i, num in enumerate((7, 2, 1))]  # the first one has wrapped
     there = [len(p) for p in parts]
     folders, draws = share_of_saves(tmp_path, 1)
-    one = Replay(ReplaySpec(capacity=capacity, n_step=3, gamma=1.0, priority_exponent=0.6))
+    one = make_replay(ReplaySpec(capacity=capacity, n_step=3, gamma=1.0, priority_exponent=0.6))
     one.add(9, fragment(9, 0))  # what was there goes
     assert one.load(folders[0], draws) == len(one)
     kept = {1, 2} if capacity == 60 else {0, 1, 2}  # the newest rows
@@ -73,12 +75,12 @@ def test_three_saved_parts_go_into_one_buffer(tmp_path: Path, capacity: int) -> 
             rows = one.columns["obs/"][:, 0] // 1000 == part
             ready = rows & one.columns["ready"]
             assert ready.sum() == len(other)
-            np.testing.assert_allclose(one.tree.get(np.flatnonzero(ready)), (2.0 + part) ** 0.6)  # type: ignore[union-attr]
+            np.testing.assert_allclose(one.tree.get(np.flatnonzero(ready)), (2.0 + part) ** 0.6)
     before = len(one)
     one.add(2, fragment(2, 1))  # a stream goes on where its part ended
     assert check(one) == kept and (len(one) > before or capacity < 250)
     one.save(str(tmp_path / "again"), None)
-    again = Replay(one.spec)
+    again = make_replay(one.spec)
     again.load(str(tmp_path / "again"))
     np.testing.assert_array_equal(again.sample(50).id, one.sample(50).id)
 
@@ -87,7 +89,7 @@ def test_several_buffers_take_the_newest_of_one_and_draw_by_themselves(tmp_path:
     filled(tmp_path, 0, 200, 8)
     folders, draws = share_of_saves(tmp_path, 2)
     spec = ReplaySpec(capacity=80, n_step=3, gamma=1.0)
-    two = [Replay(spec, i) for i in range(2)]
+    two = [make_replay(spec, i) for i in range(2)]
     for replay, folder in zip(two, folders, strict=True):
         replay.load(folder, draws)
         assert check(replay) == {0} and replay.sample(100).data.obs.min() >= 40

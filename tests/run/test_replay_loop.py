@@ -18,6 +18,7 @@ import pytest
 
 from raypid.nn.policy import load_policy
 from raypid.registry import ALGORITHMS
+from raypid.replay.base import Replay
 from raypid.replay.disk import ReplayDamaged
 from raypid.replay.sources import ShardsFailed
 from raypid.run.agent import Agent
@@ -60,7 +61,7 @@ def assert_same_replay(a: Any, b: Any) -> None:
     assert (a.count, a.num_ready, a.max_priority) == (b.count, b.num_ready, b.max_priority)
     ids = np.arange(a.oldest, a.count)
     tree_map(np.testing.assert_array_equal, a.rows(ids), b.rows(ids))
-    if a.tree is not None:
+    if a.spec.priority_exponent:
         slots = ids % a.spec.capacity
         np.testing.assert_array_equal(a.tree.get(slots), b.tree.get(slots))
 
@@ -380,7 +381,7 @@ def test_sharded_replay(ray_session: Any) -> None:
         assert result["learner/samples_per_insert"] == pytest.approx(2, rel=0.05)
         assert np.isfinite(result["learner/loss"])
         assert result["learner/replay_rows"] > 700 and result["learner/replay_skipped_priorities"] == 0
-        rows = [ray_session.get(s.submit("ready")) for s in shards_of(agent)]
+        rows = [ray_session.get(s.submit(Replay.__len__)) for s in shards_of(agent)]
         assert min(rows) > 200
         for shard, num in zip(shards_of(agent), rows, strict=True):
             total = ray_session.get(shard.actor.__ray_call__.remote(lambda role: role.role.tree.total))
@@ -396,9 +397,9 @@ def test_sharded_save_and_restore(ray_session: Any, tmp_path: Path) -> None:
         agent.train()
         path = agent.save(tmp_path)
         assert not (first / "replay").exists()
-        rows, weights = [ray_session.get(s.submit("ready")) for s in shards_of(agent)], agent.get_weights()
+        rows, weights = [ray_session.get(s.submit(Replay.__len__)) for s in shards_of(agent)], agent.get_weights()
     with Agent.from_checkpoint(path, num_workers=3) as resumed:
-        assert [ray_session.get(s.submit("ready")) for s in shards_of(resumed)] == rows
+        assert [ray_session.get(s.submit(Replay.__len__)) for s in shards_of(resumed)] == rows
         np.testing.assert_array_equal(resumed.get_weights().flat, weights.flat)
         result = resumed.train()
         assert result["training_iteration"] == 4 and result["learner/replay_rows"] > sum(rows)

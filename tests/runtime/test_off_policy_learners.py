@@ -19,6 +19,7 @@ from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import moments_of
 from raypid.ops.sum_tree import importance
 from raypid.registry import ALGORITHMS
+from raypid.replay.base import replay_factory
 from raypid.replay.buffer import ReplaySpec
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import SharedParameters
@@ -86,7 +87,9 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Any, name: str
     space = DISCRETE if discrete else spaces.Box(-2, 2, (2,))
     spec = build_spec(BOX, space, model, normalize=config.normalize_observations)
     arguments = (run, config, algorithm.network_spec(config, spec), 0)
-    replay = ReplaySpec(capacity=500, num_shards=SIZE, priority_exponent=0.6 if config.prioritized else 0.0)
+    replay = replay_factory(
+        algorithm.replay_kind(config), ReplaySpec(capacity=500, num_shards=SIZE, priority_exponent=0.6)
+    )
     fragments = [
         [(w, fragment(10 * k + w, discrete)) for w in range(3)] for k in range(3)
     ]  # three workers, two learners

@@ -1,0 +1,135 @@
+"""Replay: a buffer and the rule by which rows are drawn from it.
+
+A new kind of replay is a subclass in a file of its own and an entry in `registry.REPLAYS`; uniform.py is the shortest example.
+An algorithm names its kind in `replay_kind`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from raypid.errors import UserError
+from raypid.ops.sum_tree import importance
+from raypid.registry import REPLAYS
+from raypid.replay.buffer import Buffer, ReplaySpec
+from raypid.replay.disk import SavedRows, load_rows, save_rows
+from raypid.replay.sequences import draw_sequences
+from raypid.types import Array, Sample, Sequences
+
+
+class Replay(Buffer, ABC):
+    """`add` fragments, `sample` transitions or sequences. A subclass says in `draw` which rows are drawn."""
+
+    def __init__(self, spec: ReplaySpec, shard: int = 0) -> None:
+        super().__init__(spec)
+        self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(4, shard)))
+        self.max_priority = 1.0
+        self.num_skipped = 0
+        """Priorities that came for rows that had already been overwritten. (Kinds without priorities keep what they load.)"""
+
+    # -- drawing -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def draw(self, num: int) -> tuple[Array, Array]:
+        """Draw `num` of the rows that are ready, with replacement.
+
+        Returns their ids [num] (`columns["ready"]` says by slot which rows are ready, `num_ready` how many) and the
+        probability [num] with which each was drawn, for the importance weights.
+        """
+
+    def draw_starts(self, num: int) -> tuple[Array, Array]:
+        """Draw `num` rows at which sequences may begin; returns the same as `draw`."""
+        return self.draw(num)
+
+    def sample(self, num: int, beta: float = 0.0) -> Sample:
+        """Draw `num` transitions, with replacement. Their importance weights are (N * P)^-beta, divided by the largest.
+
+        Raises:
+            ValueError: nothing can be drawn yet.
+        """
+        if not self.num_ready:
+            raise ValueError("The replay buffer holds no complete transition yet.")
+        ids, probability = self.draw(num)
+        probability = probability / self.spec.num_shards
+        return Sample(self.transitions(ids), ids, probability, importance(probability, self.num_ready, beta))
+
+    def sample_sequences(self, num: int, length: int, burn_in: int = 0, beta: float = 0.0) -> Sequences:
+        """Draw `num` sequences of `burn_in + length` rows that follow each other in one stream, for recurrent networks.
+
+        They cross the ends of episodes; `first` says where a new one starts. Rows that cannot be learnt from are not valid.
+        The priority of a sequence is that of its first row. Importance weights are as in `sample`.
+
+        Raises:
+            ValueError: no stream is that long yet.
+        """
+        return draw_sequences(self, self.draw_starts, num, length, burn_in, beta)
+
+    def set_priorities(self, ids: Array, priorities: Array) -> None:
+        """Give the rows `ids` [n] new priorities [n] > 0. Kinds without priorities ignore them."""
+
+    def set_priorities_of(self, sample: Sample, priorities: Array) -> None:
+        """Give the rows of a sample new priorities. (From another process, the sample may be a future.)"""
+        self.set_priorities(sample.id, priorities)
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers that are reported; those of several buffers are added up."""
+        return {"replay_rows": float(self.num_ready)}
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def row_state(self, slots: Array) -> dict[str, Array]:
+        """What a save keeps for each of the rows in `slots` [n] besides the buffer's columns: arrays [n, *]."""
+        return {}
+
+    def restore(self, saved: SavedRows) -> None:
+        """Take over the `row_state` of rows that have just been loaded."""
+
+    def save(self, folder: str, previous: str | None) -> None:
+        """Write the buffer into `folder`. What the save in `previous` has already is linked."""
+        state = {
+            "num_skipped": self.num_skipped,
+            "max_priority": self.max_priority,
+            "rng": self.rng.bit_generator.state,
+        }
+        extra = self.row_state(self.slots(np.arange(self.oldest, self.count)))
+        save_rows(self, Path(folder), None if previous is None else Path(previous), state, extra)
+
+    def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
+        """Replace the contents by those of one save, or of several after each other; returns the rows that can be drawn.
+
+        With `draws`, rows are drawn from now on as the (first) saved buffer would have drawn them.
+
+        Raises:
+            ReplayDamaged: a file is missing, cut short or altered.
+        """
+        for i, folder in enumerate([folders] if isinstance(folders, str) else folders):
+            saved = load_rows(self, Path(folder), after=i > 0)
+            skipped, largest = saved.index["num_skipped"], saved.index["max_priority"]
+            self.num_skipped = skipped + (self.num_skipped if i else 0)
+            self.max_priority = max(largest, self.max_priority) if i else largest
+            self.restore(saved)
+            if draws and i == 0:
+                self.rng.bit_generator.state = saved.index["rng"]
+        return self.num_ready
+
+    def clear(self) -> int:
+        """Forget all rows; returns the number that can be drawn, which is 0."""
+        self.reset(0, 0)
+        return 0
+
+
+def replay_factory(kind: str, spec: ReplaySpec) -> Callable[[int], Replay]:
+    """What makes a buffer of a registered kind (or "module:Class"), given its number among those that share the data.
+
+    Raises:
+        UserError: there is no such kind, or it is not a Replay.
+    """
+    found = REPLAYS.get(kind)
+    if not (isinstance(found, type) and issubclass(found, Replay)):
+        raise UserError(f"The replay {kind!r} must be a subclass of raypid.replay.base.Replay, not {found!r}.")
+    return partial(found, spec)

@@ -1,0 +1,54 @@
+"""Prioritised experience replay (Schaul et al. 2016): rows are drawn in proportion to priority ** alpha."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raypid.ops.sum_tree import SumTree
+from raypid.replay.base import Replay
+from raypid.replay.disk import SavedRows
+from raypid.types import Array
+
+
+class PrioritizedReplay(Replay):
+    """Draws in proportion to priorities, by a sum tree over the slots. New rows get the largest priority so far."""
+
+    def reset(self, first_id: int, count: int) -> None:
+        super().reset(first_id, count)
+        self.tree = SumTree(self.spec.capacity)
+
+    def _admit(self, slots: Array) -> None:
+        super()._admit(slots)
+        self.tree.set(slots, np.full(len(slots), self.max_priority**self.spec.priority_exponent))
+
+    def _withdraw(self, slots: Array) -> None:
+        super()._withdraw(slots)
+        self.tree.set(slots, np.zeros(len(slots)))
+
+    def draw(self, num: int) -> tuple[Array, Array]:
+        slots = self.tree.sample(num, self.rng)
+        newest = self.count - 1
+        return newest - (newest - slots) % self.spec.capacity, self.tree.get(slots) / self.tree.total
+
+    def set_priorities(self, ids: Array, priorities: Array) -> None:
+        """Give the rows `ids` [n] new priorities [n] > 0. Rows that have been overwritten are skipped and counted."""
+        here = (ids >= self.oldest) & self.columns["ready"][self.slots(ids)]
+        self.num_skipped += int(np.count_nonzero(~here))
+        ids, priorities = ids[here], priorities[here]
+        if len(ids):
+            self.max_priority = max(self.max_priority, float(priorities.max()))
+            self.tree.set(self.slots(ids), priorities.astype(np.float64) ** self.spec.priority_exponent)
+
+    def metrics(self) -> dict[str, float]:
+        return {**super().metrics(), "replay_skipped_priorities": float(self.num_skipped)}
+
+    def row_state(self, slots: Array) -> dict[str, Array]:
+        return {"priority": self.tree.get(slots)}
+
+    def restore(self, saved: SavedRows) -> None:
+        slots = self.slots(saved.ids)
+        priority = saved.columns.get("priority")
+        if priority is None:  # it was saved by a kind without priorities
+            priority = np.full(len(slots), self.max_priority**self.spec.priority_exponent)
+        if len(slots):
+            self.tree.set(slots, np.where(self.columns["ready"][slots], priority, 0.0))
