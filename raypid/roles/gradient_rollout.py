@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Gradients, Report, Trajectory, Weights
 
 
+@runtime_checkable
 class GradientSource(Protocol):
     """What turns a fragment into a gradient: an algorithm, or a policy over a model in any framework."""
 

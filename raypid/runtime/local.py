@@ -74,6 +74,12 @@ class LocalBackend:
     ) -> LocalHandle:
         return LocalHandle(factory)
 
+    def here(self, factory: Callable[[], Any]) -> LocalHandle:
+        return LocalHandle(factory)
+
+    def resources(self) -> dict[str, float]:
+        return {}
+
     def node_of(self, handle: Any, wait_s: float = 0.1) -> str:
         return "local"
 

@@ -17,6 +17,7 @@ from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.weight_sources import ByReference
 from raypid.types import Update
 
 
@@ -34,7 +35,7 @@ def context(backend: Any, plan: Any, seconds: tuple[float, ...], learner: Any) -
         timeout_s=60,
         max_restarts=0,
     )
-    return loops.Context(backend, workers, learner, plan=plan)
+    return loops.Context(backend, workers, learner, ByReference(backend, learner), plan=plan)
 
 
 def local(seconds: tuple[float, ...] = (0, 0, 0), **more: Any) -> tuple[loops.Context, paced.Learner]:

@@ -26,6 +26,7 @@ from raypid.run import loops
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.weight_sources import ByReference
 from raypid.types import Report, Update
 
 SMALL: dict[str, Any] = {
@@ -134,7 +135,7 @@ def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch
         def update(self, batch: Any, timesteps: int) -> Any:
             import os
 
-            everyone = self.learner.collective.gather((os.getpid(), batch.num_streams))
+            everyone = self.algorithm_instance.collective.gather((os.getpid(), batch.num_streams))
             done = super().update(batch, timesteps)
             done.metrics |= {"processes": len({pid for pid, _ in everyone}), "streams": sum(n for _, n in everyone)}
             return done
@@ -150,9 +151,9 @@ def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (lambda self, env, actor_idx: 3, r"run\(\) returned 3; it is a generator"),
-        (lambda self, env, actor_idx: iter([]), r"run\(\) ended; it yields"),
-        (lambda self, env, actor_idx: iter([7]), r"run\(\) yielded 7; it yields"),
+        (lambda self, env, actor_idx: 3, r"run\(\) returned 3, but it must be a generator"),
+        (lambda self, env, actor_idx: iter([]), r"run\(\) ended\. It must yield trajectories forever"),
+        (lambda self, env, actor_idx: iter([7]), r"run\(\) yielded 7\. It must yield"),
         (lambda self, env, actor_idx: (env.trajectory() for _ in range(9)), "before any step"),
         (lambda self, env, actor_idx: (env.step(env.act()) and env.trajectory() for _ in range(9)), "1 rows; every"),
     ],
@@ -212,7 +213,7 @@ def test_a_model_to_begin_with(local: dict[str, Any]) -> None:
 
     class Frozen(raypid.IMPALAAgent):
         def update(self, batch: Any, timesteps: int) -> Any:
-            return Update({"first": float(self.learner.weights().flat[0])}, 0)
+            return Update({"first": float(self.algorithm_instance.weights().flat[0])}, 0)
 
     for path in (folder, folder / "checkpoints" / checkpoints(first)[0], folder / "best"):
         with Frozen("CartPole-v1", **local) as second:
@@ -289,10 +290,10 @@ def test_environments_of_every_kind(local: dict[str, Any]) -> None:
         ({"num_workers": 3}, "'num_workers' is called num_actors here"),
         ({"evaluation-interval": 3}, "eval_interval, of train"),
         ({"num_learners": 3}, "num_learners must be at most num_actors"),
-        ({"num_storages": 0}, "num_storages is a whole number of at least 1, not 0"),
+        ({"num_storages": 0}, "num_storages must be a whole number of at least 1, not 0"),
         ({"num_storages": 3, "fragments_per_update": 4}, "num_storages 3 can never hold the 4 rollouts.*at least 4"),
         ({"hidden_dim": 3, "model": {"hidden": [4]}}, "the same setting"),
-        ({"tag": "a/b"}, "no slashes"),
+        ({"tag": "a/b"}, "must not be empty or have slashes"),
         ({"th_compile": True}, "th_compile, of train"),
     ],
 )
@@ -382,7 +383,9 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
         backend, lambda i, r: partial(Worker, i), 4, num_cpus=0, timeout_s=10, max_restarts=0, describe="e"
     )
     plan = loops.AsynchronousPlan(1, 1, 1, 10, lambda timesteps, i: {}, max_parts=max_parts)
-    loop = loops.asynchronous(loops.Context(backend, workers, backend.spawn(Learner), plan=plan))
+    learner = backend.spawn(Learner)
+    weights = ByReference(backend, learner)
+    loop = loops.asynchronous(loops.Context(backend, workers, learner, weights, plan=plan))
     for _ in range(40):
         next(loop)
         assert sum(plan.storages.values()) == max_parts and min(plan.storages.values()) >= 0
@@ -403,7 +406,7 @@ def test_a_subclass_goes_on_from_its_checkpoint(local: dict[str, Any]) -> None:
         result = agent.train(500, eval_interval=0, **QUIET)
         assert result == pytest.approx(results(agent)[-1], nan_ok=True) and result["learner/mine"] == 1
         folder, weights = agent.folder, agent.save().parent
-    with pytest.raises(ConfigError, match=r"was trained by .*Mine, whose run and update are its own: .* restore\("):
+    with pytest.raises(ConfigError, match=r"was trained by .*Mine, which has its own run and update: .* restore\("):
         raypid.Agent.from_checkpoint(folder)
     with Mine("CartPole-v1", **local) as agent:
         agent.restore(folder)
@@ -420,8 +423,11 @@ def test_a_subclass_goes_on_from_its_checkpoint(local: dict[str, Any]) -> None:
 
 def test_ctrl_c_ends_training_after_a_checkpoint(local: dict[str, Any]) -> None:
     class Stops(raypid.IMPALAAgent):
+        interrupted = False
+
         def update(self, batch: Any, timesteps: int) -> Update:
-            if timesteps > 500:
+            if timesteps > 500 and not self.interrupted:  # an iteration may have another update: a second Ctrl-C ends at once
+                self.interrupted = True
                 signal.raise_signal(signal.SIGINT)
             return super().update(batch, timesteps)
 

@@ -221,9 +221,9 @@ def test_slow_episodes_are_fewer_and_ctrl_c_skips_them(tmp_path: Path) -> None:
             best = BestPolicy(tmp_path)
             evaluation = dataclasses.replace(agent.evaluations.last.evaluation, seconds=seconds)
             best.offer(dataclasses.replace(agent.evaluations.last, evaluation=evaluation), agent)
-            best.play(agent, 50, hurry=lambda: True, tell=said.append)
+            best.play(agent, 50, interrupted=lambda: True, tell=said.append)
             assert best.final is None and "in evaluation (weights of step 1" in best.line()
-            best.play(agent, 50, hurry=lambda: False, tell=said.append)
+            best.play(agent, 50, interrupted=lambda: False, tell=said.append)
             assert best.final is not None and best.final["episodes"] == episodes
             assert re.fullmatch(rf"\d+\.\d ± \d+\.\d \({episodes} episodes, weights of step 1\d\d\)", best.line())
         assert len(said) == 4 and "12 episodes" in said[2]
