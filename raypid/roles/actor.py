@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
-from numpy.typing import ArrayLike
 
 from raypid.algorithms.base import Algorithm
 from raypid.errors import UserError
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.runtime.words import Words
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
 
@@ -110,6 +110,10 @@ class Program(Protocol):
 
     algorithm_instance: Algorithm | None
     """In a learner's process: the algorithm with its networks. None elsewhere."""
+    num_storages: int
+    """Most trajectories at a time that are being collected, waiting or being learned from."""
+    words: Words
+    """Names of workers and settings in messages about resources."""
 
     def run(self, env: DistributedWrapper, actor_idx: int) -> Iterator[Trajectory]:
         """In an actor: yield trajectories of num_steps rows, forever. After each yield the policy has the newest weights."""
@@ -139,15 +143,13 @@ class Actor(Rollout):
         self._start(None)
         self.begin_rows()
 
-    def begin(self, weights: Weights, exploration: Mapping[str, ArrayLike] | None = None) -> None:
+    def begin(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> None:
         if self._collecting:  # a generator that raised is spent
             self._start_program()
         self.wrapper._undo_act()
         super().begin(weights, exploration)
 
-    def collect(
-        self, weights: Weights, exploration: Mapping[str, ArrayLike] | None = None
-    ) -> tuple[Report, Trajectory]:
+    def collect(self, weights: Weights, exploration: Mapping[str, Any] | None = None) -> tuple[Report, Trajectory]:
         """The next trajectory that the program yields."""
         self.begin(weights, exploration)
         trajectory: object = next(self.trajectories, None)
@@ -157,7 +159,7 @@ class Actor(Rollout):
             raise UserError(f"run() {what}. It must yield trajectories forever: env.rollout() or env.trajectory().")
         if trajectory.num_rows != length:
             raise UserError(
-                f"run() yielded {trajectory.num_rows} rows; every trajectory must have num_steps={length} rows."
+                f"run() yielded {trajectory.num_rows} rows; trajectories must have num_steps={length} rows."
             )
         report, self.wrapper._counted = self.wrapper._counted, self.wrapper._empty_report()
         report.version = trajectory.version

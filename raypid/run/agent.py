@@ -24,18 +24,13 @@ from raypid.run import loops
 from raypid.run.assembly import assemble, entry_name, new_run_folder, resolve_config, tuned_settings
 from raypid.run.evaluation import Played
 from raypid.runtime.learner_group import losses_named
-from raypid.runtime.words import COMMAND_LINE, Words
 from raypid.types import Report, Weights
 
 T = TypeVar("T")
 
 EPISODE_WINDOW = 100
 """Number of training episodes in episode_reward_mean."""
-_LOOPS: dict[str, Callable[[loops.Context], Iterator[loops.Iteration]]] = {
-    "sync": loops.sync,
-    "async": loops.asynchronous,
-    "replay": loops.replay,
-}
+_LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.replay}
 
 
 class Agent:
@@ -48,8 +43,6 @@ class Agent:
         out: the run's folder, for `save` and errors. By default one under runs/ is chosen when it is needed.
         program: replaces the algorithm's collecting and learning (`raypid.DistributedAgent`).
         like: the network that the agent must have, for instance that of a checkpoint that will be restored.
-        max_parts: bounds the fragments of an asynchronous algorithm: those being collected, waiting and learned from.
-        words: names of workers and settings in messages about resources.
 
     Raises:
         ConfigError: a setting that does not exist or does not fit. ResourceError: more workers or GPUs than there are.
@@ -67,8 +60,6 @@ class Agent:
         tuned: bool = False,
         program: Program | None = None,
         like: NetworkSpec | None = None,
-        max_parts: int | None = None,
-        words: Words = COMMAND_LINE,
         **settings: object,
     ) -> None:
         if isinstance(run, Mapping):  # raypid.PPO({...})
@@ -94,7 +85,7 @@ class Agent:
         """The newest saved replay buffer of this run."""
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
-        system = assemble(name, checked, program, like, max_parts=max_parts, words=words)
+        system = assemble(name, checked, program, like)
         self.config, self.network, self.context = system.config, system.network, system.context
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
         self.backend = system.context.backend
@@ -114,7 +105,7 @@ class Agent:
     def warm_up_steps(self) -> int:
         """Environment steps with random actions before learning starts; 0 once they are over."""
         plan = self.context.replay
-        return plan.start_steps if plan is not None and self.timesteps < plan.start_steps else 0
+        return plan.config.start_steps if plan is not None and self.timesteps < plan.config.start_steps else 0
 
     def write_losses_to(self, folder: Path) -> None:
         """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
@@ -173,23 +164,29 @@ class Agent:
         seconds, steps = sum(r.timing["total"] for r in reports), sum(r.num_steps for r in reports)
         return float(np.mean(self.lengths)) * seconds * self.config.num_envs_per_worker / max(1, steps)
 
+    def totals(self) -> dict[str, float]:
+        """The counts and times of the run so far, as results have them."""
+        return {
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            "episodes_total": self.num_episodes,
+            "learner_updates_total": self.num_updates,
+            "time_total_s": self.time_total_s,
+        }
+
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, float]:
         steps = sum(r.num_steps for r in turn.reports)
         rewards, nan = self.rewards, float("nan")
         share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
         env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
         result: dict[str, float] = {
-            "training_iteration": self.iteration,
-            "timesteps_total": self.timesteps,
-            "episodes_total": self.num_episodes,
+            **self.totals(),
             "episode_reward_mean": float(np.mean(rewards)) if rewards else nan,
             "episode_reward_min": min(rewards) if rewards else nan,
             "episode_reward_max": max(rewards) if rewards else nan,
             "episode_len_mean": float(np.mean(self.lengths)) if self.lengths else nan,
             "time_this_iter_s": seconds,
-            "time_total_s": self.time_total_s,
             "env_steps_per_s": steps / max(seconds - evaluation_s, 1e-9),
-            "learner_updates_total": self.num_updates,
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
@@ -230,8 +227,7 @@ class Agent:
         Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
         """
         self.check_open()
-        if seed is None:
-            seed = self.config.seed or 0
+        seed = (self.config.seed or 0) if seed is None else seed
         weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
         return self.evaluations.evaluator.evaluate(weights, count, seed + self.iteration, explore=explore).summary()
@@ -290,24 +286,18 @@ class Agent:
             "workers": {str(i): w for i, w in enumerate(workers)},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
-        manifest: dict[str, object] = {
-            "algorithm": self.run,
-            "config": self.plain_config(),
-            "score": score,
-            "program": self.program,
-        }
-        manifest["counters"] = self._counters()
+        manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
+        manifest |= {"program": self.program, "counters": self._counters()}
         weights, replay = self.get_weights(), self.context.replay
-        saves_replay = replay is not None and replay.saves
 
         def more(place: Path) -> None:
             self.write_policy(place / "policy", weights)
-            if replay is not None and replay.saves:
+            if replay is not None and replay.config.save_replay:
                 replay.source.save(place / checkpoint.REPLAY, self._replay_at)
 
         name = checkpoint.checkpoint_name(self.iteration)
         path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
-        if saves_replay:
+        if replay is not None and replay.config.save_replay:
             before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
             if before is not None and before.parent != path and before.parent.parent == parent:
                 shutil.rmtree(before, ignore_errors=True)  # it is large: only the newest checkpoint keeps one

@@ -41,7 +41,7 @@ from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
-from raypid.runtime.words import COMMAND_LINE, Words
+from raypid.runtime.words import COMMAND_LINE
 from raypid.tuned import TUNED
 from raypid.types import Array
 
@@ -98,23 +98,13 @@ def resolve_config(run: str, settings: Mapping[str, object]) -> Config:
     return config
 
 
-def assemble(
-    run: str,
-    config: Config,
-    program: Program | None = None,
-    like: NetworkSpec | None = None,
-    *,
-    max_parts: int | None = None,
-    words: Words = COMMAND_LINE,
-) -> System:
+def assemble(run: str, config: Config, program: Program | None = None, like: NetworkSpec | None = None) -> System:
     """Check the settings against the environment and the machine, then build workers, learner and evaluator.
 
     Args:
         run: name of the algorithm.
         program: replaces the algorithm's collecting and learning (`Agent`).
         like: the network that the run must have.
-        max_parts: bounds the fragments of an asynchronous algorithm (`AsynchronousPlan.max_parts`).
-        words: names of workers and settings in messages about resources.
 
     Raises:
         ConfigError, EnvError, ResourceError: before anything has started.
@@ -125,7 +115,7 @@ def assemble(
     evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = _network(run, config, observation_space, action_space, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
-    config, backend, notes = place(config, network, words)
+    config, backend, notes = place(config, network, COMMAND_LINE if program is None else program.words)
     limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
     try:
         spec = RolloutSpec(
@@ -146,7 +136,7 @@ def assemble(
         workers = _workers(algorithm, config, spec, backend, program)
         context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
         context.replay = _replay_plan(algorithm, config, backend, learner)
-        context.plan = _asynchronous_plan(algorithm, config, backend, max_parts)
+        context.plan = _asynchronous_plan(algorithm, config, backend, program)
         parallel = _evaluates_beside(config, backend)
         evaluations = Evaluations(config, context, replace(spec, env=evaluation_env), parallel=parallel)
         return System(config, network, context, evaluations, callbacks, notes)
@@ -294,22 +284,13 @@ def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner
         return None
     assert issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
     round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-    return ReplayPlan(
-        batch_size=c.batch_size,
-        updates_per_step=c.updates_per_step,
-        start_steps=c.start_steps,
-        start_rows=c.rows_to_start(),
-        updates_per_call=c.updates_per_call,
-        steps_per_iteration=c.steps_per_iteration,
-        exploration=partial(algorithm.exploration, c),
-        source=_replay_source(algorithm, c, backend, learner),
-        saves=c.save_replay,
-        slack=0.0 if backend.name == "local" else round_steps * c.updates_per_step,
-    )
+    source = _replay_source(algorithm, c, backend, learner)
+    slack = 0.0 if backend.name == "local" else round_steps * c.updates_per_step
+    return ReplayPlan(c, partial(algorithm.exploration, c), source, slack)
 
 
 def _asynchronous_plan(
-    algorithm: AlgorithmClass, c: Config, backend: Backend, max_parts: int | None
+    algorithm: AlgorithmClass, c: Config, backend: Backend, program: Program | None
 ) -> AsynchronousPlan | None:
     """Settings of the asynchronous loop; None for algorithms with another flow."""
     if algorithm.flow != "async":
@@ -322,7 +303,7 @@ def _asynchronous_plan(
         steps_per_iteration=c.steps_per_iteration,
         exploration=partial(algorithm.exploration, c),
         max_staleness=c.max_staleness,
-        max_parts=max_parts,
+        max_parts=None if program is None else program.num_storages,
     )
 
 

@@ -38,9 +38,7 @@ class BestPolicy:
                 _, weights, info = read_policy_weights(folder)
                 if info.get("score") is not None:
                     self.score, self.weights, self.timesteps = info["score"], weights, info["timesteps_total"]
-                    final: dict[str, float | None] | None = info.get("final")
-                    if final is not None:
-                        self.final = {k: math.nan if v is None else v for k, v in final.items()}
+                    self.final = info.get("final")
                 return
 
     def offer(self, played: Played, agent: Agent) -> None:
@@ -97,7 +95,7 @@ class BestPolicy:
         if self.final is None:
             return f"{_number(self.score, self.score)} in evaluation ({where})"
         mean, half = self.final["episode_reward_mean"], self.final["episode_reward_ci95"]
-        interval = f" ± {_number(half, mean)}" if math.isfinite(half) else ""
+        interval = f" ± {_number(half, mean)}" if half is not None and math.isfinite(half) else ""
         return f"{_number(mean, mean)}{interval} ({self.final['episodes']} episodes, {where})"
 
 

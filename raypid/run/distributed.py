@@ -37,7 +37,6 @@ _OURS = {
     "th_compile": "th_compile, of train()",
 }
 """Settings that have another name here."""
-_WORDS = Words(worker="actor", flags=False, names=_OURS, driver_learns=1)
 
 
 class DistributedAgent:
@@ -69,6 +68,7 @@ class DistributedAgent:
     """
 
     algorithm: ClassVar[str] = "IMPALA"
+    words = Words(worker="actor", flags=False, names=_OURS, driver_learns=1)
 
     def __init__(
         self,
@@ -205,16 +205,19 @@ class DistributedAgent:
             ConfigError: a value that does not fit. ResourceError: not even one actor fits on the machine. KeyboardInterrupt: after
                 the checkpoint that Ctrl-C asks for.
         """
-        for name, value, low in (
-            ("num_train_steps", num_train_steps, 1),
-            ("log_interval", log_interval, 0),
-            ("eval_interval", eval_interval, 0),
-            ("save_interval", save_interval, 0),
-            ("num_eval_episodes", num_eval_episodes, 1),
-        ):
-            if value < low:
-                raise ConfigError(f"{name} must be at least {low}, not {value}.")
-        agent = self._agent_for(init_model_path, th_compile)
+        counts = {"num_train_steps": num_train_steps, "num_eval_episodes": num_eval_episodes}
+        intervals = {"log_interval": log_interval, "eval_interval": eval_interval, "save_interval": save_interval}
+        for name, value in (counts | intervals).items():
+            if value < int(name in counts):
+                raise ConfigError(f"{name} must be at least {int(name in counts)}, not {value}.")
+        if self._agent is not None:
+            self._agent.check_open()
+        initial = None
+        if init_model_path is not None:
+            initial = read_policy_weights(checkpoint.find_policy(Path(init_model_path)))[1]
+        agent = self._built(th_compile)
+        if initial is not None:
+            agent.set_weights(initial)
         agent.limit_iterations(min(steps for steps in (num_train_steps, eval_interval, save_interval) if steps))
         options = RunOptions(
             stop={"timesteps_total": agent.timesteps + num_train_steps},
@@ -229,17 +232,6 @@ class DistributedAgent:
         if outcome.interrupted:
             raise KeyboardInterrupt
         return outcome.result
-
-    def _agent_for(self, init_model_path: str | Path | None, th_compile: bool) -> Agent:
-        """The agent that trains, with initial weights if a path to some is given."""
-        if self._agent is not None:
-            self._agent.check_open()
-        if init_model_path is None:
-            return self._built(th_compile)
-        weights = read_policy_weights(checkpoint.find_policy(Path(init_model_path)))[1]
-        agent = self._built(th_compile)
-        agent.set_weights(weights)
-        return agent
 
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
         """Play episodes with the current weights, greedily; episode_reward_mean, episode_reward_ci95 and more."""
@@ -272,9 +264,7 @@ class DistributedAgent:
             before.close()
             self._agent = None
         settings = self.settings | {"th_compile": compiled}
-        agent = Agent(
-            self.algorithm, settings, out=out, program=self, like=like, max_parts=self.num_storages, words=_WORDS
-        )
+        agent = Agent(self.algorithm, settings, out=out, program=self, like=like)
         self._agent, self._compiled = agent, compiled
         if saved is not None:
             agent.restore(saved)

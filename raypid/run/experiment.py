@@ -175,7 +175,7 @@ class Run:
         logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         progress = self.progress
         result: dict[str, float] = {}
-        reason, failed = self._reason(self._so_far()) if resumed else "", True
+        reason, failed = self._reason(agent.totals()) if resumed else "", True
         progress.start(self._info())
         for note in agent.notes:
             progress.message(note)
@@ -215,17 +215,6 @@ class Run:
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
-
-    def _so_far(self) -> dict[str, float]:
-        """The counts and times that a resumed run starts with."""
-        agent = self.agent
-        return {
-            "training_iteration": agent.iteration,
-            "timesteps_total": agent.timesteps,
-            "episodes_total": agent.num_episodes,
-            "learner_updates_total": agent.num_updates,
-            "time_total_s": agent.time_total_s,
-        }
 
     # -- turns -----------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
+from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.replay.sources import ReplaySource
 from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
@@ -40,7 +42,7 @@ class Context:
 WINDOW = 20
 """Iterations over which the ratio of samples to inserts is reported, so that the backlog from before learning started drops out."""
 
-Exploration = Callable[[int, int], Mapping[str, float | Array]]
+ExplorationSchedule: TypeAlias = Callable[[int, int], Mapping[str, float | Array]]
 """(timesteps, worker index) -> the worker's exploration settings, such as its epsilon."""
 
 
@@ -48,24 +50,15 @@ Exploration = Callable[[int, int], Mapping[str, float | Array]]
 class ReplayPlan:
     """Settings and state of the replay loop."""
 
-    batch_size: int
-    updates_per_step: float
-    start_steps: int
-    """Environment steps before learning starts."""
-    start_rows: int
-    """Rows that the buffer must hold before learning starts."""
-    updates_per_call: int
-    steps_per_iteration: int
-    exploration: Exploration
+    config: OffPolicyConfig
+    exploration: ExplorationSchedule
     source: ReplaySource
-    saves: bool
-    """Whether checkpoints include the buffer."""
     slack: float = 0.0
     """Updates that may be owed while workers are still sent out: none in one process, one round of fragments on Ray."""
     owed: float = 0.0
     """Updates that the steps so far call for and that have not been made yet."""
     filled: bool = False
-    """Whether the buffer has reached start_rows."""
+    """Whether the buffer holds the rows that learning starts with."""
     counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """[steps that called for updates, updates made] of the last iterations."""
 
@@ -74,9 +67,9 @@ class ReplayPlan:
         ctx.timesteps += report.num_steps
         self.source.insert(worker, fragment)
         if not self.filled:
-            self.filled = self.source.holds(self.start_rows)
-        if self.filled and ctx.timesteps >= self.start_steps:
-            self.owed += report.num_steps * self.updates_per_step
+            self.filled = self.source.holds(self.config.rows_to_start())
+        if self.filled and ctx.timesteps >= self.config.start_steps:
+            self.owed += report.num_steps * self.config.updates_per_step
             self.counted[-1][0] += report.num_steps
 
     def metrics(self, timesteps: int) -> dict[str, float]:
@@ -85,7 +78,8 @@ class ReplayPlan:
         steps, updates = (sum(counts) for counts in zip(*self.counted, strict=True))
         if not steps or not updates:
             return explored
-        return {"samples_per_insert": self.batch_size * updates / steps, "a_l_ratio": steps / updates, **explored}
+        samples = self.config.batch_size * updates
+        return {"samples_per_insert": samples / steps, "a_l_ratio": steps / updates, **explored}
 
 
 @dataclass(slots=True)
@@ -100,7 +94,7 @@ class AsynchronousPlan:
     """Most calls of one worker that are running or whose parts wait for the learner."""
     steps_per_iteration: int | None
     """Environment steps of an iteration; None: it ends after one call per worker."""
-    exploration: Exploration
+    exploration: ExplorationSchedule
     max_staleness: int | None = None
     """Parts made with weights more than this many updates old are dropped; None keeps all."""
     lost: dict[str, int] = field(default_factory=lambda: {"stale": 0})
@@ -158,7 +152,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
         plan.counted.append([0, 0])
         reports: list[Report] = []
         num_updates, collect_s, learner_s = 0, 0.0, 0.0
-        until = ctx.timesteps + plan.steps_per_iteration
+        until = ctx.timesteps + plan.config.steps_per_iteration
         while ctx.timesteps < until or plan.owed >= plan.source.chunk + plan.slack:
             before = clock()
             if plan.owed < plan.source.chunk + plan.slack:
@@ -172,7 +166,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 plan.insert(ctx, i, report, fragment)
             inserted = clock()
             if plan.owed >= plan.source.chunk:
-                num, weights = plan.source.learn(min(int(plan.owed), plan.updates_per_call), ctx.timesteps)
+                num, weights = plan.source.learn(min(int(plan.owed), plan.config.updates_per_call), ctx.timesteps)
                 plan.owed -= num
                 plan.counted[-1][1] += num
                 num_updates += num

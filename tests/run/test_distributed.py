@@ -155,7 +155,10 @@ def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch
         (lambda self, env, actor_idx: iter([]), r"run\(\) ended\. It must yield trajectories forever"),
         (lambda self, env, actor_idx: iter([7]), r"run\(\) yielded 7\. It must yield"),
         (lambda self, env, actor_idx: (env.trajectory() for _ in range(9)), "before any step"),
-        (lambda self, env, actor_idx: (env.step(env.act()) and env.trajectory() for _ in range(9)), "1 rows; every"),
+        (
+            lambda self, env, actor_idx: (env.step(env.act()) and env.trajectory() for _ in range(9)),
+            "1 rows; trajectories must have",
+        ),
     ],
 )
 def test_a_run_that_does_not_fit(local: dict[str, Any], program: Any, words: str) -> None:
@@ -203,6 +206,19 @@ def test_an_update_that_does_not_fit(local: dict[str, Any]) -> None:
 
     with Mine("CartPole-v1", **local) as agent, pytest.raises(UserError, match=r"update\(\) returned None"):
         agent.train(100, **QUIET)
+
+
+def test_the_former_name_of_the_algorithm_still_works(local: dict[str, Any]) -> None:
+    class Former(raypid.IMPALAAgent):
+        def update(self, batch: Any, timesteps: int) -> Update:
+            with pytest.warns(DeprecationWarning, match=r"self\.learner .* is now called self\.algorithm_instance"):
+                algorithm = self.learner
+            assert algorithm is self.algorithm_instance and algorithm.config.fragment_length == 16
+            return algorithm.update(batch, timesteps)
+
+    with Former("CartPole-v1", **local) as agent:
+        assert agent.train(100, eval_interval=0, **QUIET)["learner_updates_total"] > 0
+        assert agent.algorithm_instance is None
 
 
 def test_a_model_to_begin_with(local: dict[str, Any]) -> None:
@@ -426,7 +442,9 @@ def test_ctrl_c_ends_training_after_a_checkpoint(local: dict[str, Any]) -> None:
         interrupted = False
 
         def update(self, batch: Any, timesteps: int) -> Update:
-            if timesteps > 500 and not self.interrupted:  # an iteration may have another update: a second Ctrl-C ends at once
+            if (
+                timesteps > 500 and not self.interrupted
+            ):  # an iteration may have another update: a second Ctrl-C ends at once
                 self.interrupted = True
                 signal.raise_signal(signal.SIGINT)
             return super().update(batch, timesteps)
@@ -455,6 +473,17 @@ def test_what_the_preflight_says_is_said_of_actors(ray_session: Any, local: dict
         ResourceError, match=r"60 actors of 1 CPU .* What fits: num_actors=\d+, .*fit=True does it by itself"
     ):
         agent.train(10, **QUIET)
+
+
+def test_settings_and_plan_are_those_of_the_constructor(local: dict[str, Any]) -> None:
+    with raypid.IMPALAAgent("CartPole-v1", **local) as agent:
+        for limit, episodes in ((40, 3), (1000, 2)):
+            agent.train(100, eval_interval=limit, save_interval=0, num_eval_episodes=episodes, log_interval=0)
+            inner = agent._built()
+            plan = inner.context.plan
+            assert plan is not None and (plan.max_parts, plan.max_steps) == (4, min(limit, 100))
+            assert plan.steps_per_iteration is None and inner.config.evaluation_num_episodes == episodes
+            assert json.loads((agent.folder / "params.json").read_text())["evaluation_num_episodes"] == episodes
 
 
 def test_losses_are_said(capsys: pytest.CaptureFixture[str]) -> None:

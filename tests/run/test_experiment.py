@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import dataclasses
 import json
@@ -242,6 +243,13 @@ def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
     assert checkpoint.find_policy(tmp_path) == tmp_path / "best"
     clear_folder(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file", ["run/experiment.py", "run/best.py", "run/distributed.py", "cli/train.py"])
+def test_what_drives_a_run_asks_the_agent_alone(file: str) -> None:
+    tree = ast.parse((Path(checkpoint.__file__).parent / file).read_text())
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    assert not [node.lineno for node in attributes if node.attr in ("context", "evaluations")]
 
 
 @pytest.mark.parametrize(
