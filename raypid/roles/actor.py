@@ -112,7 +112,7 @@ class Program(Protocol):
     """In a learner's process: the algorithm with its networks. None elsewhere."""
     num_storages: int
     """Most trajectories at a time that are being collected, waiting or being learned from."""
-    words: Words
+    resource_words: Words
     """Names of workers and settings in messages about resources."""
 
     def run(self, env: DistributedWrapper, actor_idx: int) -> Iterator[Trajectory]:

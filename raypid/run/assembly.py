@@ -115,7 +115,7 @@ def assemble(run: str, config: Config, program: Program | None = None, like: Net
     evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = _network(run, config, observation_space, action_space, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
-    config, backend, notes = place(config, network, COMMAND_LINE if program is None else program.words)
+    config, backend, notes = place(config, network, COMMAND_LINE if program is None else program.resource_words)
     limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
     try:
         spec = RolloutSpec(
@@ -145,17 +145,14 @@ def assemble(run: str, config: Config, program: Program | None = None, like: Net
         raise
 
 
-def _network(
-    run: str, c: Config, observation_space: Space, action_space: Space, like: NetworkSpec | None
-) -> NetworkSpec:
+def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
     """The network for the environment's spaces and the algorithm.
 
     Raises:
         ConfigError: `model.network` does not go with the algorithm, or the network differs from `like`.
     """
-    network = build_spec(
-        observation_space, action_space, c.model, frame_stack=c.frame_stack, normalize=c.normalize_observations
-    )
+    normalize = c.normalize_observations
+    network = build_spec(observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize)
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     if network.head == "model" and not algorithm.own_model:
         raise ConfigError(

@@ -61,7 +61,7 @@ class BestPolicy:
         agent.write_policy(self.folder, self.weights, info)
 
     def play(
-        self, agent: Agent, num_episodes: int, *, interrupted: Callable[[], bool], tell: Callable[[str], None]
+        self, agent: Agent, num_episodes: int, interrupted: Callable[[], bool], tell: Callable[[str], None]
     ) -> None:
         """Play the final episodes and set `final`, unless these weights have already played that many since they were chosen.
 

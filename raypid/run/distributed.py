@@ -68,7 +68,7 @@ class DistributedAgent:
     """
 
     algorithm: ClassVar[str] = "IMPALA"
-    words = Words(worker="actor", flags=False, names=_OURS, driver_learns=1)
+    resource_words = Words(worker="actor", flags=False, names=_OURS, driver_learns=1)
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class DistributedAgent:
             raise ConfigError(f"A DistributedAgent runs IMPALA, APPO or a subclass of theirs, not {self.algorithm}.")
         if not self.tag or Path(self.tag).name != self.tag:
             raise ConfigError(
-                f"tag is part of a folder's name, so it must not be empty or have slashes: {self.tag!r} does not fit."
+                f"tag is part of a folder's name: it must not be empty or have slashes, not {self.tag!r}."
             )
         for name in ("num_steps", "num_actors", "num_learners", "num_storages"):
             if not isinstance(value := getattr(self, name), int) or value < 1:

@@ -196,9 +196,7 @@ class Run:
                 saved = self._finish(result)
                 if saved is not None and not self._interrupts:
                     self._playing = True
-                    self.best.play(
-                        agent, options.final_episodes, interrupted=self._is_interrupted, tell=progress.message
-                    )
+                    self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
             failed = False
         except Exception as error:
             self._write_error(error)
@@ -273,29 +271,26 @@ class Run:
         wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS
         return time.monotonic() - self._saved_at > wait_s
 
-    def _save(self, result: Mapping[str, float]) -> Path:
+    def _save(self, result: Mapping[str, float]) -> None:
         agent, parent = self.agent, self.folder / "checkpoints"
         # an evaluator in its own process scores earlier weights than those of this checkpoint
         same_weights = result.get("evaluation/timesteps_total") == agent.timesteps
-        path = agent.save(parent, score=result.get(_EVALUATION) if same_weights else None)
+        agent.save(parent, score=result.get(_EVALUATION) if same_weights else None)
         self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
         self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
-        return path
 
     def _finish(self, result: Mapping[str, float]) -> Path | None:
         if not result:
             return None
-        if self._saved_iteration == self.agent.iteration:
-            saved = self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
-        else:
-            saved = self._save(result)
+        if self._saved_iteration != self.agent.iteration:
+            self._save(result)
         if self.options.plot:
             from raypid.reporting.plots import learning_curve
 
             with contextlib.suppress(ValueError):  # no episode has ended: nothing to draw
                 learning_curve([self.folder], self.folder / "learning_curve.png")
-        return saved
+        return self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
 
     # -- progress --------------------------------------------------------------------------------------------------
 

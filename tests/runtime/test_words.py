@@ -10,7 +10,7 @@ import raypid
 from raypid.runtime.resources import Has, Needs, ResourceError, preflight
 from raypid.runtime.words import COMMAND_LINE, Words
 
-ACTORS = raypid.DistributedAgent.words
+ACTORS = raypid.DistributedAgent.resource_words
 
 
 def message(words: Words, **needs: Any) -> str:
