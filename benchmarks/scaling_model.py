@@ -24,6 +24,7 @@ from reporting import markdown, save
 from raypid.run.loops import AsynchronousPlan, Context, asynchronous
 from raypid.runtime.ray import RayBackend, RayHandle, _Role, ray
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.weight_sources import ByReference
 from raypid.types import Report, Trajectory, Update, Weights, concat_trajectories
 
 NUM_ACTORS = 4
@@ -105,7 +106,8 @@ def driver_of(backend: Any, num_workers: int, seconds: float, fragment_s: float)
         backend, lambda i, _: partial(Sleeper, i, fragment_s), num_workers, num_cpus=0, timeout_s=300, max_restarts=0
     )
     plan = AsynchronousPlan(max(8, num_workers // 8), 1, 2, 64 * num_workers, lambda steps, index: {})
-    loop = asynchronous(Context(backend, workers, backend.here(NoLearner), plan=plan))
+    learner = backend.here(NoLearner)
+    loop = asynchronous(Context(backend, workers, learner, ByReference(backend, learner), plan=plan))
     next(loop)
     start, cpu, calls, updates = time.perf_counter(), time.process_time(), 0, 0
     while time.perf_counter() - start < seconds:

@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Callbacks:
-    """Subclass it and give it as `callbacks`. Each worker has a copy of its own; the driver has the original."""
+    """Subclass this and pass it as `callbacks`. Each worker has its own copy; the driver has the original."""
 
     def on_episode_end(self, info: dict[str, Any]) -> Mapping[str, float] | None:
         """Called in the worker when a training episode ends.
 
-        `info` is the environment's last info with episode_reward, episode_length, worker_index and stream_index added.
-        Numbers that are returned become metrics: the result of an iteration has their mean over its episodes.
+        `info` is the environment's last info, plus episode_reward, episode_length, worker_index and stream_index.
+        The numbers returned become metrics custom/<name>: each iteration reports their mean over its episodes.
         """
 
-    def on_iteration(self, result: dict[str, Any]) -> None:
-        """Called in the driver after each iteration, with the result before it is logged; entries may be added."""
+    def on_iteration(self, result: dict[str, float]) -> None:
+        """Called in the driver after each iteration, before its result is logged. Entries may be added."""

@@ -273,5 +273,5 @@ def _resumed(
     agent = Agent.from_checkpoint(out, given, out=out)
     if not options.quiet:
         rows = " with its replay buffer" if agent.replay_restored else ""
-        agent.notes.append(f"Going on from step {agent.context.timesteps:,} (iteration {agent.iteration}){rows}.")
+        agent.notes.append(f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}.")
     return agent, stop or {k: float(v) for k, v in saved.items()}

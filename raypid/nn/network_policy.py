@@ -17,7 +17,7 @@ from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, spli
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
-from raypid.types import Array, Trajectory, Tree, Weights, tree_map
+from raypid.types import Array, Moments, Trajectory, Tree, Weights, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,7 +166,7 @@ class NetworkPolicy:
         self._log_std = None if self.network.log_std is None else _as_numpy(self.network.log_std)
         if self.spec.pipeline.normalize:
             extra = weights.extra
-            self.pipeline.load((np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
+            self.pipeline.load(Moments(np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
         self.temperature = weights.extra.get("temperature")
         self.version = weights.version
 
@@ -239,7 +239,7 @@ class QPolicy(NetworkPolicy):
         if explore:
             random = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
             if random.any():
-                action = np.where(random, self.distribution.uniform(len(action), inputs.mask, rng), action)
+                action = np.where(random, self.distribution.parts[0].uniform(len(action), inputs.mask, rng), action)
         return Acted(action, state, {})
 
 
@@ -257,7 +257,8 @@ class ActorCriticPolicy(NetworkPolicy):
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
         """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
         t, behaviour = trajectory, trajectory.behaviour
-        log_prob: Array = self.distribution.log_prob(params, self._log_std, t.action)
+        assert params is not None
+        log_prob = self.distribution.log_prob(params, self._log_std, t.action)
         behaviour["log_prob"] = log_prob.astype(np.float32, copy=False)
         if self.spec.memory:
             self._recurrent_values(t, states)

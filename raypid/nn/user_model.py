@@ -232,7 +232,8 @@ class ModelPolicy(NetworkPolicy):
         """Clip actions [B, *] to the bounds of a Box and convert them to the dtype of the space."""
         if isinstance(action, np.ndarray):
             return _bounded(self.spec.actions[0], action)
-        parts = dict(tree_leaves(action))
+        leaves: Iterator[tuple[str, Array]] = tree_leaves(action)
+        parts = dict(leaves)
         return nest({leaf.path: _bounded(leaf, parts[leaf.path]) for leaf in self.spec.actions})
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:

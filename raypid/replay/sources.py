@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from raypid.replay.base import Replay
 from raypid.runtime.handle import Backend, Future, Handle, WorkerLost
@@ -29,8 +29,10 @@ class LearnerWithReplay(Protocol):
     def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
         """Do updates; returns their number and the new weights."""
 
-    def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, dict[str, Array], Weights]:
-        """Do updates from these parameters on; returns their number, the change of the parameters, and weights."""
+    def learn_from(
+        self, newest: Parameters, timesteps: int, num_updates: int
+    ) -> tuple[int, Weights, list[dict[str, Array]]]:
+        """Do updates from these parameters on; returns their number, weights, and the change of the parameters (a list of one)."""
 
     def parameters(self) -> Parameters:
         """The learner's own."""
@@ -45,7 +47,7 @@ class LearnerOfSamples(Protocol):
     def seen(self, fragment: Trajectory) -> None:
         """Take the observations of a new fragment into the normaliser."""
 
-    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Any, ...]:
+    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[int, Weights, list[Array | None]]:
         """Do updates with rows of every sample; returns their number, the new weights, and each sample's new priorities."""
 
 
@@ -82,7 +84,7 @@ class ReplaySource:
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         """Do that many updates; returns the number that was done, and the new weights."""
-        done, weights = self.learner.submit(LearnerWithReplay.learn, timesteps, num_updates, num_returns=2)
+        done, weights = self.learner.submit_parts(LearnerWithReplay.learn, timesteps, num_updates)
         return self.backend.get(done), weights
 
     def metrics(self) -> dict[str, float]:
@@ -166,7 +168,7 @@ class AsynchronousLearners(LearnersReplay):
     def __init__(self, backend: Backend, learners: LearnerGroup, shared: Handle) -> None:
         super().__init__(backend, learners)
         self.shared = shared
-        self._running: dict[int, list[Future[Any]]] = {}
+        self._running: dict[int, tuple[Future[int], Future[Weights], Sequence[Future[dict[str, Array]]]]] = {}
         """Learner -> what its `learn_from` under way will return."""
         self._weights: Future[Weights]
         self._held = False
@@ -176,13 +178,13 @@ class AsynchronousLearners(LearnersReplay):
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         if not self._held:
-            start = self.learners.handles[0].submit(LearnerWithReplay.parameters, num_returns=2)
+            start = self.learners.handles[0].submit_parts(LearnerWithReplay.parameters)
             self.backend.get(self.shared.submit(ParameterStore.hold, *start))
             self._held = True
         for rank, handle in enumerate(self.learners.handles):
             if rank not in self._running:
                 arguments = (self.shared.submit(ParameterStore.newest), timesteps, num_updates)
-                self._running[rank] = handle.submit(LearnerWithReplay.learn_from, *arguments, num_returns=3)
+                self._running[rank] = handle.submit_split(LearnerWithReplay.learn_from, 1, *arguments)
         self.backend.wait([call[0] for call in self._running.values()], num=1)
         for rank, call in list(self._running.items()):
             if self.backend.wait([call[0]], num=1, timeout=0)[0]:
@@ -207,8 +209,8 @@ class AsynchronousLearners(LearnersReplay):
     def _end(self, rank: int) -> None:
         """Wait for a learner's portion, and only then add its change: an actor serves its calls in order, so a change that
         is not there yet would hold up the other learners."""
-        num, change, weights = self._running.pop(rank)
-        self._done += self.learners.result_of(rank, num, "learn_from()")
+        num, weights, (change,) = self._running.pop(rank)
+        self._done += self.learners.result_of(rank, num, LearnerWithReplay.learn_from)
         self._weights = self.shared.submit(ParameterStore.add, change, weights)
 
 
@@ -265,20 +267,20 @@ class ShardedReplay(ReplaySource):
         while len(self._ahead) < _AHEAD:
             beta = self.beta(timesteps)
             self._ahead.append([self._submit_all(Replay.sample, self.rows, beta) for _ in range(self.num_learners)])
-        samples, size = self._ahead.popleft(), 2 + len(self.shards)
+        samples, num_shards = self._ahead.popleft(), len(self.shards)
         calls = [(timesteps, self.chunk, *drawn) for drawn in samples]
         if isinstance(self.learner, LearnerGroup):
-            done, answers = self.learner.submit_each(LearnerOfSamples.learn, calls, size)
+            done, answers = self.learner.split_each(LearnerOfSamples.learn, num_shards, calls)
         else:
-            done, *answer = self.learner.submit(LearnerOfSamples.learn, *calls[0], num_returns=size)
-            answers = [answer]
+            done, weights, made = self.learner.submit_split(LearnerOfSamples.learn, num_shards, *calls[0])
+            answers = [(weights, made)]
         try:
-            num: int = self.backend.get(done)
+            num = self.backend.get(done)
         except Exception:
             self._results(self._submit_all(Replay.metrics), "sample()")  # was it for want of a sample? Name the shard
             raise
         if self.prioritized:
-            for drawn, (_, *priorities) in zip(samples, answers, strict=True):
+            for drawn, (_, priorities) in zip(samples, answers, strict=True):
                 for i, (sample, new) in enumerate(zip(drawn, priorities, strict=True)):
                     self._submit(i, Replay.set_priorities_of, sample, self.backend.put(new))
         return num, answers[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from raypid.nn.network_policy import Exploration
 from raypid.nn.user_model import ModelPolicy
@@ -12,6 +12,7 @@ from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
 
+@runtime_checkable
 class GradientSource(Protocol):
     """What turns a fragment into a gradient: an algorithm, or the policy of a user's model."""
 

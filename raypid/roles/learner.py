@@ -43,7 +43,7 @@ class Learner:
         self._learn = self.algorithm.update
         if program is not None:
             program = copy.copy(program)
-            program.learner = self.algorithm
+            program.algorithm_instance = self.algorithm
             self._learn = program.update
 
     def open(self) -> str:

@@ -15,7 +15,7 @@ from raypid.roles.learner import Learner
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
 if TYPE_CHECKING:
-    from raypid.algorithms.off_policy import OffPolicy
+    from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 
 
 class ReplayLearner(Learner):
@@ -24,7 +24,7 @@ class ReplayLearner(Learner):
     `replay` makes the buffer, given the learner's rank.
     """
 
-    algorithm: OffPolicy
+    algorithm: OffPolicy[OffPolicyConfig]
 
     def __init__(self, *args: Any, replay: Callable[[int], Replay], rank: int = 0, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -53,15 +53,17 @@ class ReplayLearner(Learner):
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
-    def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, dict[str, Array], Weights]:
+    def learn_from(
+        self, newest: Parameters, timesteps: int, num_updates: int
+    ) -> tuple[int, Weights, list[dict[str, Array]]]:
         """Do updates without the other learners, starting from the parameters that all share.
 
-        Returns the number of updates, how far they moved the parameters, and weights.
+        Returns the number of updates, weights, and how far the parameters moved (a list of one).
         """
         self.set_parameters(newest)
         num, weights = self.learn(timesteps, num_updates)
         _, after = self.parameters()
-        return num, {name: flat - newest[1][name] for name, flat in after.items()}, weights
+        return num, weights, [{name: flat - newest[1][name] for name, flat in after.items()}]
 
     def parameters(self) -> Parameters:
         """(version, all flat parameters by network)."""
@@ -106,13 +108,13 @@ class ReplayLearner(Learner):
 class ShardLearner(Learner):
     """A learner whose replay buffers are elsewhere: samples come with the call."""
 
-    algorithm: OffPolicy
+    algorithm: OffPolicy[OffPolicyConfig]
 
     def seen(self, fragment: Trajectory) -> None:
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.seen(fragment)
 
-    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Any, ...]:
+    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[int, Weights, list[Array | None]]:
         """Do `num_updates` updates with rows of every shard.
 
         Returns their number, the new weights, and new priorities for each shard's sample (None if rows have no priorities).
@@ -125,7 +127,7 @@ class ShardLearner(Learner):
         if update.priorities is not None:
             parts = update.priorities.reshape(num, len(samples), -1)
             priorities = [np.ascontiguousarray(parts[:, i]).ravel() for i in range(len(samples))]
-        return (update.num_updates, algorithm.weights(), *priorities)
+        return update.num_updates, algorithm.weights(), priorities
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call."""

@@ -1,13 +1,13 @@
-"""Agent: an algorithm and an environment, ready to train. Builds the roles on a backend and drives a loop."""
+"""Agent: an algorithm and an environment, ready to train. Builds the roles on a backend and runs a training loop."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -17,13 +17,19 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
 from raypid.roles.actor import Program
+from raypid.roles.evaluator import Evaluation
+from raypid.roles.learner import Learner
+from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import assemble, entry_name, new_run_folder, resolve_config, tuned_settings
+from raypid.run.evaluation import Played
 from raypid.runtime.learner_group import losses_named
-from raypid.types import Weights
+from raypid.types import Report, Weights
+
+T = TypeVar("T")
 
 EPISODE_WINDOW = 100
-"""Training episodes behind episode_reward_mean."""
+"""Number of training episodes in episode_reward_mean."""
 _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.replay}
 
 
@@ -31,30 +37,30 @@ class Agent:
     """One training run.
 
     Args:
-        run: name of the algorithm; subclasses such as `raypid.PPO` have it fixed, and may be given `config` in its place.
-        config: settings as a mapping; keywords win over it. `DEFAULT_CONFIG` has all of them.
-        tuned: begin from the tuned settings for this algorithm and environment (`raypid list tuned`).
-        out: the run's folder, for `save` and errors; a default under runs/ when it is needed.
-        program: what workers and learner do in place of the algorithm's collecting and learning (`raypid.DistributedAgent`).
-        like: the network that it must have, as a checkpoint that will be restored needs it.
+        run: name of the algorithm. Subclasses such as `raypid.PPO` fix it, and accept `config` in its place.
+        config: settings as a mapping; keywords override it. `DEFAULT_CONFIG` has all of them.
+        tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`).
+        out: the run's folder, for `save` and errors. By default one under runs/ is chosen when it is needed.
+        program: replaces the algorithm's collecting and learning (`raypid.DistributedAgent`).
+        like: the network that the agent must have, for instance that of a checkpoint that will be restored.
 
     Raises:
-        ConfigError: a setting that does not exist or does not fit; ResourceError: more workers or GPUs than there are;
-        EnvError: the environment. Nothing has been started then.
+        ConfigError: a setting that does not exist or does not fit. ResourceError: more workers or GPUs than there are.
+            EnvError: the environment cannot be used. Nothing has been started then.
     """
 
     algorithm: ClassVar[str | None] = None
 
     def __init__(
         self,
-        run: str | Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
+        run: str | Mapping[str, object] | None = None,
+        config: Mapping[str, object] | None = None,
         *,
         out: str | Path | None = None,
         tuned: bool = False,
         program: Program | None = None,
         like: NetworkSpec | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         if isinstance(run, Mapping):  # raypid.PPO({...})
             run, config = None, run
@@ -74,14 +80,15 @@ class Agent:
         self._crashes = 0
         self._closed = False
         self.replay_restored = False
-        """Whether the last restore brought a replay buffer back."""
+        """Whether the last restore included a replay buffer."""
         self._replay_at: Path | None = None
         """The newest saved replay buffer of this run."""
         self.program = "" if program is None else entry_name(type(program))
-        """"module:Class" of what a user may have overridden."""
+        """Class of the program, as "module:Class"; "" without one."""
         system = assemble(name, checked, program, like)
-        self.config, self.network, self.backend = system.config, system.network, system.backend
-        self.context, self.callbacks, self.evaluations = system.context, system.callbacks, system.evaluations
+        self.config, self.network, self.context = system.config, system.network, system.context
+        self.callbacks, self.evaluations = system.callbacks, system.evaluations
+        self.backend = system.context.backend
         self.notes = system.notes
         """What was changed to make the run fit."""
         self._loop = self._new_loop()
@@ -89,36 +96,57 @@ class Agent:
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
 
+    @property
+    def timesteps(self) -> int:
+        """Environment steps so far."""
+        return self.context.timesteps
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Environment steps with random actions before learning starts; 0 once they are over."""
+        plan = self.context.replay
+        return plan.config.start_steps if plan is not None and self.timesteps < plan.config.start_steps else 0
+
+    def write_losses_to(self, folder: Path) -> None:
+        """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
+        self.context.workers.folder = folder
+
     # -- training --------------------------------------------------------------------------------------------------
 
-    def train(self, num_train_steps: int | None = None) -> dict[str, Any]:
-        """One iteration, or as many as `num_train_steps` environment steps take; returns the (last) result."""
+    def train(self, num_train_steps: int | None = None) -> dict[str, float]:
+        """Run one iteration, or as many as `num_train_steps` environment steps take; returns the last one's result."""
         self.check_open()
-        if num_train_steps is None:
-            return self._iterate()
-        goal, result = self.context.timesteps + num_train_steps, {}
-        while self.context.timesteps < goal:
-            result = self._iterate()
+        goal = None if num_train_steps is None else self.timesteps + num_train_steps
+        result: dict[str, float] = {}
+        while goal is None or self.timesteps < goal:
+            start = time.perf_counter()
+            try:
+                with losses_named(self.config.num_learners, "update()"):
+                    turn = next(self._loop)
+            except BaseException:
+                self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
+                raise
+            result = self._count(turn, start)
+            if goal is None:
+                break
         return result
 
-    def _iterate(self) -> dict[str, Any]:
-        start = time.perf_counter()
-        try:
-            with losses_named(self.config.num_learners, "update()"):
-                turn = next(self._loop)
-        except BaseException:
-            self._loop = self._new_loop()  # a generator that raised is spent; after a mended cause one may go on
-            raise
+    def limit_iterations(self, num_steps: int) -> None:
+        """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest."""
+        assert self.context.plan is not None
+        self.context.plan.max_steps = num_steps
+
+    def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
+        """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
         self.iteration += 1
         self.num_updates += turn.update.num_updates
         for report in turn.reports:
             self.rewards.extend(report.episode_rewards)
             self.lengths.extend(report.episode_lengths)
             self.num_episodes += len(report.episode_rewards)
-            self._write_crashes(report.crashes, report.worker_index)
-            self._crashes += len(report.crashes)
+            self._write_crashes(report)
         before = time.perf_counter()
-        played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn))
+        played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
@@ -129,32 +157,36 @@ class Agent:
             self.callbacks.on_iteration(result)
         return result
 
-    def _evaluation_seconds(self, turn: loops.Iteration) -> float | None:
-        """How long an evaluation would take whose episodes are those of training, at the pace of the workers."""
-        if not self.lengths or not turn.reports:
+    def _evaluation_seconds(self, reports: list[Report]) -> float | None:
+        """Estimated seconds of an evaluation, from the length of training episodes and the workers' speed; None if unknown."""
+        if not self.lengths or not reports:
             return None
-        seconds, steps = (
-            sum(column) for column in zip(*((r.timing["total"], r.num_steps) for r in turn.reports), strict=True)
-        )
+        seconds, steps = sum(r.timing["total"] for r in reports), sum(r.num_steps for r in reports)
         return float(np.mean(self.lengths)) * seconds * self.config.num_envs_per_worker / max(1, steps)
 
-    def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, Any]:
+    def totals(self) -> dict[str, float]:
+        """The counts and times of the run so far, as results have them."""
+        return {
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            "episodes_total": self.num_episodes,
+            "learner_updates_total": self.num_updates,
+            "time_total_s": self.time_total_s,
+        }
+
+    def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, float]:
         steps = sum(r.num_steps for r in turn.reports)
         rewards, nan = self.rewards, float("nan")
         share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
         env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
-        result: dict[str, Any] = {
-            "training_iteration": self.iteration,
-            "timesteps_total": self.context.timesteps,
-            "episodes_total": self.num_episodes,
+        result: dict[str, float] = {
+            **self.totals(),
             "episode_reward_mean": float(np.mean(rewards)) if rewards else nan,
             "episode_reward_min": min(rewards) if rewards else nan,
             "episode_reward_max": max(rewards) if rewards else nan,
             "episode_len_mean": float(np.mean(self.lengths)) if self.lengths else nan,
             "time_this_iter_s": seconds,
-            "time_total_s": self.time_total_s,
             "env_steps_per_s": steps / max(seconds - evaluation_s, 1e-9),
-            "learner_updates_total": self.num_updates,
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
@@ -177,74 +209,108 @@ class Agent:
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
         return result
 
-    def _write_crashes(self, crashes: list[str], worker_index: int) -> None:
-        if crashes and self.out is not None:
+    def _write_crashes(self, report: Report) -> None:
+        self._crashes += len(report.crashes)
+        if report.crashes and self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             with (self.out / "errors.txt").open("a") as errors:
-                for crash in crashes:
-                    errors.write(f"An environment of worker {worker_index} raised and was rebuilt:\n{crash}\n")
+                for crash in report.crashes:
+                    errors.write(f"An environment of worker {report.worker_index} raised and was rebuilt:\n{crash}\n")
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
 
     def eval(
         self, num_eval_episodes: int | None = None, *, explore: bool = False, seed: int | None = None
     ) -> dict[str, float]:
-        """Play whole episodes with the current weights, greedily unless `explore`; normalisers stay as they are.
+        """Play whole episodes with the current weights, greedily unless `explore`. Normalisers are not updated.
 
         Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
         """
         self.check_open()
-        seed = self.config.seed if seed is None else seed
+        seed = (self.config.seed or 0) if seed is None else seed
         weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
         return self.evaluations.evaluator.evaluate(weights, count, seed + self.iteration, explore=explore).summary()
 
+    def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
+        """Say when `train` evaluates, besides the settings.
+
+        Args:
+            goal: a mean return; an evaluation that reaches it is repeated with more episodes.
+            every_steps: environment steps between evaluations; 0: as the settings say, or by time if they say nothing.
+            num_episodes: episodes of an evaluation, from here on a setting of this agent; None: as the settings say.
+        """
+        if num_episodes is not None:
+            self.config.evaluation_num_episodes = num_episodes
+        self.evaluations.goal = goal
+        self.evaluations.automatic = self.config.evaluation_interval is None
+        self.evaluations.every(every_steps)
+
+    @property
+    def last_evaluation(self) -> Played | None:
+        """The newest evaluation that has ended."""
+        return self.evaluations.last
+
+    def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
+        """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
+        return self.evaluations.finish(patience_s, interrupted)
+
+    def evaluate_newest(self, interrupted: Callable[[], bool]) -> Played | None:
+        """Evaluate the current weights, as `train` does, and wait for the result; None if interrupted."""
+        return self.evaluations.newest(self.iteration, interrupted)
+
+    def evaluate_weights(
+        self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
+    ) -> Evaluation | None:
+        """Play episodes with given weights, after training; None if interrupted or if the evaluator was lost."""
+        return self.evaluations.play(weights, num_episodes, seed, interrupted)
+
+    def weights_of(self, played: Played) -> Weights:
+        """The weights that an evaluation played with."""
+        return self.backend.get(played.weights)
+
     # -- state -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path | None = None, score: float | None = None) -> Path:
-        """Write a checkpoint, whole or not at all; returns its folder. `score` (higher is better) decides what is best."""
+        """Write a checkpoint, completely or not at all; returns its folder. The checkpoint with the highest `score` is the best."""
         self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
-        workers = self.context.workers.call_all("state_dict")
+        workers = self.context.workers.call_all(Rollout.state_dict)
         self.num_saves += 1
-        in_turn = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
-        if self.config.exact_resume and in_turn:  # elsewhere runs differ anyway, by who comes first
-            self.context.workers.call_all("boundary", self.num_saves)
-            self._loop = self._new_loop()  # as a resumed run does: it acts with the newest moments
-        state = {
-            "learner": self._from_learner("state_dict"),
+        in_order = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
+        if self.config.exact_resume and in_order:  # otherwise runs differ anyway, by which worker is first
+            self.context.workers.call_all(Rollout.boundary, self.num_saves)
+            self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
+        state: dict[str, object] = {
+            "learner": self._ask_learner(Learner.state_dict),
             "workers": {str(i): w for i, w in enumerate(workers)},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
-        manifest = {"algorithm": self.run, "config": self.plain_config(), "counters": self._counters(), "score": score}
-        manifest["program"] = self.program
-        weights = self.get_weights()
-        name = f"checkpoint_{self.iteration:06d}"
+        manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
+        manifest |= {"program": self.program, "counters": self._counters()}
+        weights, replay = self.get_weights(), self.context.replay
 
         def more(place: Path) -> None:
             self.write_policy(place / "policy", weights)
-            if self.context.replay is not None and self.config.save_replay:
-                self.context.replay.source.save(place / checkpoint.REPLAY, self._replay_at)
+            if replay is not None and replay.config.save_replay:
+                replay.source.save(place / checkpoint.REPLAY, self._replay_at)
 
+        name = checkpoint.checkpoint_name(self.iteration)
         path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
-        if (
-            self.context.replay is not None and self.config.save_replay
-        ):  # the buffer is large: it stays with the newest checkpoint only
-            if (
-                self._replay_at is not None
-                and self._replay_at.parent != path
-                and self._replay_at.parent.parent == parent
-            ):
-                shutil.rmtree(self._replay_at, ignore_errors=True)
-            self._replay_at = path / checkpoint.REPLAY
+        if replay is not None and replay.config.save_replay:
+            before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
+            if before is not None and before.parent != path and before.parent.parent == parent:
+                shutil.rmtree(before, ignore_errors=True)  # it is large: only the newest checkpoint keeps one
         return path
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
-        weights: Weights = self._from_learner("weights")
-        return weights
+        return self._ask_learner(Learner.weights)
 
-    def _from_learner(self, method: str) -> Any:
-        with losses_named(self.config.num_learners, f"{method}()"):
-            return self.backend.get(self.context.learner.submit(method))
+    def _ask_learner(self, method: Callable[[Learner], T]) -> T:
+        with losses_named(self.config.num_learners, f"{method.__name__}()"):
+            answer: T = self.backend.get(self.context.learner.submit(method))
+        return answer
 
     def set_weights(self, weights: Weights) -> None:
         """Go on from these weights, and their moments.
@@ -253,91 +319,101 @@ class Agent:
             ConfigError: they belong to another network.
         """
         self.check_open()
-        self.context.workers.drop()  # what is being collected belongs to others
-        self.backend.get(self.context.learner.submit("set_weights", weights))
+        self.context.workers.drop()  # fragments on their way were made with other weights
+        self.backend.get(self.context.learner.submit(Learner.set_weights, weights))
         self._loop = self._new_loop()
 
-    def write_policy(self, folder: Path, weights: Weights | None = None, info: Mapping[str, Any] | None = None) -> None:
-        """Write the current policy (or the one of `weights`) as a folder for `load_policy`; `info` goes along with it."""
+    def write_policy(
+        self, folder: Path, weights: Weights | None = None, info: Mapping[str, object] | None = None
+    ) -> None:
+        """Write the current policy, or the one of `weights`, as a folder for `load_policy`. `info` is stored with it."""
         weights = weights if weights is not None else self.get_weights()
         c = self.config
         env = {
             "env": entry_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
             "action_repeat": c.action_repeat, "atari": c.atari,
         }  # fmt: skip
-        about = {"algorithm": self.run, "env": env, "timesteps_total": self.context.timesteps, "score": None}
+        about = {"algorithm": self.run, "env": env, "timesteps_total": self.timesteps, "score": None}
         save_policy(folder, self.network, weights, {**about, "weights_version": weights.version, **(info or {})})
 
-    def _counters(self) -> dict[str, Any]:
-        names = ("iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
-        counters = {"timesteps_total": self.context.timesteps, **{n: getattr(self, n) for n in names}}
-        return counters if self.context.replay is None else {**counters, "owed_updates": self.context.replay.owed}
+    def _counters(self) -> dict[str, float]:
+        """How far the run has come, for a checkpoint's manifest. `restore` reads them by name."""
+        owed = {} if self.context.replay is None else {"owed_updates": self.context.replay.owed}
+        return {
+            "timesteps_total": self.timesteps,
+            "iteration": self.iteration,
+            "num_episodes": self.num_episodes,
+            "num_updates": self.num_updates,
+            "time_total_s": self.time_total_s,
+            "num_saves": self.num_saves,
+            **owed,
+        }
 
     def restore(self, path: str | Path) -> None:
-        """Go on from a checkpoint, a run's folder (its newest checkpoint) or a checkpoints folder. This agent's settings hold.
+        """Go on from a checkpoint, a run's folder (its newest checkpoint) or a folder of checkpoints, with this agent's settings.
 
         Raises:
-            CheckpointError: nothing there, damaged, or of a newer format. ConfigError: it belongs to another network.
+            CheckpointError: there is none, it is damaged, or of a newer format. ConfigError: it belongs to another algorithm or network.
         """
         self.check_open()
         folder = checkpoint.find(Path(path))
         state, manifest = checkpoint.load_checkpoint(folder)
         if manifest["algorithm"] != self.run:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
-        self.evaluations.close()  # what is being evaluated belongs to before
-        self.context.workers.drop()  # and so does what is being collected
-        self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
-        self.context.weights.start(self.context.learner.submit("weights"))
-        counters = dict(manifest["counters"])
-        self.context.timesteps = int(counters.pop("timesteps_total"))
-        self._restore_replay(folder, float(counters.pop("owed_updates", 0.0)))
-        for name, value in counters.items():
-            setattr(self, name, value)
+        self.evaluations.close()  # evaluations and fragments on their way belong to the time before
+        self.context.workers.drop()
+        self.backend.get(self.context.learner.submit(Learner.load_state_dict, state["learner"]))
+        self.context.weights.start(self.context.learner.submit(Learner.weights))
+        counters: Mapping[str, float] = manifest["counters"]
+        self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
+        self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
+        self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
+        self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
         self.rewards.clear()
         self.lengths.clear()
         self.rewards.extend(state["episodes"]["rewards"].tolist())
         self.lengths.extend(state["episodes"]["lengths"].tolist())
         for i, handle in enumerate(self.context.workers.handles):
             if str(i) in state["workers"]:
-                self.backend.get(handle.submit("load_state_dict", state["workers"][str(i)]))
-        self.context.workers.call_all("boundary", self.num_saves)
+                self.backend.get(handle.submit(Rollout.load_state_dict, state["workers"][str(i)]))
+        self.context.workers.call_all(Rollout.boundary, self.num_saves)
         self._loop = self._new_loop()
 
     def _restore_replay(self, folder: Path, owed: float) -> None:
-        """Fill the replay buffer from a checkpoint; where it has none (an older one), it fills anew."""
-        if self.context.replay is None:
+        """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
+        replay = self.context.replay
+        if replay is None:
             return
-        self.context.replay.owed = owed
-        self.context.replay.filled = False
-        saved, source = folder / checkpoint.REPLAY, self.context.replay.source
-        if saved.is_dir():
-            source.load(saved)
-            self._replay_at, self.replay_restored = saved, True
-            return
-        source.clear()
-        self._replay_at, self.context.replay.owed = None, 0.0
-        self.notes.append(f"{folder} has no replay buffer: it fills anew before learning goes on")
+        saved = folder / checkpoint.REPLAY
+        self.replay_restored, replay.filled = saved.is_dir(), False
+        if self.replay_restored:
+            replay.source.load(saved)
+            self._replay_at, replay.owed = saved, owed
+        else:
+            replay.source.clear()
+            self._replay_at, replay.owed = None, 0.0
+            self.notes.append(f"{folder} has no replay buffer: it fills up before learning goes on")
 
     @classmethod
     def from_checkpoint(
         cls,
         path: str | Path,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         *,
         out: str | Path | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> Agent:
-        """The agent that wrote a checkpoint, with its settings; those given here win over them."""
+        """The agent that wrote a checkpoint, with its settings; those given here override them."""
         folder = checkpoint.find(Path(path))
         _, manifest = checkpoint.load_checkpoint(folder)
         program = manifest.get("program", "")
         if program and not program.startswith("raypid."):
             raise ConfigError(
-                f"{path} was trained by {program}, whose run and update are its own: build one in Python, call restore({str(path)!r}) "
+                f"{path} was trained by {program}, which has its own run and update: build one in Python, call restore({str(path)!r}) "
                 "and then train."
             )
         like = read_policy_weights(folder / "policy")[0]
-        saved = {**manifest["config"], "init_from": None}  # that was where it began
+        saved = {**manifest["config"], "init_from": None}  # the weights are in the checkpoint
         agent = cls(manifest["algorithm"], overlay(saved, {**(config or {}), **settings}), out=out, like=like)
         try:
             agent.restore(folder)
@@ -346,9 +422,9 @@ class Agent:
             raise
         return agent
 
-    def plain_config(self) -> dict[str, Any]:
-        """The settings as JSON: classes and functions by their "module:name"."""
-        plain = self.config.to_dict()
+    def plain_config(self) -> dict[str, object]:
+        """The settings as JSON, with "module:name" for classes and functions."""
+        plain: dict[str, object] = self.config.to_dict()
         for name in ("env", "evaluation_env", "callbacks", "intrinsic_reward"):
             if plain.get(name) is not None:
                 plain[name] = entry_name(plain[name])
@@ -356,13 +432,13 @@ class Agent:
         return plain
 
     def default_out(self) -> Path:
-        """The run's folder; the first call chooses one under runs/ if none was given."""
+        """The run's folder. If none was given, the first call chooses one under runs/."""
         if self.out is None:
             self.out = new_run_folder(self.run, self.config)
         return self.out
 
     def close(self) -> None:
-        """End workers, environments and, where this agent started it, Ray."""
+        """End workers, environments and, if this agent started it, Ray."""
         if self._closed:
             return
         self._closed = True
@@ -373,12 +449,14 @@ class Agent:
             self.backend.shutdown()
 
     def check_open(self) -> None:
-        """Raises:
-        RuntimeError: it was closed.
+        """Refuse to go on after `close`.
+
+        Raises:
+            RuntimeError: the agent is closed.
         """
         if self._closed:
             raise RuntimeError(
-                "This agent is closed; build a new one (Agent.from_checkpoint, or restore(), goes on from a save)."
+                "This agent is closed. Build a new one; Agent.from_checkpoint, or restore(), goes on from a checkpoint."
             )
 
     def __enter__(self) -> Agent:

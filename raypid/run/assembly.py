@@ -1,18 +1,21 @@
-"""From settings to roles on a backend: everything is checked before anything starts."""
+"""From settings to roles on a backend. Everything is checked before anything starts."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+import gymnasium
 import numpy as np
 
 from raypid import checkpoint
+from raypid.algorithms.base import Algorithm, AsynchronousConfig
+from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
@@ -25,21 +28,26 @@ from raypid.replay.buffer import ReplaySpec
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
-from raypid.roles.gradient_rollout import GradientRollout
+from raypid.roles.gradient_rollout import GradientRollout, GradientSource
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.run.evaluation import Evaluations
-from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan
+from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place
 from raypid.runtime.collective import TorchCollective
+from raypid.runtime.handle import Backend, Future, Handle
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.runtime.words import COMMAND_LINE
 from raypid.tuned import TUNED
+from raypid.types import Array
 
+AlgorithmClass: TypeAlias = type[Algorithm[Config]]
+Space: TypeAlias = gymnasium.Space[object]
 _PLACE_SECONDS = 60.0
 
 
@@ -47,22 +55,21 @@ _PLACE_SECONDS = 60.0
 class System:
     """What `assemble` built."""
 
-    config: Any
-    """The settings in force: as given, or shrunk by `fit`."""
+    config: Config
+    """The settings in force: as given, or reduced by `fit`."""
     network: NetworkSpec
-    backend: Any
     context: Context
     evaluations: Evaluations
     callbacks: Callbacks | None
     notes: list[str]
-    """What was changed to make it fit."""
+    """What was changed to make the run fit."""
 
 
-def tuned_settings(run: str, env: Any) -> dict[str, Any]:
+def tuned_settings(run: str, env: object) -> dict[str, object]:
     """The tuned settings for an algorithm on an environment.
 
     Raises:
-        ConfigError: there are none; names the environments that have some.
+        ConfigError: there are none. The message lists the environments that have some.
     """
     ALGORITHMS.get(run)
     found = TUNED.get((run, env)) if isinstance(env, str) else None
@@ -74,14 +81,14 @@ def tuned_settings(run: str, env: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
-    """The algorithm's Config with `settings` over its defaults, checked; a seed is drawn where none is given.
+def resolve_config(run: str, settings: Mapping[str, object]) -> Config:
+    """The algorithm's Config with `settings` over its defaults, checked. A seed is drawn if none is given.
 
     Raises:
-        ConfigError: what does not exist or does not fit.
+        ConfigError: a setting that does not exist or does not fit.
     """
-    algorithm = ALGORITHMS.get(run)
-    config: Config = algorithm.Config().replace(settings)
+    algorithm: AlgorithmClass = ALGORITHMS.get(run)
+    config = algorithm.Config().replace(settings)
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
@@ -92,118 +99,107 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
     return config
 
 
-def assemble(run: str, config: Any, program: Program | None = None, like: NetworkSpec | None = None) -> System:
-    """Check the settings against the environment and the machine, then build workers, learner and evaluator. `like` is the
-    network that it must be.
+def assemble(run: str, config: Config, program: Program | None = None, like: NetworkSpec | None = None) -> System:
+    """Check the settings against the environment and the machine, then build workers, learner and evaluator.
+
+    Args:
+        run: name of the algorithm.
+        program: replaces the algorithm's collecting and learning (`Agent`).
+        like: the network that the run must have.
 
     Raises:
         ConfigError, EnvError, ResourceError: before anything has started.
     """
+    algorithm: AlgorithmClass = ALGORITHMS.get(run)
     callbacks = callbacks_of(config.callbacks)
     observation_space, action_space = spaces(env_spec_of(config))
     evaluation_env = _evaluation_env(config, observation_space, action_space)
-    network = build_spec(
-        observation_space,
-        action_space,
-        config.model,
-        frame_stack=config.frame_stack,
-        normalize=config.normalize_observations,
-    )
-    algorithm = ALGORITHMS.get(run)
-    if algorithm.own_model != (network.head == "model"):
-        raise ConfigError(_unlike(run, algorithm, network))
-    network = algorithm.network_spec(config, network)
-    if like is not None and (differs := differences(like, network)):
-        raise ConfigError(
-            f"The checkpoint has another network: {'; '.join(differs)}. Leave these settings as they were, or begin a new run."
-        )
+    network = _network(run, config, observation_space, action_space, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
-    config, backend, notes = place(config, network)
-    settled, surprises = algorithm.settled(config, network)
+    config, backend, notes = place(config, network, COMMAND_LINE if program is None else program.resource_words)
+    settled, surprises = ALGORITHMS.get(run).settled(config, network)
     notes += surprises
-    limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own
+    limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
     try:
-        own = NETWORKS.is_own(network.network)
-        networks = {} if own else {network.network: NETWORKS.get(network.network)}
         spec = RolloutSpec(
             env=env_spec_of(config),
             network=network,
             fragment_length=config.fragment_length,
-            seed=config.seed,
+            seed=config.seed or 0,
             observation_noise=config.observation_noise,
             action_noise=config.action_noise,
             max_crashes=config.max_restarts,
             callbacks=callbacks,
             record_memory=algorithm.flow == "replay" and bool(network.memory),
-            networks=networks,
+            networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
-        learner = _learner(run, settled, network, networks, backend, program)
+        learner = _learner(run, settled, spec, backend, program)
         if initial is not None:
-            backend.get(learner.submit("set_weights", initial))
-        workers = WorkerGroup(
-            backend,
-            _rollout(algorithm, settled, spec, program, [backend.put(array) for array in algorithm.shared(config)]),
-            max(1, config.num_workers),
-            num_cpus=config.num_cpus_per_worker,
-            timeout_s=config.worker_timeout_s,
-            max_restarts=config.max_restarts,
-            describe=entry_name(config.env),
-        )
-        workers.call_all(
-            "ready"
-        )  # an environment that cannot be made shows here, and starting is no part of an iteration
-        context = Context(
-            backend,
-            workers,
-            learner,
-            replay=_replay_plan(algorithm, config, backend, learner),
-            plan=_asynchronous_plan(algorithm, config, backend),
-            weights=_publisher(config, network, backend, learner, workers),
-        )
-        evaluations = Evaluations(
-            config, context, replace(spec, env=evaluation_env), parallel=_evaluates_beside(config, backend)
-        )
-        return System(config, network, backend, context, evaluations, callbacks, notes)
+            backend.get(learner.submit(Learner.set_weights, initial))
+        workers = _workers(algorithm, settled, spec, backend, program)
+        context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
+        context.replay = _replay_plan(algorithm, config, backend, learner)
+        context.plan = _asynchronous_plan(algorithm, config, backend, program)
+        parallel = _evaluates_beside(config, backend)
+        evaluations = Evaluations(config, context, replace(spec, env=evaluation_env), parallel=parallel)
+        return System(config, network, context, evaluations, callbacks, notes)
     except BaseException:
         backend.shutdown()
         raise
 
 
-def _unlike(run: str, algorithm: Any, network: NetworkSpec) -> str:
-    """Why an algorithm and what `model.network` names do not go together."""
-    if not algorithm.own_model:
-        return (
+def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
+    """The network for the environment's spaces and the algorithm.
+
+    Raises:
+        ConfigError: `model.network` does not go with the algorithm, or the network differs from `like`.
+    """
+    normalize = c.normalize_observations
+    network = build_spec(observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize)
+    algorithm: AlgorithmClass = ALGORITHMS.get(run)
+    if network.head == "model" and not algorithm.own_model:
+        raise ConfigError(
             f"model.network {network.network!r} is a whole model, which learns by itself: run CustomModel, not {run}."
         )
-    return (
-        f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
-        f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
-    )
+    if algorithm.own_model and network.head != "model":
+        raise ConfigError(
+            f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
+            f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
+        )
+    network = algorithm.network_spec(c, network)
+    if like is not None and (differs := differences(like, network)):
+        raise ConfigError(
+            f"The checkpoint has another network: {'; '.join(differs)}. Keep these settings as they were, or start a new run."
+        )
+    return network
 
 
-def _learner(
-    run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], backend: Any, program: Program | None
-) -> Any:
-    """The learner's handle: in this process, an actor of its own with num_learners=1, or several that answer as one."""
+def _learner(run: str, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None) -> Handle:
+    """The learner's handle: in this process, in an actor (num_learners=1), or several learners that answer as one.
+
+    Raises:
+        ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
+    """
+    network = spec.network
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
-    build: Any = partial(Learner, run, c, network, c.seed, networks, threads, program=program)
-    if ALGORITHMS.get(run).flow == "replay":
+    given = (network, spec.seed, spec.networks, threads)
+    build: Callable[..., Learner] = partial(Learner, run, c, *given, program=program)
+    if isinstance(c, OffPolicyConfig):
         part = c
-        if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each learns by itself, from its part of a batch
+        if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each updates alone, with its part of a batch
             part = c.replace({"batch_size": c.batch_size // c.num_learners})
-        replay = _replay_factory(ALGORITHMS.get(run), c)
-        build = partial(ReplayLearner, run, part, network, c.seed, networks, threads, replay=replay)
+        build = partial(ReplayLearner, run, part, *given, replay=_replay_factory(ALGORITHMS.get(run), c))
         if c.num_replay_shards:
-            build = partial(ShardLearner, run, c, network, c.seed, networks, threads)
+            build = partial(ShardLearner, run, c, *given)
     try:
         if c.num_learners > 1:
             return _learners(c, build, backend)
-        if backend.name == "local":
-            handle = backend.spawn(build)
+        if c.num_learners:
+            handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus)
         else:
-            handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus) if c.num_learners else backend.here(build)
-        backend.get(handle.submit("weights"), timeout=_PLACE_SECONDS)  # its errors appear here
+            handle = backend.here(build)
+        backend.get(handle.submit(Learner.weights), timeout=_PLACE_SECONDS)  # raises what the factory raised
     except TimeoutError:
         who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
         raise ResourceError(
@@ -212,19 +208,44 @@ def _learner(
     return handle
 
 
-def _rollout(algorithm: Any, c: Any, spec: RolloutSpec, program: Program | None, shared: Sequence[Any]) -> Factory:
-    """What builds a rollout worker, given its index and how often it was built anew. `shared` are futures of what all of them read."""
-    if algorithm.collect == "gradients":  # the algorithm itself computes them, in the worker
-        source = None if algorithm.own_model else partial(algorithm, c, spec.network, c.seed)
+def _workers(
+    algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None
+) -> Workers:
+    """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
+    workers: Workers = WorkerGroup(
+        backend,
+        _rollout(algorithm, c, spec, program, [backend.put(array) for array in algorithm.shared(c)]),
+        max(1, c.num_workers),
+        num_cpus=c.num_cpus_per_worker,
+        timeout_s=c.worker_timeout_s,
+        max_restarts=c.max_restarts,
+        describe=entry_name(c.env),
+    )
+    workers.call_all(Rollout.ready)
+    return workers
+
+
+def _rollout(
+    algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, program: Program | None, shared: list[Future[Array]]
+) -> Factory:
+    """Builds a rollout worker, given its index and its number of restarts. `shared`: arrays that all workers read."""
+    if algorithm.collect == "gradients":  # the algorithm computes them in the worker, or the model itself does
+        if algorithm.own_model:
+            return lambda index, restarts: partial(GradientRollout, spec, None, index, restarts)
+        assert issubclass(algorithm, GradientSource)
+        source = partial(algorithm, c, spec.network, spec.seed)
         return lambda index, restarts: partial(GradientRollout, spec, source, index, restarts)
     if program is not None:
         return lambda index, restarts: partial(Actor, spec, program, index, restarts)
-    role = FitnessRollout if algorithm.collect == "fitness" else Rollout
-    return lambda index, restarts: partial(role, spec, index, restarts, *shared)
+    if algorithm.collect == "fitness":
+        # the noise table is a future here, and an array where the worker is built
+        role: Callable[..., FitnessRollout] = FitnessRollout
+        return lambda index, restarts: partial(role, spec, index, restarts, *shared)
+    return lambda index, restarts: partial(Rollout, spec, index, restarts)
 
 
-def _replay_factory(algorithm: Any, c: Any) -> Callable[[int], Replay]:
-    """What makes one of the buffers that share the data, given its index."""
+def _replay_factory(algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig) -> Callable[[int], Replay]:
+    """Builds one of the buffers that share the data, given its index."""
     shards = c.num_replay_shards or max(1, c.num_learners)
     spec = ReplaySpec(
         capacity=c.buffer_size // shards,
@@ -234,19 +255,22 @@ def _replay_factory(algorithm: Any, c: Any) -> Callable[[int], Replay]:
         reward_scale=c.reward_scale,
         reward_clip=c.reward_clip,
         priority_exponent=c.priority_exponent if c.prioritized else 0.0,
-        seed=c.seed,
+        seed=c.seed or 0,
         num_shards=shards,
     )
     return replay_factory(algorithm.replay_kind(c), spec)
 
 
-def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplaySource:
-    """The learner's own buffer, that of each of several learners, or one in each of num_replay_shards actors."""
-    if c.num_learners > 1 and c.learner_sync == "asynchronous":
-        return AsynchronousLearners(backend, learner, backend.spawn(partial(SharedParameters, 1 / c.num_learners)))
-    if not c.num_replay_shards and c.num_learners > 1:
-        return LearnersReplay(backend, learner)
-    if not c.num_replay_shards:
+def _replay_source(
+    algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig, backend: Backend, learner: Handle
+) -> ReplaySource:
+    """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
+    if isinstance(learner, LearnerGroup):
+        if c.learner_sync == "asynchronous":
+            return AsynchronousLearners(backend, learner, backend.spawn(partial(SharedParameters, 1 / c.num_learners)))
+        if not c.num_replay_shards:
+            return LearnersReplay(backend, learner)
+    elif not c.num_replay_shards:
         return ReplaySource(backend, learner)
     replay = _replay_factory(algorithm, c)
     return ShardedReplay(
@@ -261,28 +285,24 @@ def _replay_source(algorithm: Any, c: Any, backend: Any, learner: Any) -> Replay
     )
 
 
-def _replay_plan(algorithm: Any, c: Any, backend: Any, learner: Any) -> ReplayPlan | None:
-    """How the replay loop runs; None for algorithms with another flow."""
+def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner: Handle) -> ReplayPlan | None:
+    """Settings of the replay loop; None for algorithms with another flow."""
     if algorithm.flow != "replay":
         return None
-    a_round = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-    return ReplayPlan(
-        batch_size=c.batch_size,
-        updates_per_step=c.updates_per_step,
-        start_steps=c.start_steps,
-        start_rows=c.rows_to_start(),
-        updates_per_call=c.updates_per_call,
-        steps_per_iteration=c.steps_per_iteration,
-        exploration=partial(algorithm.exploration, c),
-        source=_replay_source(algorithm, c, backend, learner),
-        slack=0.0 if backend.name == "local" else a_round * c.updates_per_step,
-    )
+    assert issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
+    round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
+    source = _replay_source(algorithm, c, backend, learner)
+    slack = 0.0 if backend.name == "local" else round_steps * c.updates_per_step
+    return ReplayPlan(c, partial(algorithm.exploration, c), source, slack)
 
 
-def _asynchronous_plan(algorithm: Any, c: Any, backend: Any) -> AsynchronousPlan | None:
-    """How the asynchronous loop runs; None for algorithms with another flow."""
+def _asynchronous_plan(
+    algorithm: AlgorithmClass, c: Config, backend: Backend, program: Program | None
+) -> AsynchronousPlan | None:
+    """Settings of the asynchronous loop; None for algorithms with another flow."""
     if algorithm.flow != "async":
         return None
+    assert isinstance(c, AsynchronousConfig)
     return AsynchronousPlan(
         update_size=algorithm.update_size(c),
         min_parts=max(1, c.num_learners),
@@ -290,11 +310,12 @@ def _asynchronous_plan(algorithm: Any, c: Any, backend: Any) -> AsynchronousPlan
         steps_per_iteration=c.steps_per_iteration,
         exploration=partial(algorithm.exploration, c),
         max_staleness=c.max_staleness,
+        max_parts=None if program is None else program.num_storages,
     )
 
 
-def _publisher(c: Any, network: NetworkSpec, backend: Any, learner: Any, workers: WorkerGroup) -> ByReference:
-    """Weights with each call, or a parameter server on each node that has workers."""
+def _publisher(c: Config, network: NetworkSpec, backend: Backend, learner: Handle, workers: Workers) -> ByReference:
+    """Sends the weights with each call, or from a parameter server on each node that has workers."""
     if not c.parameter_server:
         return ByReference(backend, learner)
     nodes = list(dict.fromkeys(backend.node_of(handle, _PLACE_SECONDS) for handle in workers.handles))
@@ -302,38 +323,37 @@ def _publisher(c: Any, network: NetworkSpec, backend: Any, learner: Any, workers
     return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, max_restarts=c.max_restarts)
 
 
-def _learners(c: Any, build: Any, backend: Any) -> LearnerGroup:
-    """`num_learners` actors that update together, each with its part of the GPUs."""
+def _learners(c: Config, build: Callable[..., Learner], backend: Backend) -> LearnerGroup:
+    """`num_learners` actors with an equal part of the GPUs each, which update together or, if the settings say so, alone."""
     gpus = c.num_gpus / c.num_learners
-    nccl = gpus >= 1  # it refuses two members on one GPU
+    own_buffer = isinstance(c, OffPolicyConfig) and not c.num_replay_shards
+    together = not isinstance(c, OffPolicyConfig) or c.learner_sync == "all_reduce"
 
-    together = getattr(c, "learner_sync", "all_reduce") == "all_reduce"
+    def factory(rank: int) -> Callable[[], Learner]:
+        more: dict[str, object] = {"rank": rank} if own_buffer else {}
+        if together:
+            nccl = gpus >= 1  # NCCL refuses two members on one GPU
+            more["collective"] = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
+        return partial(build, **more)
 
-    def factory(rank: int) -> Any:
-        own = {"rank": rank} if build.func is ReplayLearner else {}
-        if not together:
-            return partial(build, **own)
-        return partial(
-            build, collective=TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl), **own
-        )
-
-    more = {"num_cpus": 1, "num_gpus": gpus, "start_s": _PLACE_SECONDS}
-    return LearnerGroup(backend, factory, c.num_learners, meet=together, **more)
+    return LearnerGroup(
+        backend, factory, c.num_learners, num_cpus=1, num_gpus=gpus, start_s=_PLACE_SECONDS, meet=together
+    )
 
 
-def _evaluates_beside(c: Config, backend: Any) -> bool:
-    """Does an evaluator of its own find a CPU that neither a worker nor the learner, here or in an actor, has taken?"""
+def _evaluates_beside(c: Config, backend: Backend) -> bool:
+    """Whether a CPU is left for an evaluator of its own, besides those of workers and learners."""
     if c.evaluation_parallel is not None or backend.name == "local":
         return bool(c.evaluation_parallel)
     taken = max(1, c.num_workers) * c.num_cpus_per_worker + max(1, c.num_learners)
-    return bool(backend.resources().get("CPU", 0.0) > taken)
+    return backend.resources().get("CPU", 0.0) > taken
 
 
-def _evaluation_env(c: Config, observation_space: Any, action_space: Any) -> EnvSpec:
-    """The environment that evaluations play.
+def _evaluation_env(c: Config, observation_space: Space, action_space: Space) -> EnvSpec:
+    """The environment of evaluations.
 
     Raises:
-        ConfigError: it has other spaces than the one that is trained on.
+        ConfigError: its spaces differ from those of the training environment.
     """
     if c.evaluation_env is None:
         return env_spec_of(c)
@@ -348,7 +368,7 @@ def _evaluation_env(c: Config, observation_space: Any, action_space: Any) -> Env
 
 
 def env_spec_of(c: Config) -> EnvSpec:
-    """The environment part of a Config. What is registered in this process alone is put in whole, for the workers."""
+    """The environment part of a Config. Environments registered only in this process are included whole, for the workers."""
     return EnvSpec(
         env=portable(c.env),
         env_config=dict(c.env_config),
@@ -362,19 +382,19 @@ def env_spec_of(c: Config) -> EnvSpec:
     )
 
 
-def entry_name(entry: Any) -> str:
+def entry_name(entry: object) -> str:
     """A class, function or object as "module:name"; a string as it is."""
     if isinstance(entry, str):
         return entry
-    named = entry if hasattr(entry, "__qualname__") else type(entry)
-    return f"{named.__module__}:{named.__qualname__}"
+    qualname: str = getattr(entry, "__qualname__", type(entry).__qualname__)
+    return f"{entry.__module__}:{qualname}"
 
 
-def callbacks_of(entry: Any) -> Callbacks | None:
-    """The user's callbacks as an object.
+def callbacks_of(entry: object) -> Callbacks | None:
+    """The user's callbacks as an object, from a class, an object or "module:Name".
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `entry` is not a Callbacks.
     """
     if isinstance(entry, str):
         entry = import_string(entry)
@@ -386,7 +406,7 @@ def callbacks_of(entry: Any) -> Callbacks | None:
 
 
 def new_run_folder(run: str, config: Config) -> Path:
-    """A folder under runs/ that does not exist yet."""
+    """The name of a new folder under runs/."""
     safe = re.sub(r"[^\w.-]+", "-", entry_name(config.env)).strip("-")
     base = f"{run}_{safe}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))

@@ -1,4 +1,4 @@
-"""Evaluation while training goes on: when it is due; inline, between two iterations, or beside them in a process of its own."""
+"""Evaluation during training: when it is due, and whether it runs in the driver between iterations or in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,21 +8,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 from raypid.config import Config
 from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator
+from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutSpec
 from raypid.run.loops import Context
-from raypid.runtime.handle import ArgumentLost, WorkerLost
+from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
 from raypid.runtime.supervisor import START_S, WorkerGroup
+from raypid.types import Weights
 
 NICENESS = 10
 _POLL_S = 0.2
 
 
-class _InAHurry(Exception):
-    """Nobody waits for these episodes any more."""
+class _Interrupted(Exception):
+    """Raised inside an evaluation whose result is no longer wanted."""
+
+
+class Order(NamedTuple):
+    """What `Evaluator.confirmed` is asked to play."""
+
+    num_episodes: int
+    seed: int
+    goal: float | None = None
 
 
 @dataclass(slots=True)
@@ -30,10 +40,10 @@ class Played:
     """An evaluation and what it evaluated."""
 
     evaluation: Evaluation
-    weights: Any
-    """Future of the weights that played: training may have newer ones by now."""
+    weights: Future[Weights]
+    """The weights that played. Training may have newer ones by now."""
     timesteps: int
-    """Environment steps that these weights had been trained on."""
+    """Environment steps on which these weights were trained."""
 
     def summary(self) -> dict[str, float]:
         return {**self.evaluation.summary(), "timesteps_total": self.timesteps}
@@ -45,107 +55,110 @@ class Evaluations:
     def __init__(self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool) -> None:
         self.config, self.context = config, context
         self.evaluator = Evaluator(spec)
-        """In this process."""
+        """Evaluates in this process."""
         self.beside = Beside(config, context, spec) if parallel else None
         self.automatic = False
-        """Without an evaluation_interval: beside, whenever the evaluator is free; inline, in at most a tenth of the time."""
+        """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
+        time."""
         self.every_steps = 0
-        """Environment steps between evaluations, played inline; 0: they are due by iterations or by time. `every` sets it."""
+        """Environment steps between evaluations, all of them inline. With 0, iterations or time decide. Set by `every`."""
         self.goal: float | None = None
-        """An evaluation that reaches this mean is repeated with CONFIRM_EPISODES; those numbers replace it."""
+        """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
         self.last: Played | None = None
         self._owed = False
         self._periods = 0
         self._ended = time.perf_counter()
 
     def every(self, steps: int) -> None:
-        """Evaluate at each multiple of `steps` from here on."""
+        """Evaluate at each multiple of `steps` environment steps from here on; 0 turns this off."""
         self.every_steps = steps
         self._periods = self.context.timesteps // steps if steps else 0
 
     def turn(self, iteration: int, expected_s: float | None) -> Played | None:
-        """Called after each iteration: evaluate if it is due, and return an evaluation that has ended since the last call.
+        """Evaluate if it is due, and return an evaluation that has ended since the last call. Called after each iteration.
 
-        expected_s: seconds that a first evaluation would take; None while nothing is known about that.
+        expected_s: estimated seconds of a first evaluation; None if there is no estimate yet.
         """
         if self.every_steps:
             periods, self._periods = self._periods, self.context.timesteps // self.every_steps
             return self.now(iteration) if self._periods > periods else None
-        played = self._taken() if self.beside is not None else None
+        played = self._result() if self.beside is not None else None
         if not self._is_due(iteration, expected_s):
             return played
         if self.beside is None:
             return self.now(iteration)
         if not self.beside.busy:
-            self._ask(iteration)
+            self._start(self.beside, iteration)
         return played
 
     def now(self, iteration: int) -> Played:
         """Evaluate the current weights in this process."""
-        weights, timesteps = self.context.learner.submit("weights"), self.context.timesteps
+        weights: Future[Weights] = self.context.learner.submit(Learner.weights)
+        timesteps = self.context.timesteps
         evaluation = self.evaluator.confirmed(self.context.backend.get(weights), *self._order(iteration))
         self._owed, self._ended = False, time.perf_counter()
         self.last = Played(evaluation, weights, timesteps)
         return self.last
 
-    def newest(self, iteration: int, hurry: Callable[[], bool]) -> Played | None:
-        """Evaluate the current weights, wherever that is done, and wait; None once there is a hurry or an evaluator was lost."""
+    def newest(self, iteration: int, interrupted: Callable[[], bool]) -> Played | None:
+        """Evaluate the current weights and wait for the result; None if interrupted or if the evaluator was lost."""
         if self.beside is None:
             return self.now(iteration)
         if self.beside.busy:
             self.beside.close()
-        self._ask(iteration)
-        return self.finish(math.inf, hurry)
+        self._start(self.beside, iteration)
+        return self.finish(math.inf, interrupted)
 
-    def finish(self, patience_s: float, hurry: Callable[[], bool]) -> Played | None:
-        """The evaluation that is going on beside, waited for `patience_s` seconds at most, and not once there is a hurry."""
+    def finish(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
+        """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
         until = time.monotonic() + patience_s
-        while self.beside is not None and self.beside.busy and not hurry():
-            played = self._taken(min(_POLL_S, max(0.0, until - time.monotonic())))
+        while self.beside is not None and self.beside.busy and not interrupted():
+            played = self._result(min(_POLL_S, max(0.0, until - time.monotonic())))
             if played is not None or time.monotonic() >= until:
                 return played
         return None
 
-    def play(self, weights: Any, num_episodes: int, seed: int, hurry: Callable[[], bool]) -> Evaluation | None:
-        """Episodes of given weights when training is over; None once there is a hurry, or if the evaluator beside was lost."""
-        if self.beside is not None:  # where there is one, an environment that hangs does not hang this process
+    def play(
+        self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
+    ) -> Evaluation | None:
+        """Play episodes with given weights after training; None if interrupted or if the evaluator was lost."""
+        if self.beside is not None:  # an environment that hangs there does not hang this process
             if self.beside.busy:
                 self.beside.close()
-            self.beside.ask(weights, self.context.timesteps, (num_episodes, seed, None))
-            played = self.finish(math.inf, hurry)
+            self.beside.start(self.context.backend.put(weights), self.context.timesteps, Order(num_episodes, seed))
+            played = self.finish(math.inf, interrupted)
             return played.evaluation if played is not None else None
 
-        def after_step(env: Any) -> None:
-            if hurry():
-                raise _InAHurry
+        def after_step(env: object) -> None:
+            if interrupted():
+                raise _Interrupted
 
         try:
             return self.evaluator.evaluate(weights, num_episodes, seed, record=after_step)
-        except _InAHurry:
+        except _Interrupted:
             return None
 
     def close(self) -> None:
-        """Drop what is going on, end the process beside and the environments. What comes next builds them anew."""
+        """Drop the running evaluation and end the evaluator's process and environments. The next evaluation builds them again."""
         self.evaluator.close()
         if self.beside is not None:
             self.beside.close()
 
     @property
     def lost(self) -> int:
-        """Evaluators that died or hung so far."""
+        """Number of evaluators that died or hung so far."""
         return 0 if self.beside is None else self.beside.lost
 
-    def _ask(self, iteration: int) -> None:
-        assert self.beside is not None
+    def _start(self, beside: Beside, iteration: int) -> None:
         self._owed = False
-        self.beside.ask(self.context.weights.for_evaluator(), self.context.timesteps, self._order(iteration))
+        beside.start(self.context.weights.for_evaluator(), self.context.timesteps, self._order(iteration))
 
-    def _taken(self, wait_s: float = 0.0) -> Played | None:
+    def _result(self, wait_s: float = 0.0) -> Played | None:
         assert self.beside is not None
-        busy = self.beside.busy
-        played = self.beside.take(wait_s)
+        was_busy = self.beside.busy
+        played = self.beside.result(wait_s)
         self.last = played or self.last
-        self._owed |= busy and played is None and not self.beside.busy
+        self._owed |= was_busy and played is None and not self.beside.busy
         return played
 
     def _is_due(self, iteration: int, expected_s: float | None) -> bool:
@@ -160,20 +173,26 @@ class Evaluations:
         expected_s = self.last.evaluation.seconds if self.last is not None else expected_s
         return time.perf_counter() - self._ended > 10 * expected_s
 
-    def _order(self, iteration: int) -> tuple[int, int, float | None]:
-        """What `Evaluator.confirmed` plays: episodes, seed, goal."""
-        c = self.config
-        return c.evaluation_num_episodes, (c.seed or 0) + iteration, self.goal
+    def _order(self, iteration: int) -> Order:
+        return Order(self.config.evaluation_num_episodes, (self.config.seed or 0) + iteration, self.goal)
+
+
+@dataclass(slots=True)
+class _Job:
+    """An evaluation that is running."""
+
+    evaluation: Future[Evaluation]
+    weights: Future[Weights]
+    timesteps: int
 
 
 class Beside:
-    """An evaluator in a process of its own. It plays one evaluation at a time; the process starts with the first one."""
+    """An evaluator in a process of its own, which plays one evaluation at a time. The first evaluation starts the process."""
 
     def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
         self.config, self.context, self.spec = config, context, spec
-        self._group: WorkerGroup | None = None
-        self._job: tuple[Any, Any, int] | None = None
-        """(future of the Evaluation, future of its weights, their timesteps)"""
+        self._group: WorkerGroup[object, object] | None = None
+        self._job: _Job | None = None
         self.lost = self._overdue = 0
         self._built = False
         self._limit_s = self._deadline = math.inf
@@ -182,34 +201,33 @@ class Beside:
     def busy(self) -> bool:
         return self._job is not None
 
-    def ask(self, weights: Any, timesteps: int, order: tuple[int, int, float | None]) -> None:
-        """Have `weights` evaluated; `take` hands the result out."""
+    def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
+        """Start to evaluate `weights`; `result` returns the outcome."""
         assert self._job is None
-        group = self._started()
-        played = group.handles[0].submit("confirmed", self.context.backend.put(weights), *order)
-        self._job = played, weights, timesteps
+        handle = self._workers().handles[0]
+        evaluation = handle.submit(Evaluator.confirmed, self.context.backend.put(weights), *order)
+        self._job = _Job(evaluation, weights, timesteps)
         self._limit_s = self._time_for(order)
         patience_s = self._limit_s if self._built else max(START_S, self.config.worker_timeout_s)
         self._deadline = time.monotonic() + patience_s
 
-    def take(self, wait_s: float = 0.0) -> Played | None:
-        """The result, if it is there within `wait_s` seconds. An evaluator that died or is overdue is replaced, its task dropped.
+    def result(self, wait_s: float = 0.0) -> Played | None:
+        """The evaluation, if it ends within `wait_s` seconds. An evaluator that died or is overdue is replaced and its job dropped.
 
         Raises:
-            WorkersFailed: more evaluators were lost than max_restarts allows. Anything that the evaluation raised.
+            WorkersFailed: more evaluators were lost than max_restarts allows. Also anything that the evaluation itself raised.
         """
         if self._job is None:
             return None
-        group, backend = self._started(), self.context.backend
-        future, weights, timesteps = self._job
+        group, backend, job = self._workers(), self.context.backend, self._job
         if not self._built and backend.wait([group.handles[0].ready], timeout=wait_s)[0]:
             self._built = True
-            self._deadline = time.monotonic() + self._limit_s  # its start is not the evaluation's time
+            self._deadline = time.monotonic() + self._limit_s  # starting the process is no part of the evaluation
         error: Exception
-        if backend.wait([future], timeout=wait_s)[0]:
+        if backend.wait([job.evaluation], timeout=wait_s)[0]:
             self._job = None
             try:
-                return Played(backend.get(future), weights, timesteps)
+                return Played(backend.get(job.evaluation), job.weights, job.timesteps)
             except WorkerLost as lost:
                 if isinstance(lost, ArgumentLost) and self.context.weights.mend(None):
                     return None
@@ -226,7 +244,7 @@ class Beside:
         return None
 
     def close(self) -> None:
-        """End the process; at once where it is playing."""
+        """End the process, without waiting for a running evaluation."""
         group, busy = self._group, self.busy
         self._group = self._job = None
         if group is not None and busy:
@@ -234,18 +252,20 @@ class Beside:
         elif group is not None:
             group.close()
 
-    def _time_for(self, order: tuple[int, int, float | None]) -> float:
-        """Seconds: worker_timeout_s for each episode that a stream plays; twice as much after each evaluator that was overdue."""
-        episodes, _, goal = order
-        turns = math.ceil(episodes / MAX_STREAMS) + math.ceil(CONFIRM_EPISODES / MAX_STREAMS) * (goal is not None)
+    def _time_for(self, order: Order) -> float:
+        """Seconds allowed: worker_timeout_s for each episode that a stream plays, doubled with each evaluator that was overdue."""
+        turns = math.ceil(order.num_episodes / MAX_STREAMS)
+        if order.goal is not None:
+            turns += math.ceil(CONFIRM_EPISODES / MAX_STREAMS)
         return self.config.worker_timeout_s * turns * 2.0**self._overdue
 
-    def _started(self) -> WorkerGroup:
+    def _workers(self) -> WorkerGroup[object, object]:
+        """The group of one evaluator, built if there is none."""
         if self._group is None:
             self._built = False
             self._group = WorkerGroup(
                 self.context.backend,
-                lambda index, restarts: partial(_niced, self.spec),
+                lambda index, restarts: partial(_low_priority, self.spec),
                 1,
                 num_cpus=0,
                 timeout_s=self.config.worker_timeout_s,
@@ -257,8 +277,8 @@ class Beside:
         return self._group
 
 
-def _niced(spec: RolloutSpec) -> Evaluator:
-    """Training goes first where the two share a core."""
+def _low_priority(spec: RolloutSpec) -> Evaluator:
+    """An evaluator whose process yields to training where the two share a core."""
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     return Evaluator(spec)

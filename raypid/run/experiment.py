@@ -1,4 +1,4 @@
-"""One run from start to end: its folder, stop criteria, checkpoints, evaluation and what the user sees."""
+"""One run from start to end: folder, stop criteria, checkpoints, evaluation and progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
@@ -26,12 +26,13 @@ from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 
 MIN_EPISODES = 20
-"""Training episodes that a stop on episode_reward_* needs."""
+"""Training episodes before a stop criterion on episode_reward_* counts."""
 SAVE_SECONDS = 60.0
+"""Seconds between checkpoints, unless an interval is given."""
 FIRST_SAVE_SECONDS = 10.0
-"""After the start: a run that is killed young is worth going on with too."""
+"""Seconds before the first checkpoint, so that a run that is killed early can be resumed too."""
 BRIEFLY_S = 2.0
-"""How long a run that ends waits for an evaluation that cannot change how it ended."""
+"""Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _EVALUATION = "evaluation/episode_reward_mean"
 _STOP_KEYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_total_s", "learner_updates_total", "episode_reward_mean",
@@ -45,17 +46,19 @@ class RunOptions:
     """What a run does besides training."""
 
     stop: Mapping[str, float] = field(default_factory=dict)
-    """{result key: value}: the run ends when one of them is reached."""
+    """{result key: value}: the run ends when a key reaches its value."""
     checkpoint_interval: int = 0
-    """Training iterations between checkpoints; 0: one a minute."""
+    """Training iterations between checkpoints; 0: one per minute."""
     checkpoint_steps: int | None = None
-    """Environment steps between checkpoints, in place of that; 0: one at the end."""
+    """Environment steps between checkpoints, instead of iterations; 0: only one at the end."""
     evaluation_steps: int = 0
     """Environment steps between evaluations; 0: as the agent's settings say."""
+    evaluation_episodes: int | None = None
+    """Episodes per evaluation; None: as the agent's settings say."""
     keep_checkpoints: int = 3
-    """Newest checkpoints that stay; the best stays too."""
+    """Number of newest checkpoints to keep. The best is kept too."""
     final_episodes: int = 50
-    """Episodes that the best policy plays at the end, fewer where these would take over a minute; 0: none."""
+    """Episodes that the best policy plays at the end, fewer if they would take over a minute; 0: none."""
     plot: bool = True
     """Draw learning_curve.png at the end."""
 
@@ -65,22 +68,22 @@ class Outcome:
     """How a run ended."""
 
     reason: str
-    result: dict[str, Any]
+    result: dict[str, float]
     folder: Path
     checkpoint: Path | None
     interrupted: bool = False
-    """Ctrl-C or SIGTERM came."""
-    final: dict[str, Any] | None = None
-    """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, where it was played at the end."""
+    """Whether Ctrl-C or SIGTERM ended it."""
+    final: dict[str, float] | None = None
+    """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, if it played at the end."""
 
 
-def check_stop(stop: Mapping[str, Any]) -> dict[str, float]:
-    """Stop criteria as numbers.
+def check_stop(stop: Mapping[str, object]) -> dict[str, float]:
+    """Stop criteria as numbers. Metrics of callbacks are called "custom/<name>".
 
     Raises:
-        ConfigError: an unknown key or a value that is no number. Metrics of callbacks are written "custom/<name>".
+        ConfigError: an unknown key, or a value that is not a finite number.
     """
-    checked = {}
+    checked: dict[str, float] = {}
     for key, value in stop.items():
         if key not in _STOP_KEYS and not key.startswith(("custom/", "learner/", "evaluation/", "lost/")):
             raise ConfigError(
@@ -93,21 +96,21 @@ def check_stop(stop: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """A folder that holds another run is not touched unless asked for.
+    """Check that a run may write to a folder: a folder with another run is not touched unless asked for.
 
     Raises:
-        ConfigError: it holds a run, or is a file.
+        ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder.")
     if (out / ".lock").exists():
         with lock_folder(out):
             pass
-    results = out / "result.json"  # empty where a run failed before its first iteration ended: nothing to lose
+    results = out / "result.json"  # empty if a run failed in its first iteration: nothing would be lost
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
         raise ConfigError(
-            f"{out} holds another run. Go on with it (--resume {out}), replace it (--overwrite), or choose another --out."
+            f"{out} holds another run. Resume it (--resume {out}), replace it (--overwrite), or choose another --out."
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume.")
@@ -118,29 +121,27 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def lock_folder(out: Path) -> Iterator[None]:
-    """Hold the folder for this process.
+    """Lock the folder for this process.
 
     Raises:
-        ConfigError: a run that is still going on holds it.
+        ConfigError: a running process has locked it.
     """
     out.mkdir(parents=True, exist_ok=True)
     path = out / ".lock"
     with path.open("w") as lock:
-        with contextlib.suppress(ModuleNotFoundError):  # where there is no flock there is no protection
+        with contextlib.suppress(ModuleNotFoundError):  # systems without flock have no protection
             import fcntl
 
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ConfigError(
-                    f"A run that is going on writes to {out}. Stop it, or choose another --out."
-                ) from None
+                raise ConfigError(f"Another run is writing to {out}. Stop it, or choose another --out.") from None
         yield
         path.unlink(missing_ok=True)
 
 
 def clear_folder(out: Path) -> None:
-    """Remove what a run wrote, and nothing else."""
+    """Remove the files of a run, and nothing else."""
     for name in (*_RUN_FILES, "progress.csv", "errors.txt", "learning_curve.png", checkpoint.BEST, checkpoint.OLD_BEST):
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -149,7 +150,7 @@ def clear_folder(out: Path) -> None:
 
 
 class Run:
-    """Drives an agent until a stop criterion, a budget or Ctrl-C ends it."""
+    """Trains an agent until a stop criterion is met or Ctrl-C ends it."""
 
     def __init__(self, agent: Agent, options: RunOptions, progress: Progress) -> None:
         self.agent, self.options, self.progress = agent, options, progress
@@ -158,30 +159,28 @@ class Run:
         self.best = BestPolicy(self.folder)
         self._saved_at = time.monotonic()
         self._saved_iteration = -1
-        self._periods = agent.context.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
+        self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._interrupts = 0
         self._playing = False
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
         agent, resumed = self.agent, self.agent.iteration
-        agent.evaluations.goal = self.stop.get(_EVALUATION)
-        agent.evaluations.automatic = agent.config.evaluation_interval is None
-        agent.evaluations.every(self.options.evaluation_steps)
-        agent.context.workers.folder = self.folder
+        options = self.options
+        agent.plan_evaluations(self.stop.get(_EVALUATION), options.evaluation_steps, options.evaluation_episodes)
+        agent.write_losses_to(self.folder)
         if resumed:
             self.best.load()
         logger = RunLogger(self.folder, resume_iteration=resumed or None)
         logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         progress = self.progress
-        result: dict[str, Any] = {}
-        reason, failed = self._reason(self._so_far()) if resumed else "", True
+        result: dict[str, float] = {}
+        reason, failed = self._reason(agent.totals()) if resumed else "", True
         progress.start(self._info())
         for note in agent.notes:
             progress.message(note)
-        plan = agent.context.replay
-        if plan is not None and agent.context.timesteps < plan.start_steps:
-            progress.message(f"Warm-up: {plan.start_steps:,} steps with random actions, then learning starts.")
+        if agent.warm_up_steps:
+            progress.message(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
         try:
             with self._interruptible():
                 while not reason:
@@ -197,7 +196,7 @@ class Run:
                 saved = self._finish(result)
                 if saved is not None and not self._interrupts:
                     self._playing = True
-                    self.best.play(agent, self.options.final_episodes, hurry=self._hurries, tell=progress.message)
+                    self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
             failed = False
         except Exception as error:
             self._write_error(error)
@@ -210,105 +209,92 @@ class Run:
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
 
     def _write_error(self, error: Exception) -> None:
-        """What ended the run goes to its folder, with the worker's own traceback where there is one."""
+        """Write the error that ended the run to its folder, with the worker's own traceback if there is one."""
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
 
-    def _so_far(self) -> dict[str, Any]:
-        """What a resumed run has already reached of its counts and times."""
-        agent = self.agent
-        return {
-            "training_iteration": agent.iteration,
-            "timesteps_total": agent.context.timesteps,
-            "episodes_total": agent.num_episodes,
-            "learner_updates_total": agent.num_updates,
-            "time_total_s": agent.time_total_s,
-        }
-
     # -- turns -----------------------------------------------------------------------------------------------------
 
-    def _remember_best(self, result: Mapping[str, Any]) -> None:
-        played = self.agent.evaluations.last
+    def _remember_best(self, result: Mapping[str, float]) -> None:
+        played = self.agent.last_evaluation
         if played is not None and _EVALUATION in result:
             self.best.offer(played, self.agent)
 
-    def _reason(self, result: Mapping[str, Any]) -> str:
+    def _reason(self, result: Mapping[str, float]) -> str:
+        """Why the run ends; "" if it goes on."""
         if self._interrupts:
             return "interrupted"
         for key, target in self.stop.items():
-            value = result.get(key, result.get(key.removeprefix("custom/")))  # on_iteration may name its entries freely
+            value = result.get(key, result.get(key.removeprefix("custom/")))  # on_iteration may add entries of any name
             if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
                 continue
             if value is not None and value >= target:
                 return f"{key} reached {value:.6g}"
         return ""
 
-    def _last_evaluation(self, result: dict[str, Any]) -> bool:
-        """As a run ends, add to its last result what was being evaluated, or better an evaluation of the newest weights."""
-        evaluations = self.agent.evaluations
+    def _last_evaluation(self, result: dict[str, float]) -> bool:
+        """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""
         if self._interrupts or _EVALUATION in result:
             return False
         decides = self.best.score is None or _EVALUATION in self.stop
-        self._add_evaluation(result, evaluations.finish(math.inf if decides else BRIEFLY_S, self._hurries))
+        patience_s = math.inf if decides else BRIEFLY_S
+        self._add_evaluation(result, self.agent.finish_evaluation(patience_s, self._is_interrupted))
         if self._owes_evaluation() and not self._interrupts:
-            self._add_evaluation(result, evaluations.newest(self.agent.iteration, self._hurries))
+            self._add_evaluation(result, self.agent.evaluate_newest(self._is_interrupted))
         return _EVALUATION in result
 
-    def _add_evaluation(self, result: dict[str, Any], played: Played | None) -> None:
+    def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:
         if played is not None:
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
             self.best.offer(played, self.agent)
 
     def _owes_evaluation(self) -> bool:
-        """Whether a run that ends evaluates its newest weights: if none were so far, or if it takes a tenth of the time at most."""
-        evaluations, last = self.agent.evaluations, self.agent.evaluations.last
-        if not evaluations.automatic or not self.agent.lengths:
+        """Whether a run that ends evaluates its newest weights: if it has no evaluation yet, or if one takes at most a tenth of its time."""
+        last = self.agent.last_evaluation
+        if self.agent.config.evaluation_interval is not None or not self.agent.lengths:
             return False
         if last is None:
             return self.best.score is None
-        older = last.timesteps < self.agent.context.timesteps
+        older = last.timesteps < self.agent.timesteps
         return older and last.evaluation.seconds < 0.1 * self.agent.time_total_s
 
-    def _hurries(self) -> bool:
+    def _is_interrupted(self) -> bool:
         return self._interrupts > 0
 
     def _save_is_due(self) -> bool:
         if (every := self.options.checkpoint_steps) is not None:
-            periods, self._periods = self._periods, self.agent.context.timesteps // every if every else 0
+            periods, self._periods = self._periods, self.agent.timesteps // every if every else 0
             return self._periods > periods
         if self.options.checkpoint_interval:
             return self.agent.iteration % self.options.checkpoint_interval == 0
         wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS
         return time.monotonic() - self._saved_at > wait_s
 
-    def _save(self, result: Mapping[str, Any]) -> Path:
+    def _save(self, result: Mapping[str, float]) -> None:
         agent, parent = self.agent, self.folder / "checkpoints"
-        # an evaluator beside scores earlier weights than those that a checkpoint has now
-        its_own = result.get("evaluation/timesteps_total") == agent.context.timesteps
-        path = agent.save(parent, score=result.get(_EVALUATION) if its_own else None)
+        # an evaluator in its own process scores earlier weights than those of this checkpoint
+        same_weights = result.get("evaluation/timesteps_total") == agent.timesteps
+        agent.save(parent, score=result.get(_EVALUATION) if same_weights else None)
         self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
         self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
-        return path
 
-    def _finish(self, result: Mapping[str, Any]) -> Path | None:
+    def _finish(self, result: Mapping[str, float]) -> Path | None:
         if not result:
             return None
-        if self._saved_iteration == self.agent.iteration:
-            saved = self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
-        else:
-            saved = self._save(result)
+        if self._saved_iteration != self.agent.iteration:
+            self._save(result)
         if self.options.plot:
             from raypid.reporting.plots import learning_curve
 
             with contextlib.suppress(ValueError):  # no episode has ended: nothing to draw
                 learning_curve([self.folder], self.folder / "learning_curve.png")
-        return saved
+        return self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
 
-    # -- what the user sees ----------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------------
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> dict[str, object]:
         c = self.agent.config
         return {
             "algorithm": self.agent.run,
@@ -320,7 +306,7 @@ class Run:
             "folder": str(self.folder),
         }
 
-    def _summary(self, result: Mapping[str, Any], reason: str, saved: Path | None) -> list[tuple[str, str]]:
+    def _summary(self, result: Mapping[str, float], reason: str, saved: Path | None) -> list[tuple[str, str]]:
         lines = [("ended", reason)]
         if self.agent.rewards:
             count = len(self.agent.rewards)
@@ -332,7 +318,7 @@ class Run:
             lines.append(("best policy", self.best.line()))
         elif self.agent.config.evaluation_interval != 0:
             lines.append(("best policy", "none: the run was too short for an evaluation"))
-        seconds, steps = self.agent.time_total_s, self.agent.context.timesteps
+        seconds, steps = self.agent.time_total_s, self.agent.timesteps
         lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
         lines.append(("folder", str(self.folder)))
         if saved is not None:
@@ -342,15 +328,15 @@ class Run:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C (or SIGTERM) ends the run after this iteration, with a checkpoint; a second one at once."""
+        """End the run on Ctrl-C or SIGTERM: after this iteration and with a checkpoint, or at once on a second signal."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         owner = os.getpid()
 
-        def on_signal(number: int, frame: Any) -> None:
-            if os.getpid() != owner:  # an environment's process, forked with this handler: it is ended by the owner
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if os.getpid() != owner:  # a process of an environment, forked with this handler: its owner ends it
                 if number == signal.SIGTERM:
                     raise SystemExit
                 return

@@ -12,13 +12,14 @@ from raypid.config import divides
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import Has, Needs, check, num_cores, num_gpus, preflight
+from raypid.runtime.words import COMMAND_LINE, Words
 
 _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker without and with torch."""
 
 
-def place(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
+def place(c: Any, network: NetworkSpec, words: Words = COMMAND_LINE) -> tuple[Any, Any, list[str]]:
     """(settings that fit, backend, notes of what was changed). Ray is started only after the preflight has passed.
 
     Raises:
@@ -35,12 +36,13 @@ def place(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
         fragment_bytes=(frame + 64) * c.fragment_length * c.num_envs_per_worker,
         replay_rows=getattr(c, "buffer_size", 0),
         row_bytes=frame + 64 + 4 * network.num_trunks * network.state_size,
+        words=words,
     )
     ray = sys.modules.get("ray")
     joins = use_ray and (c.address is not None or (ray is not None and ray.is_initialized()))
     if not joins:
         changes, notes = preflight(needs, Has.here(c.num_cpus), fit=c.fit)
-        c = _fitted(c, changes, notes)
+        c = _fitted(c, changes, notes, words)
         if not use_ray:
             return c, LocalBackend(), notes
     from raypid.runtime.ray import RayBackend
@@ -62,16 +64,18 @@ def place(c: Any, network: NetworkSpec) -> tuple[Any, Any, list[str]]:
     except BaseException:
         backend.shutdown()
         raise
-    return _fitted(c, changes, notes), backend, notes
+    return _fitted(c, changes, notes, words), backend, notes
 
 
-def _fitted(c: Any, changes: dict[str, Any], notes: list[str]) -> Any:
+def _fitted(c: Any, changes: dict[str, Any], notes: list[str], words: Words) -> Any:
     """The settings with what the preflight changed; of the learners, those that the workers and GPUs that are left can feed."""
     c = c.replace(changes)
     most = min(c.num_learners, max(1, c.num_workers))
     fits = next(n for n in range(most, -1, -1) if divides(c.num_gpus, n) and _splits(c, n))
     if fits < c.num_learners:
-        notes.append(f"{c.num_learners} learners are too many for that: going on with num_learners={fits}")
+        notes.append(
+            f"{c.num_learners} learners are too many for that: going on with {words.setting('num_learners', fits)}"
+        )
         c = c.replace({"num_learners": fits})
     return c
 

@@ -86,6 +86,12 @@ class Backend(Protocol):
         A factory may be a functools.partial with futures (of `put`) among its arguments. They resolve where the role is built.
         """
 
+    def here(self, factory: Callable[[], object]) -> Handle:
+        """Build a role in this process."""
+
+    def resources(self) -> dict[str, float]:
+        """All CPUs, GPUs and memory, by Ray's names; empty where nothing is reserved."""
+
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         """The node where a role is, or "" if that does not become known within `wait_s` seconds."""
 

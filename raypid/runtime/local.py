@@ -115,6 +115,12 @@ class LocalBackend:
     ) -> LocalHandle:
         return LocalHandle(factory)
 
+    def here(self, factory: Callable[[], object]) -> LocalHandle:
+        return LocalHandle(factory)
+
+    def resources(self) -> dict[str, float]:
+        return {}
+
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         return "local"
 

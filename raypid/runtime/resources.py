@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypid.errors import UserError
+from raypid.runtime.words import COMMAND_LINE, Words
 
 _limits: Any = None
 
@@ -55,6 +56,8 @@ class Needs:
     replay_rows: int = 0
     row_bytes: int = 0
     """Of one row in the replay buffer."""
+    words: Words = COMMAND_LINE
+    """What messages call things."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -88,11 +91,12 @@ def _free_memory() -> float:
 def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
     """What does not fit: (what is short, what would fit, the settings that make it fit) for each; empty where all fits."""
     short: list[tuple[str, str, dict[str, Any]]] = []
+    words = needs.words
     cpus = needs.num_workers * needs.num_cpus_per_worker + needs.learner_cpus
     if needs.num_gpus > has.gpus:
         short.append((
             f"{_n(needs.num_gpus)} GPU{'s' * (needs.num_gpus != 1)} asked for, {has.place} has {_n(has.gpus)}",
-            f"--num-gpus {_n(has.gpus)}",
+            words.option("num_gpus", has.gpus),
             {"num_gpus": float(has.gpus)},
         ))  # fmt: skip
     if cpus > has.cpus + 1e-9:
@@ -105,11 +109,14 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
             changes["num_learners"] = learners
         each = math.floor(100 * max(0.0, has.cpus - needs.learner_cpus) / max(1, needs.num_workers)) / 100
         of_learners = f" and {_n(needs.learner_cpus)} learners" if needs.learner_cpus > 1 else ""
-        fewer = f" --num-learners {learners}" if "num_learners" in changes and fits else ""
-        fraction = f", or --num-cpus-per-worker {each:g} to keep {needs.num_workers} workers" if each > 0 else ""
+        between = " " if words.flags else ", "
+        fewer = between + words.option("num_learners", learners) if "num_learners" in changes and fits else ""
+        keep = f"{words.option('num_cpus_per_worker', each)} to keep {words.workers(needs.num_workers)}"
+        fraction = f", or {keep}" if each > 0 else ""
         short.append((
-            f"{needs.num_workers} workers of {_n(needs.num_cpus_per_worker)} CPU{of_learners} need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
-            f"{_workers(fits)}{fewer}{fraction}",
+            f"{words.workers(needs.num_workers)} of {_n(needs.num_cpus_per_worker)} CPU{of_learners} "
+            f"need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
+            f"{_workers(words, fits)}{fewer}{fraction}",
             changes,
         ))  # fmt: skip
     for name, each_bytes, there in (
@@ -119,9 +126,9 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
         if needs.num_workers * each_bytes > there:
             fits = int(there / each_bytes)
             short.append((
-                f"{needs.num_workers} workers need about {needs.num_workers * each_bytes / 2**30:.1f} GiB of {name}, "
+                f"{words.workers(needs.num_workers)} need about {needs.num_workers * each_bytes / 2**30:.1f} GiB of {name}, "
                 f"{has.place} has {there / 2**30:.1f} free",
-                _workers(fits),
+                _workers(words, fits),
                 {"num_workers": fits},
             ))  # fmt: skip
     room = 0.8 * has.memory
@@ -130,7 +137,7 @@ def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
         short.append((
             f"a replay buffer of {needs.replay_rows:,} rows needs {needs.replay_rows * needs.row_bytes / 2**30:.1f} GiB of memory, "
             f"{has.place} has {has.memory / 2**30:.1f} free",
-            f"--buffer-size {fits}",
+            words.option("buffer_size", fits),
             {"buffer_size": fits},
         ))  # fmt: skip
     return short
@@ -158,16 +165,18 @@ def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], lis
         reasons = "; ".join(what for what, _, _ in short)
         fewest = min((s["num_workers"] for _, _, s in short if "num_workers" in s), default=0)
         fits = "; ".join(would for _, would, s in short if s.get("num_workers", fewest) == fewest)
-        raise ResourceError(f"{reasons}. What fits: {fits}{'' if hopeless else '; --fit does it by itself'}.")
+        by_itself = "" if hopeless else f"; {needs.words.option('fit', True)} does it by itself"
+        raise ResourceError(f"{reasons}. What fits: {fits}{by_itself}.")
     changes: dict[str, Any] = {}
     for _, _, settings in short:
         for key, value in settings.items():
             changes[key] = min(value, changes.get(key, value))
-    return changes, [f"{what}: going on with {', '.join(f'{k}={_n(v)}' for k, v in s.items())}" for what, _, s in short]
+    name = needs.words.setting
+    return changes, [f"{what}: going on with {', '.join(name(k, v) for k, v in s.items())}" for what, _, s in short]
 
 
-def _workers(fits: int) -> str:
-    return f"--num-workers {fits}" if fits else "not one worker"
+def _workers(words: Words, fits: int) -> str:
+    return words.option("num_workers", fits) if fits else f"not one {words.worker}"
 
 
 def _n(x: float) -> str:

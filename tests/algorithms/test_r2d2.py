@@ -228,7 +228,7 @@ def test_learning_waits_until_there_are_sequences_from_all() -> None:
     """Also with more environments than start_steps has rows for."""
     config = {"num_envs_per_worker": 16, "start_steps": 100, "a_l_ratio": 64, "num_threads": 1}
     with raypid.R2D2(env="CartPole-v1", seed=0, config=config) as agent:
-        assert agent.context.replay is not None and agent.context.replay.start_rows == 2 * 48 * 16
+        assert agent.context.replay is not None and agent.context.replay.config.rows_to_start() == 2 * 48 * 16
         while not (result := agent.train())["learner_updates_total"]:
             assert result["timesteps_total"] < 4 * 48 * 16
         assert result["timesteps_total"] >= 2 * 48 * 16

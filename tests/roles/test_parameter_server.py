@@ -109,7 +109,7 @@ def context(max_restarts: int = 3) -> loops.Context:
     factory = partial(ParameterServer, SPEC)
     more = {"timeout_s": 9.0, "max_restarts": max_restarts}
     servers = ByServers(backend, learner, factory, ["node 0", "node 1"], **more)  # type: ignore[arg-type]
-    return loops.Context(backend, workers, learner, weights=servers)
+    return loops.Context(backend, workers, learner, servers)
 
 
 def test_workers_pull_from_the_server_of_their_node() -> None:

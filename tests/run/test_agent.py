@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import raypid
+from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.envs import EnvError
 from raypid.run.agent import Agent
@@ -248,6 +249,18 @@ def test_a_closed_agent_says_so(tmp_path: Path) -> None:
     for call in (agent.train, agent.eval, agent.save, lambda: agent.restore(tmp_path)):
         with pytest.raises(RuntimeError, match="closed"):
             call()
+
+
+def test_restore_takes_the_counters_from_a_manifest_and_nothing_else(tmp_path: Path) -> None:
+    with raypid.PPO(config=SMALL, env="CartPole-v1") as agent:
+        result = agent.train()
+        state, manifest = checkpoint.load_checkpoint(agent.save(tmp_path))
+        counters = manifest["counters"] | {"iteration": 7.0, "train": 1, "config": None, "unknown": 2}
+        changed = {"algorithm": "PPO", "config": manifest["config"], "counters": counters}
+        agent.restore(checkpoint.save_checkpoint(tmp_path / "changed", "checkpoint_000007", state, manifest=changed))
+        assert agent.iteration == 7 and type(agent.iteration) is int and not hasattr(agent, "unknown")
+        assert agent.timesteps == result["timesteps_total"] and agent.config is not None
+        assert agent.train()["training_iteration"] == 8
 
 
 def test_settings_are_checked() -> None:

@@ -17,6 +17,7 @@ from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.weight_sources import ByReference
 from raypid.types import Update
 
 
@@ -34,7 +35,7 @@ def context(backend: Any, plan: Any, seconds: tuple[float, ...], learner: Any) -
         timeout_s=60,
         max_restarts=0,
     )
-    return loops.Context(backend, workers, learner, plan=plan)
+    return loops.Context(backend, workers, learner, ByReference(backend, learner), plan=plan)
 
 
 def local(seconds: tuple[float, ...] = (0, 0, 0), **more: Any) -> tuple[loops.Context, paced.Learner]:
@@ -75,6 +76,13 @@ def test_an_iteration_has_its_steps_and_an_update() -> None:
     assert 100 <= sum(r.num_steps for r in turn.reports) <= 120 and turn.update.num_updates == len(learner.updates) >= 2
     ctx, learner = local(steps_per_iteration=1, update_size=7)
     assert len(next(loops.asynchronous(ctx)).reports) >= 7 and len(learner.updates) == 1
+
+
+def test_an_iteration_may_be_limited() -> None:
+    for limits in ({"steps_per_iteration": None, "max_steps": 10}, {"steps_per_iteration": 1000, "max_steps": 10}):
+        ctx, _ = local(update_size=1, **limits)
+        assert sum(r.num_steps for r in next(loops.asynchronous(ctx)).reports) == 3 * 10  # the first round was sent out
+    assert not plan(steps_per_iteration=1000).is_over(9, 999)
 
 
 def test_an_error_of_the_learner_reaches_the_caller_and_the_loop_begins_anew() -> None:

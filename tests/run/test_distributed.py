@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from raypid.reporting.lines import Lines
 
 import raypid
 from raypid.config import ConfigError
@@ -25,6 +26,7 @@ from raypid.run import loops
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.weight_sources import ByReference
 from raypid.types import Report, Update
 
 SMALL: dict[str, Any] = {
@@ -133,7 +135,7 @@ def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch
         def update(self, batch: Any, timesteps: int) -> Any:
             import os
 
-            everyone = self.learner.collective.gather((os.getpid(), batch.num_streams))
+            everyone = self.algorithm_instance.collective.gather((os.getpid(), batch.num_streams))
             done = super().update(batch, timesteps)
             done.metrics |= {"processes": len({pid for pid, _ in everyone}), "streams": sum(n for _, n in everyone)}
             return done
@@ -149,11 +151,14 @@ def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (lambda self, env, actor_idx: 3, r"run\(\) returned 3; it is a generator"),
-        (lambda self, env, actor_idx: iter([]), r"run\(\) ended; it yields"),
-        (lambda self, env, actor_idx: iter([7]), r"run\(\) yielded 7; it yields"),
+        (lambda self, env, actor_idx: 3, r"run\(\) returned 3, but it must be a generator"),
+        (lambda self, env, actor_idx: iter([]), r"run\(\) ended\. It must yield trajectories forever"),
+        (lambda self, env, actor_idx: iter([7]), r"run\(\) yielded 7\. It must yield"),
         (lambda self, env, actor_idx: (env.trajectory() for _ in range(9)), "before any step"),
-        (lambda self, env, actor_idx: (env.step(env.act()) and env.trajectory() for _ in range(9)), "1 rows; every"),
+        (
+            lambda self, env, actor_idx: (env.step(env.act()) and env.trajectory() for _ in range(9)),
+            "1 rows; trajectories must have",
+        ),
     ],
 )
 def test_a_run_that_does_not_fit(local: dict[str, Any], program: Any, words: str) -> None:
@@ -203,6 +208,19 @@ def test_an_update_that_does_not_fit(local: dict[str, Any]) -> None:
         agent.train(100, **QUIET)
 
 
+def test_the_former_name_of_the_algorithm_still_works(local: dict[str, Any]) -> None:
+    class Former(raypid.IMPALAAgent):
+        def update(self, batch: Any, timesteps: int) -> Update:
+            with pytest.warns(DeprecationWarning, match=r"self\.learner .* is now called self\.algorithm_instance"):
+                algorithm = self.learner
+            assert algorithm is self.algorithm_instance and algorithm.config.fragment_length == 16
+            return algorithm.update(batch, timesteps)
+
+    with Former("CartPole-v1", **local) as agent:
+        assert agent.train(100, eval_interval=0, **QUIET)["learner_updates_total"] > 0
+        assert agent.algorithm_instance is None
+
+
 def test_a_model_to_begin_with(local: dict[str, Any]) -> None:
     with raypid.IMPALAAgent("CartPole-v1", **local) as first:
         first.train(500, eval_interval=0, **QUIET)
@@ -211,7 +229,7 @@ def test_a_model_to_begin_with(local: dict[str, Any]) -> None:
 
     class Frozen(raypid.IMPALAAgent):
         def update(self, batch: Any, timesteps: int) -> Any:
-            return Update({"first": float(self.learner.weights().flat[0])}, 0)
+            return Update({"first": float(self.algorithm_instance.weights().flat[0])}, 0)
 
     for path in (folder, folder / "checkpoints" / checkpoints(first)[0], folder / "best"):
         with Frozen("CartPole-v1", **local) as second:
@@ -288,10 +306,10 @@ def test_environments_of_every_kind(local: dict[str, Any]) -> None:
         ({"num_workers": 3}, "'num_workers' is called num_actors here"),
         ({"evaluation-interval": 3}, "eval_interval, of train"),
         ({"num_learners": 3}, "num_learners must be at most num_actors"),
-        ({"num_storages": 0}, "num_storages is a whole number of at least 1, not 0"),
+        ({"num_storages": 0}, "num_storages must be a whole number of at least 1, not 0"),
         ({"num_storages": 3, "fragments_per_update": 4}, "num_storages 3 can never hold the 4 rollouts.*at least 4"),
         ({"hidden_dim": 3, "model": {"hidden": [4]}}, "the same setting"),
-        ({"tag": "a/b"}, "no slashes"),
+        ({"tag": "a/b"}, "must not be empty or have slashes"),
         ({"th_compile": True}, "th_compile, of train"),
     ],
 )
@@ -381,7 +399,9 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
         backend, lambda i, r: partial(Worker, i), 4, num_cpus=0, timeout_s=10, max_restarts=0, describe="e"
     )
     plan = loops.AsynchronousPlan(1, 1, 1, 10, lambda timesteps, i: {}, max_parts=max_parts)
-    loop = loops.asynchronous(loops.Context(backend, workers, backend.spawn(Learner), plan=plan))
+    learner = backend.spawn(Learner)
+    weights = ByReference(backend, learner)
+    loop = loops.asynchronous(loops.Context(backend, workers, learner, weights, plan=plan))
     for _ in range(40):
         next(loop)
         assert sum(plan.storages.values()) == max_parts and min(plan.storages.values()) >= 0
@@ -402,7 +422,7 @@ def test_a_subclass_goes_on_from_its_checkpoint(local: dict[str, Any]) -> None:
         result = agent.train(500, eval_interval=0, **QUIET)
         assert result == pytest.approx(results(agent)[-1], nan_ok=True) and result["learner/mine"] == 1
         folder, weights = agent.folder, agent.save().parent
-    with pytest.raises(ConfigError, match=r"was trained by .*Mine, whose run and update are its own: .* restore\("):
+    with pytest.raises(ConfigError, match=r"was trained by .*Mine, which has its own run and update: .* restore\("):
         raypid.Agent.from_checkpoint(folder)
     with Mine("CartPole-v1", **local) as agent:
         agent.restore(folder)
@@ -419,8 +439,13 @@ def test_a_subclass_goes_on_from_its_checkpoint(local: dict[str, Any]) -> None:
 
 def test_ctrl_c_ends_training_after_a_checkpoint(local: dict[str, Any]) -> None:
     class Stops(raypid.IMPALAAgent):
+        interrupted = False
+
         def update(self, batch: Any, timesteps: int) -> Update:
-            if timesteps > 500:
+            if (
+                timesteps > 500 and not self.interrupted
+            ):  # an iteration may have another update: a second Ctrl-C ends at once
+                self.interrupted = True
                 signal.raise_signal(signal.SIGINT)
             return super().update(batch, timesteps)
 
@@ -448,3 +473,22 @@ def test_what_the_preflight_says_is_said_of_actors(ray_session: Any, local: dict
         ResourceError, match=r"60 actors of 1 CPU .* What fits: num_actors=\d+, .*fit=True does it by itself"
     ):
         agent.train(10, **QUIET)
+
+
+def test_settings_and_plan_are_those_of_the_constructor(local: dict[str, Any]) -> None:
+    with raypid.IMPALAAgent("CartPole-v1", **local) as agent:
+        for limit, episodes in ((40, 3), (1000, 2)):
+            agent.train(100, eval_interval=limit, save_interval=0, num_eval_episodes=episodes, log_interval=0)
+            inner = agent._built()
+            plan = inner.context.plan
+            assert plan is not None and (plan.max_parts, plan.max_steps) == (4, min(limit, 100))
+            assert plan.steps_per_iteration is None and inner.config.evaluation_num_episodes == episodes
+            assert json.loads((agent.folder / "params.json").read_text())["evaluation_num_episodes"] == episodes
+
+
+def test_losses_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(10)
+    row = {"training_iteration": 1, "lost/workers": 0, "lost/stale": 2.0}
+    for more in ({}, {}, {"lost/workers": 1}):
+        lines.update(row | more)
+    assert capsys.readouterr().out == "lost so far: stale 2\nlost so far: workers 1, stale 2\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import dataclasses
 import json
@@ -221,9 +222,9 @@ def test_slow_episodes_are_fewer_and_ctrl_c_skips_them(tmp_path: Path) -> None:
             best = BestPolicy(tmp_path)
             evaluation = dataclasses.replace(agent.evaluations.last.evaluation, seconds=seconds)
             best.offer(dataclasses.replace(agent.evaluations.last, evaluation=evaluation), agent)
-            best.play(agent, 50, hurry=lambda: True, tell=said.append)
+            best.play(agent, 50, interrupted=lambda: True, tell=said.append)
             assert best.final is None and "in evaluation (weights of step 1" in best.line()
-            best.play(agent, 50, hurry=lambda: False, tell=said.append)
+            best.play(agent, 50, interrupted=lambda: False, tell=said.append)
             assert best.final is not None and best.final["episodes"] == episodes
             assert re.fullmatch(rf"\d+\.\d ± \d+\.\d \({episodes} episodes, weights of step 1\d\d\)", best.line())
         assert len(said) == 4 and "12 episodes" in said[2]
@@ -242,6 +243,13 @@ def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
     assert checkpoint.find_policy(tmp_path) == tmp_path / "best"
     clear_folder(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file", ["run/experiment.py", "run/best.py", "run/distributed.py", "cli/train.py"])
+def test_what_drives_a_run_asks_the_agent_alone(file: str) -> None:
+    tree = ast.parse((Path(checkpoint.__file__).parent / file).read_text())
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    assert not [node.lineno for node in attributes if node.attr in ("context", "evaluations")]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from raypid.run import loops
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.weight_sources import ByReference
 from raypid.types import Report
 
 
@@ -47,7 +48,8 @@ def context() -> loops.Context:
     workers = WorkerGroup(
         backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=10, max_restarts=0, describe="e"
     )
-    return loops.Context(backend, workers, backend.spawn(Learner))
+    learner = backend.spawn(Learner)
+    return loops.Context(backend, workers, learner, ByReference(backend, learner))
 
 
 def test_each_turn_publishes_collects_from_all_and_learns_once(context: loops.Context) -> None:

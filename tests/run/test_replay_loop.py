@@ -234,7 +234,7 @@ def test_an_older_checkpoint_without_replay_fills_anew(tmp_path: Path) -> None:
         second = agent.save(tmp_path)
         assert (second / "replay").is_dir() and not (first / "replay").exists()  # only the newest keeps it
     with Agent.from_checkpoint(first) as resumed:
-        assert resumed.notes == [f"{first} has no replay buffer: it fills anew before learning goes on"]
+        assert resumed.notes == [f"{first} has no replay buffer: it fills up before learning goes on"]
         assert len(replay_of(resumed)) == 0
         result = resumed.train()
         assert result["training_iteration"] == 3 and 0 < result["learner/replay_rows"] < 120
@@ -251,7 +251,7 @@ def test_a_restore_without_replay_into_a_used_agent(tmp_path: Path) -> None:
         assert not (path / "replay").exists()
         history(agent, 3)
         agent.restore(path)
-        assert "fills anew" in agent.notes[-1] and len(replay_of(agent)) == 0
+        assert "fills up" in agent.notes[-1] and len(replay_of(agent)) == 0
         assert agent.train()["learner/replay_rows"] < 120
 
 
