@@ -14,7 +14,7 @@ from raypid.config import Config
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration
 from raypid.roles.rollout import Rollout, RolloutSpec
-from raypid.runtime.words import Words
+from raypid.runtime.resources import Words
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
 

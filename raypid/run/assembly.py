@@ -39,10 +39,9 @@ from raypid.run.placement import place
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Future, Handle
 from raypid.runtime.learner_group import LearnerGroup
-from raypid.runtime.resources import ResourceError, limit_threads, num_cores
+from raypid.runtime.resources import FLAGS, ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
-from raypid.runtime.words import COMMAND_LINE
 from raypid.tuned import TUNED
 from raypid.types import Array
 
@@ -116,7 +115,7 @@ def assemble(run: str, config: Config, program: Program | None = None, like: Net
     evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = _network(run, config, observation_space, action_space, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
-    config, backend, notes = place(config, network, COMMAND_LINE if program is None else program.resource_words)
+    config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
     settled, surprises = ALGORITHMS.get(run).settled(config, network)
     notes += surprises
     limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own

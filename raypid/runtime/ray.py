@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 from raypid.errors import UserError
 from raypid.runtime.handle import A, ArgumentLost, B, C, F, Future, Handle, T, WorkerLost, name_of
 from raypid.runtime.local import LocalFuture, LocalHandle
+from raypid.runtime.resources import Node, limit_threads
 
 # Read by Ray when it is imported and when its processes start; a user's own settings win.
 for _name, _value in {
@@ -48,8 +50,6 @@ class _Role:
     """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised."""
 
     def __init__(self, factory: Callable[[], object]) -> None:
-        from raypid.runtime.resources import limit_threads
-
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
         self.error: Exception | None = None
@@ -166,6 +166,11 @@ class RayBackend:
     def available(self) -> dict[str, float]:
         """What nobody has taken."""
         return ray.available_resources()
+
+    def nodes(self) -> tuple[Node, ...]:
+        """What each living node declares."""
+        declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return tuple(Node(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
 
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
