@@ -26,10 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _recorded_ctrl_c() as came:
         try:
             code = _command(argv)
-        except BaseException:
-            if not came:
+        except BaseException as error:
+            if not came and not isinstance(error, KeyboardInterrupt):
                 raise
             print("raypid: stopped at once.", file=sys.stderr)
+            return INTERRUPTED
     return INTERRUPTED if came else code
 
 
@@ -82,9 +83,6 @@ def _command(argv: Sequence[str] | None) -> int:
     except UserError as error:
         print(f"raypid: {error}", file=sys.stderr)
         return USER_ERROR
-    except KeyboardInterrupt:
-        print("raypid: stopped at once.", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
