@@ -167,7 +167,7 @@ def find(path: Path | str) -> Path:
         newest = latest(parent)
         if newest is None:
             raise CheckpointError(
-                f"{path} holds no checkpoint (a run writes its first after about a minute); found there: {_found(path)}."
+                f"{path} holds no checkpoint (a run writes its first after about 10 seconds); found there: {_found(path)}."
             )
         chosen = newest
     try:
