@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from raypid.types import Array
@@ -42,13 +44,13 @@ class Adam:
         t *= lr / (1 - b1**self.steps)
         self.parameters -= t
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Array | int]:
         return {"m": self.m.copy(), "v": self.v.copy(), "steps": self.steps}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
         self.m[:] = state["m"]
         self.v[:] = state["v"]
-        self.steps = int(state["steps"])  # type: ignore[call-overload]
+        self.steps = int(state["steps"])
 
 
 class RMSProp:
@@ -75,10 +77,10 @@ class RMSProp:
         t *= lr
         self.parameters -= t
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Array | int]:
         return {"v": self.v.copy()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
         self.v[:] = state["v"]
 
 
@@ -98,8 +100,8 @@ class SGD:
         self.velocity += gradient
         self.parameters -= lr * self.velocity
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Array | int]:
         return {"velocity": self.velocity.copy()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
         self.velocity[:] = state["velocity"]
