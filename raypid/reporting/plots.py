@@ -151,11 +151,8 @@ def _label(part: list[RunRecord], parts: list[list[RunRecord]]) -> str:
     if len(alike) > 1:
         keys = sorted({key for other in alike for key in _settings(other)})
         apart = [key for key in keys if len({json.dumps(r.settings.get(key), sort_keys=True) for r in alike}) > 1]
-        words.append(
-            ", ".join(f"{key}={run.settings.get(key)}" for key in apart)
-            if 0 < len(apart) <= 2
-            else _folder_name(run, alike)
-        )
+        few = ", ".join(f"{key}={run.settings.get(key)}" for key in apart) if len(apart) <= 2 else ""
+        words.append(few or _folder_name(run, alike))
     if len(part) > 1:
         words.append(f"({len(part)} seeds)")
     return " ".join(words)
