@@ -45,6 +45,8 @@ REPLAY = "replay"
 """Folder of the replay buffer inside a checkpoint. It has its own checksums, and only the newest checkpoint has it."""
 _KIND = {"manifest.json": "checkpoint", "policy.json": "policy"}
 _ZEROS = "0" * 64
+Entries: TypeAlias = Mapping[str, object]
+"""The caller's part of the JSON file."""
 ExtraWriter: TypeAlias = Callable[[Path], None] | None
 
 
@@ -53,12 +55,8 @@ class CheckpointError(UserError):
 
 
 class Manifest(TypedDict, total=False):
-    """The entries of manifest.json, without the state."""
+    """The caller's entries in manifest.json."""
 
-    format_version: int
-    raypid_version: str
-    checksum: str
-    files: dict[str, FileEntry]
     algorithm: str
     program: str
     config: dict[str, object]
@@ -67,25 +65,13 @@ class Manifest(TypedDict, total=False):
     """Higher is better; None: unknown."""
 
 
-class FileEntry(TypedDict):
-    """What the JSON file records of another file."""
-
-    bytes: int
-    sha256: str
-
-
 def checkpoint_name(training_iteration: int) -> str:
     """The name of a checkpoint's folder, such as "checkpoint_000123"."""
     return f"checkpoint_{training_iteration:06d}"
 
 
 def save_checkpoint(
-    parent: Path | str,
-    name: str,
-    state: Mapping[str, object],
-    *,
-    manifest: Mapping[str, object],
-    extra_writer: ExtraWriter = None,
+    parent: Path | str, name: str, state: Entries, *, manifest: Entries, extra_writer: ExtraWriter = None
 ) -> Path:
     """Write `parent/name` so that a crash at any point leaves either the old folder or the new one.
 
@@ -120,9 +106,9 @@ def read_manifest(path: Path | str) -> Manifest:
     Raises:
         CheckpointError: as `load_checkpoint`.
     """
-    index = _read_index(_current(Path(path)), "manifest.json")
-    del index["state"]
-    manifest: Manifest = decode(index, {}, Path(path))
+    entries = _read_index(_current(Path(path)), "manifest.json")
+    del entries["state"]
+    manifest: Manifest = decode(entries, {}, Path(path))
     return manifest
 
 
@@ -181,7 +167,7 @@ def find(path: Path | str) -> Path:
         newest = latest(parent)
         if newest is None:
             raise CheckpointError(
-                f"{path} holds no checkpoint (a run writes its first after about a minute); found there: {_found(path)}."
+                f"{path} holds no checkpoint (a run writes its first after about 10 seconds); found there: {_found(path)}."
             )
         chosen = newest
     try:
@@ -242,9 +228,7 @@ def _sweep(parent: Path, name: str) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _put_in_place(
-    target: Path, index: str, state: object, entries: Mapping[str, object], extra_writer: ExtraWriter
-) -> Path:
+def _put_in_place(target: Path, index: str, state: object, entries: Entries, extra_writer: ExtraWriter) -> Path:
     """Write a folder beside `target`, rename it, and remove what was there before."""
     temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}")
     old = target.with_name(f".old-{target.name}")
@@ -271,7 +255,7 @@ def _put_in_place(
     return target
 
 
-def _write(folder: Path, index: str, state: object, entries: Mapping[str, object], extra_writer: ExtraWriter) -> None:
+def _write(folder: Path, index: str, state: object, entries: Entries, extra_writer: ExtraWriter) -> None:
     from safetensors.numpy import save_file
 
     stem = _STEM[index]
@@ -345,16 +329,15 @@ def _verify(path: Path, index: str) -> dict[str, Any]:
     """Compare every file with the JSON file and return its entries; errors name the file and what is wrong with it."""
     folder, kind = _current(path), _KIND[index]
     entries = _read_index(folder, index)
-    files: dict[str, FileEntry] = entries["files"]
-    for name, expected in files.items():
+    for name, expected in entries["files"].items():
         file = folder / name
         if not file.is_file():
             raise CheckpointError(f"The {kind} {path} is damaged: {name} is missing.")
-        size = file.stat().st_size
-        if size < expected["bytes"]:
-            message = f"{name} is truncated, {size:,} of {expected['bytes']:,} bytes"
+        size, saved_size = file.stat().st_size, int(expected["bytes"])
+        if size < saved_size:
+            message = f"{name} is truncated, {size:,} of {saved_size:,} bytes"
             raise CheckpointError(f"The {kind} {path} is damaged: {message}.")
-        if size > expected["bytes"] or sha256_of(file) != expected["sha256"]:
+        if size > saved_size or sha256_of(file) != expected["sha256"]:
             raise CheckpointError(f"The {kind} {path} is damaged: {name} was altered (its checksum does not match).")
     return entries
 

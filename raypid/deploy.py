@@ -25,20 +25,13 @@ FPS = 30
 
 
 def evaluate_policy(
-    folder: Path,
-    num_episodes: int,
-    *,
-    seed: int = 1,
-    explore: bool = False,
-    env: str | None = None,
-    env_config: Mapping[str, object] | None = None,
+    folder: Path, num_episodes: int, *, seed: int = 1, explore: bool = False, env: EnvSpec | None = None
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Play episodes with the policy in `folder`, in the environment that it was trained in.
+    """Play episodes with the policy in `folder`.
 
     Args:
         explore: sample actions as in training, in place of greedy ones.
-        env: another environment with the same spaces.
-        env_config: keyword arguments of the environment, added to those of the training.
+        env: from `environment_of`; None: the environment that the policy was trained in.
 
     Returns:
         (`Evaluation.summary`, what policy.json says of the policy). The latter also has `actions`: how they were chosen.
@@ -48,20 +41,25 @@ def evaluate_policy(
     """
     limit_threads(1)
     network, weights, info = read_policy_weights(folder)
-    env_spec = _environment(info["env"], env, env_config)
-    _check_spaces(network, env_spec, folder)
-    evaluator = Evaluator(RolloutSpec(env=env_spec, network=network, fragment_length=1, seed=seed))
+    env = env or environment_of(folder)
+    _check_spaces(network, env, folder)
+    evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
     try:
         summary = evaluator.evaluate(weights, num_episodes, seed, explore=explore).summary()
     finally:
         evaluator.close()
-    info["env"]["env"] = env_spec.env
+    info["env"]["env"] = env.env
     info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
     return summary, info
 
 
-def _environment(trained: Mapping[str, Any], env: str | None, env_config: Mapping[str, object] | None) -> EnvSpec:
-    spec = EnvSpec(**trained)
+def environment_of(folder: Path, env: str | None = None, env_config: Mapping[str, object] | None = None) -> EnvSpec:
+    """The environment that the policy in `folder` was trained in, or `env` in its place; `env_config` is added to its arguments.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
+    spec = EnvSpec(**read_policy_weights(folder)[2]["env"])
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
     if str(spec.env).startswith("__main__:"):
         raise UserError(
@@ -96,16 +94,8 @@ def check_video(out: Path) -> None:
         raise UserError('Video needs imageio: pip install "raypid[video]".')
 
 
-def record_video(
-    folder: Path,
-    out: Path,
-    *,
-    seed: int = 1,
-    explore: bool = False,
-    env: str | None = None,
-    env_config: Mapping[str, object] | None = None,
-) -> None:
-    """Record one episode as a .mp4 or .gif; the arguments are those of `evaluate_policy`.
+def record_video(folder: Path, out: Path, env: EnvSpec, *, seed: int = 1, explore: bool = False) -> None:
+    """Record one episode as a .mp4 or .gif; `env`, `seed` and `explore` as for `evaluate_policy`.
 
     Environments that cannot draw are shown by their image observation.
 
@@ -117,12 +107,10 @@ def record_video(
         os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
     import imageio.v2 as imageio
 
-    _, _, info = read_policy_weights(folder)
-    env_spec = _environment(info["env"], env, env_config)
-    frames = _rendered(env_spec, load_policy(folder, seed), seed, explore)
+    frames = _rendered(env, load_policy(folder, seed), seed, explore)
     if not frames:
         raise UserError(
-            f"{env_spec.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
+            f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
         )
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
     out.parent.mkdir(parents=True, exist_ok=True)

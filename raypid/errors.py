@@ -1,7 +1,7 @@
-"""Errors that users can mend. The command line shows their message and exits with 2."""
+"""Errors that users can correct. The command line shows the message and exits with 2."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
-    """What was given, what was expected, what to do."""
+    """Says what was given, what is valid, and what to do."""

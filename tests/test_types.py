@@ -27,6 +27,8 @@ def test_tree_map_and_leaves() -> None:
     assert [path for path, _ in tree_leaves(doubled)] == ["a", "b/0", "b/1"]
     assert doubled["b"]["0"].tolist() == [[2, 2]] * 3
     assert list(tree_leaves(5)) == [("", 5)]
+    with pytest.raises(AssertionError, match="different structure"):
+        tree_map(lambda x, y: x, TREE, {"a": np.zeros(3), "b": np.zeros(3)})
 
 
 def test_tree_stack_and_concat() -> None:

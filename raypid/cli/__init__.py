@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 COMMANDS = ("train", "eval", "plot", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
@@ -26,10 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _recorded_ctrl_c() as came:
         try:
             code = _command(argv)
-        except BaseException:
-            if not came:
+        except BaseException as error:
+            if not came and not isinstance(error, KeyboardInterrupt):
                 raise
             print("raypid: stopped at once.", file=sys.stderr)
+            return INTERRUPTED
     return INTERRUPTED if came else code
 
 
@@ -82,9 +83,6 @@ def _command(argv: Sequence[str] | None) -> int:
     except UserError as error:
         print(f"raypid: {error}", file=sys.stderr)
         return USER_ERROR
-    except KeyboardInterrupt:
-        print("raypid: stopped at once.", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -96,7 +94,7 @@ def _command(argv: Sequence[str] | None) -> int:
 class _Parser(argparse.ArgumentParser):
     """Prints errors on one line, without the usage."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         text = message[0].upper() + message[1:]
         end = "" if text.endswith((".", "?")) else "."
         self.exit(USER_ERROR, f"raypid: {text}{end} `{self.prog} --help` shows the options.\n")
@@ -110,21 +108,17 @@ def dashed(argument: str) -> str:
     return flag.replace("_", "-") + equals + value
 
 
-def _refuse(argument: str, parser: argparse.ArgumentParser) -> None:
+def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Raise a UserError that suggests what was meant by an unknown argument."""
+    from raypid.config import ELSEWHERE
     from raypid.errors import UserError
     from raypid.registry import suggest
 
+    hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
     if not argument.startswith("-"):
-        raise UserError(f"Unexpected argument {argument!r}. `{parser.prog} --help` shows the options.")
-    from raypid.config import ELSEWHERE
-
-    known = ELSEWHERE.get(argument.partition("=")[0].removeprefix("--").replace("-", "_"))
-    if known is not None:
-        raise UserError(
-            f"Unknown option {argument.partition('=')[0]!r}. Here it is called --{known.replace('_', '-')}."
-        )
+        raise UserError(f"Unexpected argument {argument!r}. {hint}")
+    if ours := ELSEWHERE.get(option.removeprefix("--").replace("-", "_")):
+        raise UserError(f"Unknown option {option!r}. Here it is called --{ours.replace('_', '-')}.")
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    near = suggest(argument.partition("=")[0], flags)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"`{parser.prog} --help` shows the options."
-    raise UserError(f"Unknown option {argument.partition('=')[0]!r}. {hint}")
+    near = suggest(option, flags)
+    raise UserError(f"Unknown option {option!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else hint}")

@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.checkpoint import find_policy
     from raypid.cli.train import read_mapping
     from raypid.config import ConfigError
-    from raypid.deploy import check_video, evaluate_policy, record_video
+    from raypid.deploy import check_video, environment_of, evaluate_policy, record_video
 
     num_episodes: int = options.episodes
     if num_episodes < 1:
@@ -47,21 +47,18 @@ def main(options: argparse.Namespace) -> int:
         check_video(video)
     env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}
     folder = find_policy(Path(options.path))
-    seed, explore, other_env = int(options.seed), bool(options.explore), options.env
-    summary, info = evaluate_policy(
-        folder, num_episodes, seed=seed, explore=explore, env=other_env, env_config=env_config
-    )
+    env, seed, explore = environment_of(folder, options.env, env_config), int(options.seed), bool(options.explore)
+    summary, info = evaluate_policy(folder, num_episodes, seed=seed, explore=explore, env=env)
     if video is not None:
-        record_video(folder, video, seed=seed, explore=explore, env=other_env, env_config=env_config)
-    env = info["env"]["env"]
+        record_video(folder, video, env, seed=seed, explore=explore)
     if options.json:
-        row = {**summary, "env": env, "algorithm": info["algorithm"], "policy": str(folder)}
+        row = {**summary, "env": env.env, "algorithm": info["algorithm"], "policy": str(folder)}
         print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # JSON has no NaN
         return 0
     mean, half, count = (summary[k] for k in ("episode_reward_mean", "episode_reward_ci95", "episodes"))
     interval = f" ± {half:.2f} (95% interval)" if count > 1 else ""
     low, high = summary["episode_reward_min"], summary["episode_reward_max"]
-    print(f"{info['algorithm']} on {env}, {count} episode{'s' * (count > 1)}, {info['actions']} actions")
+    print(f"{info['algorithm']} on {env.env}, {count} episode{'s' * (count > 1)}, {info['actions']} actions")
     print(f"return  {mean:.2f}{interval}, from {low:.2f} to {high:.2f}")
     print(f"length  {summary['episode_len_mean']:.1f} steps")
     print(f"policy  {folder} (weights' version {summary['weights_version']})")

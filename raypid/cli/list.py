@@ -17,33 +17,17 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    for line in _LISTS[options.what]():
-        print(line)
+    if options.what == "envs":
+        from raypid.envs import list_envs
+
+        names = list_envs()
+    elif options.what == "tuned":
+        from raypid.tuned import TUNED
+
+        names = [f"{algorithm:6} {env}" for algorithm, env in sorted(TUNED)]
+    else:
+        from raypid.registry import ALGORITHMS, NETWORKS
+
+        names = NETWORKS.names() if options.what == "networks" else ALGORITHMS.names()
+    print("\n".join(names))
     return 0
-
-
-def _envs() -> list[str]:
-    from raypid.envs import list_envs
-
-    return list_envs()
-
-
-def _networks() -> list[str]:
-    from raypid.registry import NETWORKS
-
-    return NETWORKS.names()
-
-
-def _agents() -> list[str]:
-    from raypid.registry import ALGORITHMS
-
-    return ALGORITHMS.names()
-
-
-def _tuned() -> list[str]:
-    from raypid.tuned import TUNED
-
-    return [f"{algorithm:6} {env}" for algorithm, env in sorted(TUNED)]
-
-
-_LISTS = {"envs": _envs, "networks": _networks, "agents": _agents, "tuned": _tuned}

@@ -21,12 +21,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
         description="Draw the learning curves of runs in one picture. Runs that differ only in their seed become one "
         "curve: the median, with a band from the worst seed to the best.",
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument(
-        "--out", type=Path, default=Path("curves.png"), help="the picture: png, svg or pdf (%(default)s)"
-    )
-    parser.add_argument("--x", choices=tuple(X_AXES), default="steps", help="the horizontal axis (%(default)s)")
-    parser.add_argument("--title", help="title of the picture (default: made from the runs)")
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    add("--out", type=Path, default=Path("curves.png"), help="the picture: png, svg or pdf (%(default)s)")
+    add("--x", choices=tuple(X_AXES), default="steps", help="the horizontal axis (%(default)s)")
+    add("--title", help="title of the picture (default: made from the runs)")
     parser.set_defaults(main=main)
 
 

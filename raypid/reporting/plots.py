@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from raypid.errors import UserError
 from raypid.reporting.logger import read_params, read_results
+from raypid.reporting.panel import EVALUATION, TRAINING, count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     Column: TypeAlias = NDArray[np.float64]
 
-TRAINING = "episode_reward_mean"
-EVALUATION = "evaluation/episode_reward_mean"
 INTERVAL = "evaluation/episode_reward_ci95"
 
 XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
@@ -152,11 +151,8 @@ def _label(part: list[RunRecord], parts: list[list[RunRecord]]) -> str:
     if len(alike) > 1:
         keys = sorted({key for other in alike for key in _settings(other)})
         apart = [key for key in keys if len({json.dumps(r.settings.get(key), sort_keys=True) for r in alike}) > 1]
-        words.append(
-            ", ".join(f"{key}={run.settings.get(key)}" for key in apart)
-            if 0 < len(apart) <= 2
-            else _folder_name(run, alike)
-        )
+        few = ", ".join(f"{key}={run.settings.get(key)}" for key in apart) if len(apart) <= 2 else ""
+        words.append(few or _folder_name(run, alike))
     if len(part) > 1:
         words.append(f"({len(part)} seeds)")
     return " ".join(words)
@@ -238,15 +234,8 @@ def _draw_target(axes: Axes, runs: Sequence[RunRecord]) -> None:
     low, high = axes.get_ylim()
     if target is not None and low - (high - low) / 2 <= target <= high + (high - low) / 2:
         axes.axhline(target, color="#888888", lw=1.0, ls=(0, (5, 4)), zorder=1)
-        axes.annotate(
-            f"target {target:g}",
-            (0, target),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 3),
-            textcoords="offset points",
-            fontsize=8.5,
-            color="#666666",
-        )
+        left = axes.get_yaxis_transform()
+        axes.text(0.005, target, f"target {target:g}", transform=left, va="bottom", fontsize=8.5, color="#666666")
 
 
 def _dress(axes: Axes, x_label: str, x: str) -> None:
@@ -256,7 +245,7 @@ def _dress(axes: Axes, x_label: str, x: str) -> None:
     axes.set_ylabel("episode return", fontsize=10.5)
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     if x == "timesteps_total":
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: steps_text(value)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     axes.grid(True, color="#E3E3E3", lw=0.8)
     axes.set_axisbelow(True)
@@ -312,11 +301,3 @@ def _x_unit(runs: Sequence[RunRecord], x: str) -> tuple[float, str]:
     if longest < 180:
         return 1.0, "wall time (seconds)"
     return (60.0, "wall time (minutes)") if longest < 3 * 3600 else (3600.0, "wall time (hours)")
-
-
-def steps_text(value: float) -> str:
-    """1500000 as 1.5M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.4g}"

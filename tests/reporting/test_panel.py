@@ -142,8 +142,8 @@ def test_sparkline() -> None:
 
 
 def test_numbers_as_text() -> None:
-    assert [count(v) for v in (None, math.nan, 0, 9_999, 12_345, 1_234_567, 2e9)] == [
-        *("-", "-", "0", "9,999", "12.3k", "1.23M", "2G")
+    assert [count(v) for v in (None, math.nan, 0, 750, 9_999, 12_345, 1_000_000, 1_234_567, 1.25e9)] == [
+        *("-", "-", "0", "750", "9,999", "12.3k", "1M", "1.23M", "1.25G")
     ]
     assert [reading(v) for v in (math.nan, 0.913, -187.34, 3210.4, 1e6)] == ["-", "0.91", "-187.3", "3,210", "1M"]
     assert [clock(v) for v in (None, 59.9, 61, 3661)] == ["-", "0:59", "1:01", "1:01:01"]

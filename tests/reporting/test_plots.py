@@ -9,7 +9,7 @@ import pytest
 
 from raypid.cli import plot
 from raypid.reporting.logger import RunLogger
-from raypid.reporting.plots import _load, _over_seeds, _title, group_by_seed, learning_curve, steps_text
+from raypid.reporting.plots import _load, _over_seeds, _title, group_by_seed, learning_curve
 
 
 def write_run(folder: Path, *, iterations: int = 20, evaluated: bool = True, **settings: Any) -> Path:
@@ -69,13 +69,6 @@ def test_a_run_without_params_or_with_one_point_is_drawn(tmp_path: Path) -> None
     with RunLogger(tmp_path / "bare", tensorboard=False) as logger:
         logger.log({"training_iteration": 1, "timesteps_total": 9, "evaluation/episode_reward_mean": 1.0})
     assert learning_curve([tmp_path / "bare"], tmp_path / "bare.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (750, "750"), (2_500, "2.5k"), (1_000_000, "1M"), (1.25e9, "1.25G")]
-)
-def test_steps_text(value: float, text: str) -> None:
-    assert steps_text(value) == text
 
 
 def parse(*words: str) -> argparse.Namespace:

@@ -1,0 +1,77 @@
+"""`raypid eval`: what it prints, other environments, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+
+from raypid.cli import main
+from raypid.deploy import environment_of
+
+SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
+PPO = str(SAVED / "ppo")
+
+
+class Short(CartPoleEnv):
+    """CartPole that pays `pay` for each step."""
+
+    def __init__(self, pay: float = 1.0) -> None:
+        super().__init__()
+        self.pay = pay
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, self.pay, terminated, truncated, info
+
+
+@pytest.fixture(autouse=True)
+def short() -> Any:
+    gymnasium.register("Short-v0", Short)
+    yield
+    del gymnasium.registry["Short-v0"]
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", PPO, "--episodes", "3"]) == 0
+    first, returns, length, policy = capsys.readouterr().out.splitlines()
+    assert first == "PPO on CartPole-v1, 3 episodes, greedy actions"
+    assert " ± " in returns and " (95% interval), from " in returns and length.startswith("length  ")
+    assert policy == f"policy  {SAVED / 'ppo' / 'best'} (weights' version 1)"
+    assert main(["eval", PPO, "--episodes", "1", "--explore"]) == 0
+    first, returns, *_ = capsys.readouterr().out.splitlines()
+    assert first == "PPO on CartPole-v1, 1 episode, sampled actions" and "±" not in returns
+
+
+def test_json_in_another_environment_with_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--episodes", "1", "--json", "--env", "Short-v0", "--env-config", '{"pay": 0.5}']
+    assert main(["eval", PPO, *flags]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["algorithm"], row["env"], row["episodes"]) == ("PPO", "Short-v0", 1)
+    assert row["episode_reward_mean"] == 0.5 * row["episode_len_mean"] and row["episode_reward_ci95"] is None
+
+
+def test_the_environment_is_the_trained_one_unless_another_is_named() -> None:
+    trained = environment_of(SAVED / "ppo" / "best")
+    assert (trained.env, dict(trained.env_config)) == ("CartPole-v1", {})
+    other = environment_of(SAVED / "ppo" / "best", "Short-v0", {"pay": 2.0})
+    assert (other.env, dict(other.env_config)) == ("Short-v0", {"pay": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--env", "Pendulum-v1"], "takes observations {'': (4,)}; Pendulum-v1 has {'': (3,)}, or its actions differ"),
+        (["--episodes", "0"], "--episodes must be at least 1, not 0."),
+        (["--video", "x.avi"], "--video takes a file that ends in .mp4 or .gif, not 'x.avi'."),
+        (["--env-config", "3"], "--env-config takes JSON"),
+    ],
+)
+def test_what_does_not_fit(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", PPO, *flags]) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
