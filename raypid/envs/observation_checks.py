@@ -21,7 +21,7 @@ _Numbering: TypeAlias = "int | dict[str, _Numbering]"
 
 
 class ObservationError(Exception):
-    """An observation that does not fit its space; the vector adds environment, stream and step."""
+    """An observation or reward that does not fit; the vector adds environment, stream and step."""
 
     def __init__(self, text: str, row: int | None = None) -> None:
         super().__init__(text)
@@ -181,6 +181,18 @@ class ObservationLayout:
                 place, at = _first(bad)
                 text = f"{part.label} {what}: {array[place]}{at}. Observation space: {self.space}."
                 raise ObservationError(text, place[0])
+
+
+def check_rewards(reward: Array) -> None:
+    """Check rewards [B].
+
+    Raises:
+        ObservationError: one is not finite.
+    """
+    if not math.isfinite(reward.dot(reward)):
+        bad = np.flatnonzero(~np.isfinite(reward))
+        if bad.size:
+            raise ObservationError(f"the reward is {reward[bad[0]]}; it must be finite.", int(bad[0]))
 
 
 def _first(bad: Array) -> tuple[tuple[int, ...], str]:

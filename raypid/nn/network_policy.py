@@ -17,7 +17,7 @@ from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, spli
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
-from raypid.types import Array, Trajectory, Tree, Weights, tree_map
+from raypid.types import Array, Trajectory, Tree, Weights, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,28 +38,6 @@ class Acted:
     """Arrays [B, *] for the learner, by name; they become the trajectory's `behaviour`."""
     params: Array | None = None
     """Distribution parameters [B, P]. Stacked to [T, B, P], `complete` makes the log-probabilities from them."""
-
-
-class Policy(Protocol):
-    """What rollout workers and evaluators act with."""
-
-    def initial_state(self, num_streams: int) -> Tree | None: ...
-
-    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
-        """Choose actions for raw observations [B, *]; `first` [B] says where an episode begins."""
-
-    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
-        """Add to `trajectory.behaviour` what is cheaper to compute for a whole fragment than step by step.
-
-        Args:
-            states: the policy's states before each row and after the last, T + 1 of them; empty without a memory.
-            params: [T, B, P] from `Acted`, where it has them.
-        """
-
-    def to_env(self, action: Tree) -> Tree:
-        """Map canonical actions [B, *] to what the environment takes."""
-
-    def load(self, weights: Weights) -> None: ...
 
 
 class ActingNetwork(Protocol):
@@ -96,14 +74,10 @@ class ActionMap:
         self._bounds = [_bounds(leaf) if leaf.low else None for leaf in leaves]
 
     def __call__(self, action: Tree) -> Tree:
-        if not isinstance(action, Mapping):
+        if isinstance(action, np.ndarray):
             return self._leaf(0, action)
-        parts: dict[str, Array] = {}
-        for i, leaf in enumerate(self.leaves):
-            part = action[leaf.path]
-            assert not isinstance(part, Mapping)
-            parts[leaf.path] = self._leaf(i, part)
-        return nest(parts)
+        parts = dict(tree_leaves(action))
+        return nest({leaf.path: self._leaf(i, parts[leaf.path]) for i, leaf in enumerate(self.leaves)})
 
     def _leaf(self, i: int, action: Array) -> Array:
         leaf, bounds = self.leaves[i], self._bounds[i]
@@ -132,7 +106,7 @@ def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
 
 
 class NetworkPolicy:
-    """What all policies share: pipeline, weights, and the map from canonical actions to the environment's."""
+    """What workers and evaluators act with: pipeline, network, and the map from canonical actions to the environment's."""
 
     network: ActingNetwork
     """Made when the first weights come."""
@@ -154,11 +128,12 @@ class NetworkPolicy:
         return self._map_action(action)
 
     def initial_state(self, num_streams: int) -> Tree | None:
+        """Return the state with which episodes begin, [B, *]; None where the policy keeps none."""
         memory = initial_memory(self.spec, num_streams) if self.spec.memory else None
         return join_state(self.pipeline.initial_state(num_streams), memory)
 
     def load(self, weights: Weights) -> None:
-        """Load weights. NumPy networks keep the array, they do not copy it."""
+        """Load weights. NumPy networks keep the array without a copy."""
         if not hasattr(self, "network"):
             self.network = _acting_network(self.spec, weights)
         else:
@@ -195,7 +170,14 @@ class NetworkPolicy:
         raise NotImplementedError
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
-        """Add nothing: replay needs no behaviour."""
+        """Add to `trajectory.behaviour` what is cheaper to compute for a whole fragment than step by step.
+
+        Nothing here: replay needs no behaviour.
+
+        Args:
+            states: the policy's states before each row and after the last, T + 1 of them, where it has a memory.
+            params: [T, B, P] from `Acted`, where it has them.
+        """
 
 
 class ActorPolicy(NetworkPolicy):
