@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "raypid"
 
-BASE = {"errors", "types", "registry", "config"}
+BASE = {"errors", "types", "registry", "config", "spaces"}
 BELOW_NN = BASE | {"ops"}
 ROLES = BELOW_NN | {"nn", "algorithms", "envs", "callbacks", "checkpoint"}
 AGENT = ROLES | {"roles", "runtime", "loops", "evaluation", "assembly", "tuned"}
@@ -26,11 +26,12 @@ ALLOWED = {
     "settings": {"errors", "registry"},
     "config": {"errors", "registry", "settings"},
     "ops": {"types"},
+    "spaces": {"errors", "types"},
     "state_tree": {"types"},
     "checkpoint": {"errors", "types", "state_tree"},
     "nn": BELOW_NN | {"checkpoint"},
     "algorithms": BELOW_NN | {"nn"},
-    "envs": {"errors", "types", "registry"},
+    "envs": {"errors", "types", "registry", "spaces"},
     "roles": ROLES,
     "runtime": {"errors", "types"},
     "loops": {"errors", "types", "runtime"},

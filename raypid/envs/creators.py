@@ -140,7 +140,7 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
         config["frameskip"] = 1
     elif spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
-    env: gymnasium.Env[Any, Any] = gymnasium.make(resolved.id, disable_env_checker=True, **config)
+    env: gymnasium.Env[object, object] = gymnasium.make(resolved.id, disable_env_checker=True, **config)
     if atari:
         env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
         if spec.time_limit is not None:
@@ -256,7 +256,7 @@ class QuietAsyncVectorEnv(AsyncVectorEnv):
                 super()._raise_if_errors(successes)
 
 
-def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.Env[Any, Any]:
+def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.Env[object, object]:
     if multiprocessing.current_process().daemon:
         # one of the vector's processes: Ctrl-C is the parent's business
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
+from raypid.envs.vector import Info
 from raypid.types import Array
-
-Info: TypeAlias = "dict[str, Any]"
 
 
 class Catch(gymnasium.Env[Array, np.int64]):
@@ -48,7 +46,7 @@ class Catch(gymnasium.Env[Array, np.int64]):
         return board
 
 
-class _CartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
+class _CartPole(gymnasium.ObservationWrapper[object, np.int64, Array]):
     """CartPole-v1, to observe it in other ways. `observation` has the cart's position and velocity, the pole's angle and velocity."""
 
     def __init__(self, max_episode_steps: int = 500) -> None:
