@@ -47,12 +47,7 @@ def action_leaf(leaf: SpaceLeaf, model: ModelConfig) -> ActionLeaf:
 
 
 def build_spec(
-    observation_space: Space,
-    action_space: Space,
-    model: ModelConfig,
-    *,
-    frame_stack: int = 1,
-    normalize: bool = False,
+    observation_space: Space, action_space: Space, model: ModelConfig, *, frame_stack: int = 1, normalize: bool = False
 ) -> NetworkSpec:
     """Build the NetworkSpec for a pair of spaces: the default one, or what `model` asks for.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
+from numpy.random import Generator
 
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
@@ -50,7 +51,7 @@ class ActingNetwork(Protocol):
     def load(self, flat: Array) -> None:
         """Load weights [P]."""
 
-    def perturb(self, rng: np.random.Generator | None) -> None:
+    def perturb(self, rng: Generator | None) -> None:
         """Draw new noise for noisy layers, or remove it."""
 
     def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
@@ -155,7 +156,7 @@ class NetworkPolicy:
             if memory is not None:  # the memory still follows what is seen
                 memory = self.outputs(inputs, memory)[2]
             return Acted(self.distribution.uniform(len(first), inputs.mask, rng), join_state(frames, memory), {})
-        return self.choose(inputs, frames, memory, rng, explore)
+        return self.choose(inputs, frames, memory, rng if explore else None)
 
     def outputs(self, inputs: Inputs, memory: Array | None) -> tuple[Array, Array | None, Array | None]:
         """Evaluate the network: params [B, P], value [B] where it came along, and the memory [B, K, S] after this step."""
@@ -163,10 +164,8 @@ class NetworkPolicy:
             return self.network.recur(inputs, memory)
         return (*self.network.policy(inputs), None)
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
-        """Choose actions for inputs [B, *]; `frames` are the pipeline's part of the next state."""
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
+        """Choose actions for inputs [B, *], greedily without `rng`; `frames` are the pipeline's part of the next state."""
         raise NotImplementedError
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
@@ -183,12 +182,10 @@ class NetworkPolicy:
 class ActorPolicy(NetworkPolicy):
     """A policy without a value: draws from its distribution, or adds noise where it has none."""
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
         params, _, memory = self.outputs(inputs, memory)
         params = self.distribution.masked(params, inputs.mask)
-        if not explore:
+        if rng is None:
             return Acted(self.distribution.mode(params), join_state(frames, memory), {})
         action: Tree = self.distribution.sample(params, self._log_std, rng)
         noise = self.exploration.get("noise")
@@ -204,21 +201,19 @@ class ActorPolicy(NetworkPolicy):
 class QPolicy(NetworkPolicy):
     """Over action values: the best action, or epsilon-greedy, or (with a temperature) in proportion to exp(Q / temperature)."""
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
         if self.spec.noisy:
-            self.network.perturb(rng if explore else None)
+            self.network.perturb(rng)
         params, value, memory = self.outputs(inputs, memory)
         if value is None and self.spec.dueling and self.spec.atoms:  # plain dueling needs no value to compare actions
             value = self.network.values(inputs)
         q: Array = params if self.spec.dueling and value is None else q_values(self.spec, params, value)
         q = self.distribution.masked(q, inputs.mask)
         state = join_state(frames, memory)
-        if explore and self.temperature is not None:
+        if rng is not None and self.temperature is not None:
             return Acted(self.distribution.sample(q / self.temperature, None, rng), state, {})
         action: Array = q.argmax(-1)
-        if explore:
+        if rng is not None:
             random = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
             if random.any():
                 action = np.where(random, self.distribution.uniform(len(action), inputs.mask, rng), action)
@@ -228,12 +223,10 @@ class QPolicy(NetworkPolicy):
 class ActorCriticPolicy(NetworkPolicy):
     """A policy and a value: NumPy for fully connected networks, torch for the others."""
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
         params, value, memory = self.outputs(inputs, memory)
         params = self.distribution.masked(params, inputs.mask)
-        action = self.distribution.sample(params, self._log_std, rng) if explore else self.distribution.mode(params)
+        action = self.distribution.sample(params, self._log_std, rng) if rng else self.distribution.mode(params)
         return Acted(action, join_state(frames, memory), {} if value is None else {"value": value}, params)
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
