@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "raypid"
 
 FILES = {
     # layer -> its files; the first pattern that matches a file decides
-    "base": ["errors.py", "types.py", "callbacks.py", "tuned.py"],
+    "base": ["errors.py", "types.py", "callbacks.py", "tuned.py", "spaces.py"],
     "registry": ["registry.py"],
     "config": ["settings.py", "config.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
@@ -54,7 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BELOW_ROLES | {"roles", "reporting", "run", "deploy", "public"},
 }
 RAY_FILES = {"runtime/ray.py"}
-TORCH_FILES = {"nn/networks.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py"}
+TORCH_FILES = {
+    "nn/networks.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py", "algorithms/torch_backprop.py",
+}  # fmt: skip
 
 
 def files() -> list[Path]:

@@ -140,7 +140,7 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
         config["frameskip"] = 1
     elif spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
-    env: gymnasium.Env[Any, Any] = gymnasium.make(resolved.id, disable_env_checker=True, **config)
+    env: gymnasium.Env[object, object] = gymnasium.make(resolved.id, disable_env_checker=True, **config)
     if atari:
         env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
         if spec.time_limit is not None:
@@ -163,12 +163,12 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     if "worker_index" in names:
         config.setdefault("worker_index", spec.worker_index)
 
-    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
-        if own:
-            return creator(num_envs=spec.num_envs, **config)
-        return gymnasium.make_vec(resolved.id, spec.num_envs, vectorization_mode="vector_entry_point", **config)
-
-    return GymVector(spec, resolved.name, "native", make)
+    if own:
+        make = partial(creator, num_envs=spec.num_envs, **config)
+    else:
+        config["vectorization_mode"] = "vector_entry_point"
+        make = partial(gymnasium.make_vec, resolved.id, spec.num_envs, **config)
+    return GymVector(spec, resolved.name, "native", lambda seeds: make())
 
 
 def _next_step(names: Mapping[str, object], spec: EnvSpec) -> dict[str, Any]:
@@ -201,12 +201,8 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
         close_vector(env)
         raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
     seeding: Seeding = "list" if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else "int"
-    make = partial(_call_again, resolved, spec)
-    return GymVector(spec, resolved.name, "native", make, seeding=seeding, first=env)
-
-
-def _call_again(resolved: Resolved, spec: EnvSpec, seeds: Sequence[int] | None) -> GymnasiumVector:
-    return call(resolved.creator, spec, 0, num_envs=spec.num_envs)
+    again = partial(call, resolved.creator, spec, 0, num_envs=spec.num_envs)
+    return GymVector(spec, resolved.name, "native", lambda seeds: again(), seeding=seeding, first=env)
 
 
 def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
@@ -223,10 +219,9 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     if spec.time_limit is not None:
         config["max_num_frames_per_episode"] = spec.time_limit * config["frameskip"]
 
-    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
-        return AtariVectorEnv(num_envs=spec.num_envs, **config)
-
-    return GymVector(spec, resolved.name, "ale", make, seeding="array", unstack=config["stack_num"] == 1)
+    make = partial(AtariVectorEnv, num_envs=spec.num_envs, **config)
+    single = config["stack_num"] == 1
+    return GymVector(spec, resolved.name, "ale", lambda seeds: make(), seeding="array", unstack=single)
 
 
 def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
@@ -256,7 +251,7 @@ class QuietAsyncVectorEnv(AsyncVectorEnv):
                 super()._raise_if_errors(successes)
 
 
-def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.Env[Any, Any]:
+def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.Env[object, object]:
     if multiprocessing.current_process().daemon:
         # one of the vector's processes: Ctrl-C is the parent's business
         signal.signal(signal.SIGINT, signal.SIG_IGN)

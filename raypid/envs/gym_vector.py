@@ -13,16 +13,14 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from raypid.envs.checked_vector import CheckedVector
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
-from raypid.envs.errors import EnvError, user_traceback
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_batch, checked_leaves
+from raypid.envs.errors import EnvError
+from raypid.envs.observation_checks import ObservationError, action_batch
 from raypid.envs.quiet import quiet
-from raypid.envs.vector import Step, VectorEnv
+from raypid.envs.vector import Step
 from raypid.spaces import Space
 from raypid.types import Array, Tree
-
-MAX_REBUILDS = 3
-"""Failed attempts in a row after which a vector is given up."""
 
 Seeding = Literal["int", "list", "array", "construct"]
 Infos = Mapping[str, object]
@@ -47,7 +45,7 @@ class GymnasiumVector(Protocol):
     def close(self, **kwargs: Any) -> object: ...
 
 
-class GymVector(VectorEnv):
+class GymVector(CheckedVector):
     """A Gymnasium VectorEnv behind our interface. If it raises, the whole vector is made anew.
 
     Args:
@@ -67,30 +65,23 @@ class GymVector(VectorEnv):
         unstack: bool = False,
         first: GymnasiumVector | None = None,
     ) -> None:
-        self._spec, self._name, self._make = spec, name, make
-        self.vectorizer, self._seeding, self._unstack = vectorizer, seeding, unstack
-        self.num_envs = spec.num_envs
+        super().__init__(spec, name)
+        self._make, self.vectorizer, self._seeding, self._unstack = make, vectorizer, seeding, unstack
         self._env: GymnasiumVector = first if first is not None else make(stream_seeds(spec))
         self._closed = False
         try:
             self._mode = autoreset_mode(self._env, name)
-            self.action_space = self._env.single_action_space
-            checked_leaves(self.action_space, "action", name)
-            self.observation_space = single_observation_space(self._env, unstack)
-            self._layout = ObservationLayout(self.observation_space, name)
+            self._set_spaces(single_observation_space(self._env, unstack), self._env.single_action_space)
         except EnvError:
             self.close()
             raise
         self._pending: Array = np.zeros(self.num_envs, np.bool_)
-        self._num_steps = self._num_rebuilds = 0
-        self._crashes: list[str] = []
-        self._seeded = False
+        self._num_rebuilds = 0
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        if seeds is None and not self._seeded:
-            # EnvPool was made with these seeds; making it twice costs time
-            seeds = None if self._seeding == "construct" else stream_seeds(self._spec)
-        self._seeded = True
+        # EnvPool was made with the seeds of the spec; making it twice costs time
+        made_with_seeds = seeds is None and self._seeding == "construct"
+        seeds = None if made_with_seeds else self._seeds(seeds)
         try:
             if seeds is not None and self._seeding == "construct":
                 self._replace(seeds)
@@ -104,11 +95,7 @@ class GymVector(VectorEnv):
     def _first_arrays(self, obs: object) -> list[Array]:
         """Check the observations with which all streams begin."""
         arrays = self._batch(obs)
-        self._check(arrays)
-        try:
-            self._layout.check_bounds(arrays)
-        except ObservationError as error:
-            raise EnvError(f"{self._where(error.row)}: {error}") from None
+        self._check(arrays, of_reset=True)
         self._pending = np.zeros(self.num_envs, np.bool_)
         return arrays
 
@@ -116,9 +103,9 @@ class GymVector(VectorEnv):
         batch = action_batch(self.action_space, action)
         self._num_steps += 1
         try:
-            obs, reward, terminated, truncated, infos = self._env.step(batch)
+            obs, rewards, terminations, truncations, infos = self._env.step(batch)
             arrays = self._batch(obs)
-            ended = np.logical_or(terminated, truncated)
+            ended = np.logical_or(terminations, truncations)
             final = None
             if self._mode is not AutoresetMode.NEXT_STEP and ended.any():
                 final, arrays = self._same_step(arrays, ended, infos)
@@ -126,48 +113,28 @@ class GymVector(VectorEnv):
             raise
         except Exception:
             return self._crashed()
-        step = self._to_step(arrays, reward, terminated, truncated, ended, final)
+        reward = np.array(rewards, np.float32)
+        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            first = self._pending
+            if first.any():
+                reward[first], terminated[first], truncated[first] = 0.0, False, False
+            self._pending = terminated | truncated
+            valid, first = ~first, first.copy()
+        else:
+            first, valid = ended.astype(np.bool_), np.ones(self.num_envs, np.bool_)
+        self._check(arrays)
+        self._check_rewards(reward)
+        step = Step(self._layout.tree(arrays), reward, terminated, truncated, valid, first, final)
+        step.crashes = self._new_crashes()
         if ended.any():
-            step.infos = {int(i): stream_info(infos, int(i)) for i in np.flatnonzero(step.terminated | step.truncated)}
-        self._check(arrays, step.reward)
+            step.infos = {b: stream_info(infos, b) for b in np.flatnonzero(terminated | truncated).tolist()}
         return step
 
     def close(self) -> None:
         if not self._closed:
             close_vector(self._env)
             self._closed = True
-
-    def _to_step(
-        self,
-        arrays: list[Array],
-        reward: Array,
-        terminated: Array,
-        truncated: Array,
-        ended: Array,
-        final: tuple[Array, Tree] | None,
-    ) -> Step:
-        reward = np.array(reward, np.float32)
-        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        if self._mode is AutoresetMode.NEXT_STEP:
-            first = self._pending
-            if first.any():
-                reward[first], terminated[first], truncated[first] = 0.0, False, False
-            self._pending = terminated | truncated
-            valid = ~first
-            first = first.copy()
-        else:
-            first, valid = ended.astype(np.bool_), np.ones(self.num_envs, np.bool_)
-        crashes, self._crashes = self._crashes, []
-        return Step(
-            obs=self._layout.tree(arrays),
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            valid=valid,
-            first=first,
-            final=final,
-            crashes=crashes,
-        )
 
     def _same_step(self, arrays: list[Array], ended: Array, infos: Infos) -> tuple[tuple[Array, Tree], list[Array]]:
         """Separate the true last observations of ended streams from the observations of their new episodes."""
@@ -184,31 +151,16 @@ class GymVector(VectorEnv):
             try:
                 last = self._layout.stack([row_of(row, 0) for row in rows] if self._unstack else rows)
             except ObservationError as error:
-                where = self._where(error.row, streams)
-                raise EnvError(f'{where}: in infos["final_obs"] {error}') from None
-        self._check(last, rows=streams)
+                named = ObservationError(f'in infos["final_obs"] {error}', error.row)
+                raise self._located(named, streams) from None
+        self._check(last, streams=streams)
         return (streams, self._layout.tree(last)), arrays
 
     def _batch(self, obs: object) -> list[Array]:
         try:
             return self._layout.batch(np.asarray(obs)[:, 0] if self._unstack else obs, self.num_envs)
         except ObservationError as error:
-            raise EnvError(f"{self._where()}: {error}") from None
-
-    def _check(self, arrays: list[Array], reward: Array | None = None, rows: Array | None = None) -> None:
-        try:
-            self._layout.check(arrays)
-        except ObservationError as error:
-            raise EnvError(f"{self._where(error.row, rows)}: {error}") from None
-        if reward is not None and not np.isfinite(reward.dot(reward)):
-            bad = np.flatnonzero(~np.isfinite(reward))
-            if bad.size:
-                raise EnvError(f"{self._where(int(bad[0]))}: the reward is {reward[bad[0]]}; it must be finite.")
-
-    def _where(self, row: int | None = None, streams: Array | None = None) -> str:
-        """Name the environment, the step and the stream of a row; `streams` are those of all rows, where some are missing."""
-        which = "" if row is None else f", stream {row if streams is None else streams[row]}"
-        return f"Environment {self._name}{which}, step {self._num_steps}"
+            raise self._located(error) from None
 
     def _reset_now(self, seeds: Sequence[int] | None) -> object:
         if seeds is None or self._seeding == "construct":
@@ -221,36 +173,24 @@ class GymVector(VectorEnv):
         self._env = self._make(seeds)
 
     def _crashed(self) -> Step:
+        """Build the step in which the whole vector raised: not valid, and all streams begin episodes."""
         arrays = self._first_arrays(self._rebuild())
-        nothing = np.zeros(self.num_envs, np.bool_)
-        crashes, self._crashes = self._crashes, []
-        return Step(
-            obs=self._layout.tree(arrays),
-            reward=np.zeros(self.num_envs, np.float32),
-            terminated=nothing,
-            truncated=nothing.copy(),
-            valid=nothing.copy(),
-            first=~nothing,
-            crashes=crashes,
-        )
+        no = np.zeros((4, self.num_envs), np.bool_)
+        reward = np.zeros(self.num_envs, np.float32)
+        step = Step(self._layout.tree(arrays), reward, no[0], no[1], no[2], ~no[3])
+        step.crashes = self._new_crashes()
+        return step
 
     def _rebuild(self) -> object:
         """Replace the vector, which has just raised, and return the first observations."""
-        text = user_traceback()
-        self._crashes.append(f"{self._where()}:\n{text}")
-        for _ in range(MAX_REBUILDS):
+
+        def replace() -> object:
             self._num_rebuilds += 1
             seeds = [rebuild_seed(self._spec, stream, self._num_rebuilds) for stream in range(self.num_envs)]
-            try:
-                self._replace(seeds)
-                return self._reset_now(seeds)
-            except EnvError:
-                raise
-            except Exception:
-                text = user_traceback()
-        raise EnvError(
-            f"{self._where()}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
-        )
+            self._replace(seeds)
+            return self._reset_now(seeds)
+
+        return self._replaced(replace)
 
 
 def autoreset_mode(env: GymnasiumVector, name: str) -> AutoresetMode:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -16,12 +16,9 @@ from raypid.envs.errors import EnvError
 from raypid.spaces import Space, SpaceError, SpaceLeaf, assemble, is_nested, members, space_leaves
 from raypid.types import Array, Tree
 
-_Numbering: TypeAlias = "int | dict[str, _Numbering]"
-"""The structure of an observation, with the number of each part in its place."""
-
 
 class ObservationError(Exception):
-    """An observation that does not fit its space; the vector adds environment, stream and step."""
+    """An observation or reward that does not fit; the vector adds environment, stream and step."""
 
     def __init__(self, text: str, row: int | None = None) -> None:
         super().__init__(text)
@@ -104,11 +101,10 @@ class ObservationLayout:
     def __init__(self, space: Space, name: str) -> None:
         self.space = space
         self.parts = [ObservationPart(leaf) for leaf in checked_leaves(space, "observation", name)]
-        self._numbering = _number(space, iter(range(len(self.parts))))
 
     def tree(self, arrays: list[Array]) -> Tree:
         """Arrange the parts as the observation has them."""
-        return arrays[0] if isinstance(self._numbering, int) else _arrange(self._numbering, arrays)
+        return _arrange(self.space, iter(arrays))
 
     def stack(self, observations: Sequence[object]) -> list[Array]:
         """Copy the observations of B environments into new arrays [B, *].
@@ -183,22 +179,28 @@ class ObservationLayout:
                 raise ObservationError(text, place[0])
 
 
+def check_rewards(reward: Array) -> None:
+    """Check rewards [B].
+
+    Raises:
+        ObservationError: one is not finite.
+    """
+    if not math.isfinite(reward.dot(reward)):
+        bad = np.flatnonzero(~np.isfinite(reward))
+        if bad.size:
+            raise ObservationError(f"the reward is {reward[bad[0]]}; it must be finite.", int(bad[0]))
+
+
 def _first(bad: Array) -> tuple[tuple[int, ...], str]:
     """Find the first true element of [B, *]: its indices, and text for the place within its row."""
     place = tuple(np.argwhere(bad)[0].tolist())
     return place, f" at index {list(place[1:])}" if len(place) > 1 else ""
 
 
-def _number(space: Space, numbers: Iterator[int]) -> _Numbering:
+def _arrange(space: Space, arrays: Iterator[Array]) -> Tree:
     if is_nested(space):
-        return {str(key): _number(part, numbers) for key, part in members(space)}
-    return next(numbers)
-
-
-def _arrange(numbering: _Numbering, arrays: list[Array]) -> Tree:
-    if isinstance(numbering, int):
-        return arrays[numbering]
-    return {key: _arrange(part, arrays) for key, part in numbering.items()}
+        return {str(key): _arrange(part, arrays) for key, part in members(space)}
+    return next(arrays)
 
 
 def action_rows(space: Space, action: Tree) -> list[object]:

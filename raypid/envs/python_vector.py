@@ -5,32 +5,34 @@ Axes: B streams.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
-from raypid.envs.errors import EnvError, user_traceback
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, action_rows, checked_leaves
-from raypid.envs.vector import PythonEnv, Step, VectorEnv
+from raypid.envs.checked_vector import CheckedVector
+from raypid.envs.env_spec import EnvSpec, rebuild_seed
+from raypid.envs.errors import EnvError
+from raypid.envs.observation_checks import ObservationError, action_rows
+from raypid.envs.vector import PythonEnv, Step
 from raypid.envs.wrappers import strip_limit
 from raypid.types import Array, Tree
 
 Argument = TypeVar("Argument")
-MAX_REBUILDS = 3
-"""Failed attempts in a row after which an environment is given up."""
+_RESULTS = {
+    2: "reset() must return (obs, info)",
+    5: "step() must return (obs, reward, terminated, truncated, info)",
+}
 WAITING_S = 0.5e-3
 """Wall seconds per environment step from which threads can pay for themselves."""
 NUM_TIMED_STEPS = 3
 """Vector steps that decide between the loop and threads, after one that warms up."""
 
 
-class PythonVector(VectorEnv):
+class PythonVector(CheckedVector):
     """Environments in this process, NEXT_STEP resets. The numbers do not depend on whether threads step them.
 
     Args:
@@ -47,17 +49,14 @@ class PythonVector(VectorEnv):
         mode: str = "sync",
         first_env: PythonEnv | None = None,
     ) -> None:
-        self._spec, self._name, self._make_env = spec, name, make_env
-        self.num_envs = spec.num_envs
+        super().__init__(spec, name)
+        self._make_env = make_env
         self._pool: ThreadPoolExecutor | None = None
         self.envs: list[PythonEnv] = []
         self._limits: list[float] = []
         self._add(first_env if first_env is not None else make_env(0))
-        self.observation_space = self.envs[0].observation_space
-        self.action_space = self.envs[0].action_space
         try:
-            checked_leaves(self.action_space, "action", name)
-            self._layout = ObservationLayout(self.observation_space, name)
+            self._set_spaces(self.envs[0].observation_space, self.envs[0].action_space)
             for stream in range(1, self.num_envs):
                 self._add(make_env(stream))
                 self._check_equal_spaces(stream)
@@ -70,16 +69,10 @@ class PythonVector(VectorEnv):
         self._ended = [True] * self.num_envs
         self._elapsed = [0] * self.num_envs
         self._num_rebuilds = [0] * self.num_envs
-        self._num_steps = 0
-        self._crashes: list[str] = []
-        self._seeded = False
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        if seeds is None and not self._seeded:
-            seeds = stream_seeds(self._spec)
-        self._seeded = True
-        results = self._each(self._reset_one, seeds if seeds is not None else [None] * self.num_envs)
-        observations = [self._unpack_reset(result, stream)[0] for stream, result in enumerate(results)]
+        results = self._each(self._reset_one, self._seeds(seeds) or [None] * self.num_envs)
+        observations = [self._unpack(result, stream, 2)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
         self._elapsed = [0] * self.num_envs
         return self._layout.tree(self._stack(observations, of_reset=True))
@@ -127,10 +120,10 @@ class PythonVector(VectorEnv):
         infos: dict[int, Mapping[str, object]] = {}
         for stream, result in enumerate(results):
             if self._ended[stream]:
-                obs, _ = self._unpack_reset(result, stream)
+                obs, _ = self._unpack(result, stream, 2)
                 first[stream], self._ended[stream], self._elapsed[stream] = True, False, 0
             else:
-                obs, rewards[stream], terminates, truncates, info = self._unpack_step(result, stream)
+                obs, rewards[stream], terminates, truncates, info = self._unpack(result, stream, 5)
                 self._elapsed[stream] += 1
                 if self._elapsed[stream] >= self._limits[stream]:
                     truncates = True
@@ -138,27 +131,16 @@ class PythonVector(VectorEnv):
                     terminated[stream], truncated[stream] = bool(terminates), bool(truncates)
                     infos[stream], self._ended[stream] = info, True
             observations.append(obs)
-        crashes, self._crashes = self._crashes, []
-        return Step(
-            obs=self._layout.tree(self._stack(observations)),
-            reward=self._rewards(rewards),
-            terminated=terminated,
-            truncated=truncated,
-            valid=~first,
-            first=first,
-            infos=infos,
-            crashes=crashes,
-        )
+        obs, reward = self._layout.tree(self._stack(observations)), self._rewards(rewards)
+        return Step(obs, reward, terminated, truncated, ~first, first, infos=infos, crashes=self._new_crashes())
 
     def _stack(self, observations: list[object], *, of_reset: bool = False) -> list[Array]:
         """Stack the observations of all streams to [B, *] and check them."""
         try:
             arrays = self._layout.stack(observations)
-            self._layout.check(arrays)
-            if of_reset:
-                self._layout.check_bounds(arrays)
         except ObservationError as error:
-            raise EnvError(f"{self._where(error.row)}: {error}") from None
+            raise self._located(error) from None
+        self._check(arrays, of_reset=of_reset)
         return arrays
 
     def _rewards(self, rewards: list[object]) -> Array:
@@ -170,19 +152,12 @@ class PythonVector(VectorEnv):
             array = np.array([self._scalar(reward, stream) for stream, reward in enumerate(rewards)], np.float32)
         return array
 
-    def _unpack_reset(self, result: object, stream: int) -> tuple[object, object]:
-        if type(result) is tuple and len(result) == 2:
-            return result[0], result[1]
-        raise self._wrong_result(result, stream, "reset() must return (obs, info)")
-
-    def _unpack_step(self, result: object, stream: int) -> tuple[object, object, bool, bool, Mapping[str, object]]:
-        if type(result) is tuple and len(result) == 5:
+    def _unpack(self, result: object, stream: int, count: int) -> tuple[Any, ...]:
+        """Check that reset() returned a tuple of 2, or step() a tuple of 5."""
+        if type(result) is tuple and len(result) == count:
             return result
-        raise self._wrong_result(result, stream, "step() must return (obs, reward, terminated, truncated, info)")
-
-    def _wrong_result(self, result: object, stream: int, method: str) -> EnvError:
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        return EnvError(f"{self._where(stream)}: {method}, as Gymnasium's environments do; it returned {got}.")
+        raise EnvError(f"{self._where(stream)}: {_RESULTS[count]}, as Gymnasium's environments do; it returned {got}.")
 
     def _scalar(self, reward: object, stream: int) -> float:
         """Convert a reward that came as an array of one element."""
@@ -192,31 +167,17 @@ class PythonVector(VectorEnv):
                 return float(array.item())
         raise EnvError(f"{self._where(stream)}: the reward is {reward!r}; it must be one number.")
 
-    def _check_rewards(self, reward: Array) -> None:
-        if not math.isfinite(reward.dot(reward)):
-            bad = np.flatnonzero(~np.isfinite(reward))
-            if bad.size:
-                raise EnvError(f"{self._where(int(bad[0]))}: the reward is {reward[bad[0]]}; it must be finite.")
-
-    def _where(self, stream: int | None) -> str:
-        return f"Environment {self._name}, stream {stream}, step {self._num_steps}"
-
     def _rebuild(self, stream: int) -> object:
         """Replace an environment, which has just raised, and return what the new one's reset() returns."""
-        text = user_traceback()
-        self._crashes.append(f"{self._where(stream)}:\n{text}")
-        for _ in range(MAX_REBUILDS):
+
+        def replace() -> object:
             with suppress(Exception):
                 self.envs[stream].close()
             self._num_rebuilds[stream] += 1
-            try:
-                self.envs[stream], self._limits[stream] = strip_limit(self._make_env(stream))
-                return self.envs[stream].reset(seed=rebuild_seed(self._spec, stream, self._num_rebuilds[stream]))
-            except Exception:
-                text = user_traceback()
-        raise EnvError(
-            f"{self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
-        )
+            self.envs[stream], self._limits[stream] = strip_limit(self._make_env(stream))
+            return self.envs[stream].reset(seed=rebuild_seed(self._spec, stream, self._num_rebuilds[stream]))
+
+        return self._replaced(replace, stream)
 
     def _each(self, call: Callable[[int, Argument], object], arguments: Sequence[Argument]) -> list[object]:
         """Call `call(stream, argument)` for every stream, in a loop or in threads."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
+from raypid.envs.vector import Info
 from raypid.types import Array
-
-Info: TypeAlias = "dict[str, Any]"
 
 
 class Catch(gymnasium.Env[Array, np.int64]):
@@ -48,41 +46,47 @@ class Catch(gymnasium.Env[Array, np.int64]):
         return board
 
 
-class DictCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
+class _CartPole(gymnasium.ObservationWrapper[object, np.int64, Array]):
+    """CartPole-v1, to observe it in other ways. `observation` has the cart's position and velocity, the pole's angle and velocity."""
+
+    def __init__(self, max_episode_steps: int = 500) -> None:
+        cartpole = CartPoleEnv()
+        super().__init__(gymnasium.wrappers.TimeLimit(cartpole, max_episode_steps))
+        box = cartpole.observation_space
+        assert isinstance(box, spaces.Box)
+        self._position = spaces.Box(box.low[[0, 2]], box.high[[0, 2]], dtype=np.float32)
+        self._velocity = spaces.Box(box.low[[1, 3]], box.high[[1, 3]], dtype=np.float32)
+
+
+class DictCartPole(_CartPole):
     """CartPole-v1 whose observation is {"position": [2], "velocity": [2]} (cart and pole)."""
 
     def __init__(self, max_episode_steps: int = 500) -> None:
-        super().__init__(gymnasium.wrappers.TimeLimit(CartPoleEnv(), max_episode_steps))
-        low, high = self.env.observation_space.low, self.env.observation_space.high  # type: ignore[attr-defined]
-        self.observation_space = spaces.Dict(
-            position=spaces.Box(low[[0, 2]], high[[0, 2]], dtype=np.float32),
-            velocity=spaces.Box(low[[1, 3]], high[[1, 3]], dtype=np.float32),
-        )
+        super().__init__(max_episode_steps)
+        self.observation_space = spaces.Dict(position=self._position, velocity=self._velocity)
 
-    def observation(self, observation: Any) -> dict[str, Array]:
+    def observation(self, observation: Array) -> dict[str, Array]:
         return {"position": observation[[0, 2]], "velocity": observation[[1, 3]]}
 
 
-class PositionCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
+class PositionCartPole(_CartPole):
     """CartPole-v1 without velocities: the observation is the cart's position and the pole's angle [2]. A single observation
     does not show which way the pole moves, so a policy needs a memory (or a frame stack)."""
 
     def __init__(self, max_episode_steps: int = 500) -> None:
-        super().__init__(gymnasium.wrappers.TimeLimit(CartPoleEnv(), max_episode_steps))
-        low, high = self.env.observation_space.low, self.env.observation_space.high  # type: ignore[attr-defined]
-        self.observation_space = spaces.Box(low[[0, 2]], high[[0, 2]], dtype=np.float32)
+        super().__init__(max_episode_steps)
+        self.observation_space = self._position
 
-    def observation(self, observation: Any) -> Array:
-        positions: Array = observation[[0, 2]]
-        return positions
+    def observation(self, observation: Array) -> Array:
+        return observation[[0, 2]]
 
 
 class TMaze(gymnasium.Env[Array, np.int64]):
-    """A corridor that ends in a junction; what stood at its start tells which way to turn (Bakker 2001, "Reinforcement
+    """A corridor that ends in a junction; the sign at its start tells which way to turn (Bakker 2001, "Reinforcement
     learning with long short-term memory", whose rewards are 4 and -0.1). 1 for the right turn, 0 for the wrong one.
 
-    Observation [3] as there: 011 or 110 at the start, 101 in the corridor, 010 at the junction. Actions: forward, left,
-    right; in the corridor turns stand still, at the junction forward does. Truncated after `max_episode_steps`.
+    Observation [3] as in the paper: 011 or 110 at the start, 101 in the corridor, 010 at the junction. Actions: forward, left,
+    right. Turns in the corridor and forward at the junction change nothing. Truncated after `max_episode_steps`.
     """
 
     def __init__(self, length: int = 10, max_episode_steps: int = 100) -> None:
@@ -94,19 +98,19 @@ class TMaze(gymnasium.Env[Array, np.int64]):
         super().reset(seed=seed)
         self._goal = int(self.np_random.integers(1, 3))
         self._place = self._step = 0
-        return self._seen(), {}
+        return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._step += 1
         late = self._step == self._max_episode_steps
         if self._place == self._length and action != 0:
             right = float(action == self._goal)
-            return self._seen(), right, True, False, {"success": right}
+            return self._observe(), right, True, False, {"success": right}
         if action == 0 and self._place < self._length:
             self._place += 1
-        return self._seen(), 0.0, False, late, {"success": 0.0} if late else {}
+        return self._observe(), 0.0, False, late, {"success": 0.0} if late else {}
 
-    def _seen(self) -> Array:
+    def _observe(self) -> Array:
         if self._place == self._length:
             return np.array([0, 1, 0], np.int8)
         if self._place:
@@ -115,8 +119,8 @@ class TMaze(gymnasium.Env[Array, np.int64]):
 
 
 class RepeatFirst(gymnasium.Env[Array, np.int64]):
-    """Say in every step what was shown in the first (after popgym, Morad et al. 2023). Observation [value, 1 in the first
-    step]; values of later steps are noise. The rewards of the steps add up to 1."""
+    """Repeat in every step the value of the first (after popgym, Morad et al. 2023). Observation [value, 1 in the first
+    step]; values of later steps are noise. The rewards of an episode add up to at most 1."""
 
     def __init__(self, num_values: int = 4, num_steps: int = 16) -> None:
         self.observation_space = spaces.MultiDiscrete([num_values, 2])
@@ -135,7 +139,7 @@ class RepeatFirst(gymnasium.Env[Array, np.int64]):
 
 
 class MultiMatch(gymnasium.Env[Array, Array]):
-    """Repeat what is seen: the reward is the fraction of parts that match. 10 steps; the maximum is 10."""
+    """Repeat the observation: the reward is the fraction of parts that match. 10 steps; the maximum is 10."""
 
     def __init__(self, num_values: int = 4, num_parts: int = 2, num_steps: int = 10) -> None:
         self.observation_space = spaces.MultiDiscrete([num_values] * num_parts)
@@ -148,13 +152,13 @@ class MultiMatch(gymnasium.Env[Array, Array]):
         return self._draw(), {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        reward = float(np.mean(np.asarray(action) == self._shown))
+        reward = float(np.mean(np.asarray(action) == self._values))
         self._step += 1
         return self._draw(), reward, self._step == self._num_steps, False, {}
 
     def _draw(self) -> Array:
-        self._shown = self.np_random.integers(self._num_values, size=self._num_parts)
-        return self._shown
+        self._values = self.np_random.integers(self._num_values, size=self._num_parts)
+        return self._values
 
 
 class Wait(gymnasium.Env[Array, np.int64]):

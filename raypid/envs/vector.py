@@ -8,10 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from raypid.spaces import Space
 from raypid.types import Array, Tree
+
+Info: TypeAlias = "dict[str, object]"
 
 
 class PythonEnv(Protocol):

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 
 from raypid.envs.errors import EnvError
 from raypid.envs.observation_checks import ObservationError, ObservationLayout
-from raypid.envs.vector import PythonEnv
+from raypid.envs.vector import Info, PythonEnv
 
 
-class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
+class ActionRepeat(gymnasium.Wrapper[object, object, object, object]):
     """Repeats each action `num_repeats` times, or until the episode ends; the reward is the sum."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], num_repeats: int) -> None:
+    def __init__(self, env: gymnasium.Env[object, object], num_repeats: int) -> None:
         super().__init__(env)
         self.num_repeats = num_repeats
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Info]:
         total = 0.0
         for _ in range(self.num_repeats):
             obs, reward, terminated, truncated, info = self.env.step(action)
@@ -44,7 +44,7 @@ def strip_limit(env: PythonEnv) -> tuple[PythonEnv, float]:
     return inner, limit
 
 
-class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Checked(gymnasium.Wrapper[object, object, object, object]):
     """Raises EnvError on observations that do not fit. In a process of its own, nothing else sees them whole."""
 
     def __init__(self, env: Any, name: str, stream: int) -> None:
@@ -52,18 +52,18 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._name, self._stream, self._num_steps = name, stream, 0
         self._layout = ObservationLayout(env.observation_space, name)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[object, Info]:
         obs, info = self.env.reset(seed=seed, options=options)
         self._check(obs)
         return obs, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Info]:
         self._num_steps += 1
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._check(obs)
         return obs, reward, terminated, truncated, info
 
-    def _check(self, obs: Any) -> None:
+    def _check(self, obs: object) -> None:
         try:
             self._layout.stack([obs])
         except ObservationError as error:

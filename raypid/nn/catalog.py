@@ -47,12 +47,7 @@ def action_leaf(leaf: SpaceLeaf, model: ModelConfig) -> ActionLeaf:
 
 
 def build_spec(
-    observation_space: Space,
-    action_space: Space,
-    model: ModelConfig,
-    *,
-    frame_stack: int = 1,
-    normalize: bool = False,
+    observation_space: Space, action_space: Space, model: ModelConfig, *, frame_stack: int = 1, normalize: bool = False
 ) -> NetworkSpec:
     """Build the NetworkSpec for a pair of spaces: the default one, or what `model` asks for.
 
@@ -61,21 +56,11 @@ def build_spec(
         ConfigError: a network that does not fit the spaces.
     """
     observed = space_leaves(observation_space, "observation")
-    mask = next((leaf for leaf in observed if leaf.path == "action_mask"), None)
-    if mask is None and any(leaf.path.startswith("action_mask/") for leaf in observed):
-        raise ConfigError(
-            "action_mask must be one array, with an element for each choice of the actions in their order."
-        )
-    leaves = tuple(observation_leaf(leaf) for leaf in observed if leaf is not mask)
+    actions = tuple(action_leaf(leaf, model) for leaf in space_leaves(action_space, "action"))
+    mask_size = _mask_size(observed, actions)
+    leaves = tuple(observation_leaf(leaf) for leaf in observed if leaf.path != "action_mask")
     if not leaves:
         raise ConfigError("The observation holds nothing but the action mask.")
-    actions = tuple(action_leaf(leaf, model) for leaf in space_leaves(action_space, "action"))
-    mask_size = 0 if mask is None else math.prod(mask.shape)
-    expected = sum(a.mask_size for a in actions)
-    if mask is not None and mask_size != expected:
-        raise ConfigError(
-            f"action_mask has {mask_size} elements, the actions have {expected} choices: give one element for each choice."
-        )
     cell = model.cell
     network = "mlp" if model.network in STEPS else model.network
     if network not in NETWORKS and network != "auto":
@@ -108,6 +93,27 @@ def build_spec(
         memory=cell,
         memory_size=model.memory_size if cell else 0,
     )
+
+
+def _mask_size(observed: list[SpaceLeaf], actions: tuple[ActionLeaf, ...]) -> int:
+    """Count the elements of the observation's action mask, 0 where it has none.
+
+    Raises:
+        ConfigError: it is not one array with an element for each choice.
+    """
+    masks = [leaf for leaf in observed if leaf.keys[:1] == ("action_mask",)]
+    if not masks:
+        return 0
+    if len(masks[0].keys) > 1:
+        raise ConfigError(
+            "action_mask must be one array, with an element for each choice of the actions in their order."
+        )
+    size, expected = math.prod(masks[0].shape), sum(action.mask_size for action in actions)
+    if size != expected:
+        raise ConfigError(
+            f"action_mask has {size} elements, the actions have {expected} choices: give one element for each choice."
+        )
+    return size
 
 
 def _check(model: ModelConfig, network: str, leaves: tuple[Leaf, ...]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
+from numpy.random import Generator
 
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
@@ -17,7 +18,7 @@ from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, spli
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
-from raypid.types import Array, Moments, Trajectory, Tree, Weights, tree_map
+from raypid.types import Array, Moments, Trajectory, Tree, Weights, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,28 +41,6 @@ class Acted:
     """Distribution parameters [B, P]. Stacked to [T, B, P], `complete` makes the log-probabilities from them."""
 
 
-class Policy(Protocol):
-    """What rollout workers and evaluators act with."""
-
-    def initial_state(self, num_streams: int) -> Tree | None: ...
-
-    def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
-        """Choose actions for raw observations [B, *]; `first` [B] says where an episode begins."""
-
-    def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
-        """Add to `trajectory.behaviour` what is cheaper to compute for a whole fragment than step by step.
-
-        Args:
-            states: the policy's states before each row and after the last, T + 1 of them; empty without a memory.
-            params: [T, B, P] from `Acted`, where it has them.
-        """
-
-    def to_env(self, action: Tree) -> Tree:
-        """Map canonical actions [B, *] to what the environment takes."""
-
-    def load(self, weights: Weights) -> None: ...
-
-
 class ActingNetwork(Protocol):
     """A network as a policy calls it: NumPy arrays in and out, whatever it computes with."""
 
@@ -72,7 +51,7 @@ class ActingNetwork(Protocol):
     def load(self, flat: Array) -> None:
         """Load weights [P]."""
 
-    def perturb(self, rng: np.random.Generator | None) -> None:
+    def perturb(self, rng: Generator | None) -> None:
         """Draw new noise for noisy layers, or remove it."""
 
     def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
@@ -96,14 +75,10 @@ class ActionMap:
         self._bounds = [_bounds(leaf) if leaf.low else None for leaf in leaves]
 
     def __call__(self, action: Tree) -> Tree:
-        if not isinstance(action, Mapping):
+        if isinstance(action, np.ndarray):
             return self._leaf(0, action)
-        parts: dict[str, Array] = {}
-        for i, leaf in enumerate(self.leaves):
-            part = action[leaf.path]
-            assert not isinstance(part, Mapping)
-            parts[leaf.path] = self._leaf(i, part)
-        return nest(parts)
+        parts = dict(tree_leaves(action))
+        return nest({leaf.path: self._leaf(i, parts[leaf.path]) for i, leaf in enumerate(self.leaves)})
 
     def _leaf(self, i: int, action: Array) -> Array:
         leaf, bounds = self.leaves[i], self._bounds[i]
@@ -132,7 +107,7 @@ def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
 
 
 class NetworkPolicy:
-    """What all policies share: pipeline, weights, and the map from canonical actions to the environment's."""
+    """What workers and evaluators act with: pipeline, network, and the map from canonical actions to the environment's."""
 
     network: ActingNetwork
     """Made when the first weights come."""
@@ -154,11 +129,12 @@ class NetworkPolicy:
         return self._map_action(action)
 
     def initial_state(self, num_streams: int) -> Tree | None:
+        """Return the state with which episodes begin, [B, *]; None where the policy keeps none."""
         memory = initial_memory(self.spec, num_streams) if self.spec.memory else None
         return join_state(self.pipeline.initial_state(num_streams), memory)
 
     def load(self, weights: Weights) -> None:
-        """Load weights. NumPy networks keep the array, they do not copy it."""
+        """Load weights. NumPy networks keep the array without a copy."""
         if not hasattr(self, "network"):
             self.network = _acting_network(self.spec, weights)
         else:
@@ -180,7 +156,7 @@ class NetworkPolicy:
             if memory is not None:  # the memory still follows what is seen
                 memory = self.outputs(inputs, memory)[2]
             return Acted(self.distribution.uniform(len(first), inputs.mask, rng), join_state(frames, memory), {})
-        return self.choose(inputs, frames, memory, rng, explore)
+        return self.choose(inputs, frames, memory, rng if explore else None)
 
     def outputs(self, inputs: Inputs, memory: Array | None) -> tuple[Array, Array | None, Array | None]:
         """Evaluate the network: params [B, P], value [B] where it came along, and the memory [B, K, S] after this step."""
@@ -188,25 +164,28 @@ class NetworkPolicy:
             return self.network.recur(inputs, memory)
         return (*self.network.policy(inputs), None)
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
-        """Choose actions for inputs [B, *]; `frames` are the pipeline's part of the next state."""
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
+        """Choose actions for inputs [B, *], greedily without `rng`; `frames` are the pipeline's part of the next state."""
         raise NotImplementedError
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
-        """Add nothing: replay needs no behaviour."""
+        """Add to `trajectory.behaviour` what is cheaper to compute for a whole fragment than step by step.
+
+        Nothing here: replay needs no behaviour.
+
+        Args:
+            states: the policy's states before each row and after the last, T + 1 of them, where it has a memory.
+            params: [T, B, P] from `Acted`, where it has them.
+        """
 
 
 class ActorPolicy(NetworkPolicy):
     """A policy without a value: draws from its distribution, or adds noise where it has none."""
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
         params, _, memory = self.outputs(inputs, memory)
         params = self.distribution.masked(params, inputs.mask)
-        if not explore:
+        if rng is None:
             return Acted(self.distribution.mode(params), join_state(frames, memory), {})
         action: Tree = self.distribution.sample(params, self._log_std, rng)
         noise = self.exploration.get("noise")
@@ -222,21 +201,19 @@ class ActorPolicy(NetworkPolicy):
 class QPolicy(NetworkPolicy):
     """Over action values: the best action, or epsilon-greedy, or (with a temperature) in proportion to exp(Q / temperature)."""
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
         if self.spec.noisy:
-            self.network.perturb(rng if explore else None)
+            self.network.perturb(rng)
         params, value, memory = self.outputs(inputs, memory)
         if value is None and self.spec.dueling and self.spec.atoms:  # plain dueling needs no value to compare actions
             value = self.network.values(inputs)
         q: Array = params if self.spec.dueling and value is None else q_values(self.spec, params, value)
         q = self.distribution.masked(q, inputs.mask)
         state = join_state(frames, memory)
-        if explore and self.temperature is not None:
+        if rng is not None and self.temperature is not None:
             return Acted(self.distribution.sample(q / self.temperature, None, rng), state, {})
         action: Array = q.argmax(-1)
-        if explore:
+        if rng is not None:
             random = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
             if random.any():
                 action = np.where(random, self.distribution.parts[0].uniform(len(action), inputs.mask, rng), action)
@@ -246,12 +223,10 @@ class QPolicy(NetworkPolicy):
 class ActorCriticPolicy(NetworkPolicy):
     """A policy and a value: NumPy for fully connected networks, torch for the others."""
 
-    def choose(
-        self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: np.random.Generator, explore: bool
-    ) -> Acted:
+    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
         params, value, memory = self.outputs(inputs, memory)
         params = self.distribution.masked(params, inputs.mask)
-        action = self.distribution.sample(params, self._log_std, rng) if explore else self.distribution.mode(params)
+        action = self.distribution.sample(params, self._log_std, rng) if rng else self.distribution.mode(params)
         return Acted(action, join_state(frames, memory), {} if value is None else {"value": value}, params)
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:

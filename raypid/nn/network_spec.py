@@ -1,4 +1,4 @@
-"""What a network sees, computes and chooses, as plain data: it travels to workers and into policy folders, without torch."""
+"""What a network sees, computes and chooses, as plain data that goes to workers and into policy folders, without torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 ActionKind = str
 """categorical, multi_categorical, bernoulli, gaussian, squashed_gaussian, deterministic or squashed_deterministic."""
 Head = str
-"""actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a whole model
-of the user's own, which is no network of ours."""
+"""actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a
+user's own model, which replaces raypid's networks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Leaf:
 
     @property
     def width(self) -> int:
-        """Elements that it adds to the vector."""
+        """Number of elements that it adds to the vector."""
         if self.kind == "image":
             return 0
         return sum(self.nvec) if self.nvec else math.prod(self.shape)
@@ -53,7 +53,7 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionLeaf:
-    """One array of an action and its distribution."""
+    """One array of an action, and the distribution over it."""
 
     path: str
     kind: ActionKind
@@ -121,14 +121,14 @@ class NetworkSpec:
     activation: str = "tanh"
     shared: bool = False
     log_std_init: float = 0.0
-    custom: dict[str, Any] = field(default_factory=dict)
+    custom: dict[str, object] = field(default_factory=dict)
     target: str = ""
     """"module:Name" of a registered network class, so that a saved policy finds it again."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a head "model" is told: its spaces (`raypid.nn.space_json`), gamma, batch_size, device."""
+    """For a head "model": the spaces as plain data (`raypid.spaces`), gamma, batch_size, device."""
     head: Head = "actor_critic"
     layer_norm: bool = False
-    """Hidden layers are normalised (without learnt scales) before their activation."""
+    """Hidden layers are normalised (without trainable scales) before their activation."""
     dueling: bool = False
     """A q head is the value of the state plus the advantage of each action (Wang et al. 2016, equation 9)."""
     atoms: tuple[float, ...] = ()
@@ -175,9 +175,11 @@ class NetworkSpec:
         return 2 * self.memory_size if self.memory == "lstm" else self.memory_size
 
     def mlp_table(self, num_inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(name, shape) of the fully connected part. Weights of trunks and their memories are stacked: [K, in, out], K = 2
-        where policy and value have a trunk each (0 is the policy's), else 1. A memory's gates lie side by side: i, f, g, o
-        of an LSTM; r, z, n of a GRU."""
+        """List (name, shape) of the fully connected part.
+
+        Weights of trunks and their memories are stacked: [K, in, out], K = 2 where policy and value have a trunk each (the
+        policy's is 0), else 1. A memory's gates lie side by side: i, f, g, o of an LSTM; r, z, n of a GRU.
+        """
         table: list[tuple[str, tuple[int, ...]]] = []
         k, width = self.num_trunks, num_inputs
         for i, hidden in enumerate(self.hidden):
@@ -197,12 +199,13 @@ class NetworkSpec:
             table += [(f"{name}_sigma", shape) for name, shape in table]
         return tuple(table)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
+        """Describe it as plain data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> NetworkSpec:
-        """Inverse of `to_dict`, also after a trip through JSON."""
+        """Invert `to_dict`, also after a trip through JSON."""
         pipeline = dict(values["pipeline"])
         pipeline["leaves"] = tuple(Leaf(**_tuples(leaf)) for leaf in pipeline["leaves"])
         actions = tuple(ActionLeaf(**_tuples(a)) for a in values["actions"])
@@ -216,17 +219,17 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(theirs: NetworkSpec, ours: NetworkSpec) -> list[str]:
-    """In what two networks differ that decides on shapes and meaning of their weights: "what: there, here" for each."""
+    """List the differences between two networks that change the shapes or the meaning of their weights, as text."""
     found = []
 
-    def add(what: str, there: Any, here: Any) -> None:
+    def add(what: str, there: object, here: object) -> None:
         if there != here:
             found.append(f"{what} {there!r} there, {here!r} here")
 
-    def shapes(spec: NetworkSpec) -> dict[str, Any]:
+    def shapes(spec: NetworkSpec) -> dict[str, tuple[int, ...]]:
         return {leaf.path: leaf.nvec or leaf.shape for leaf in spec.pipeline.leaves}
 
-    def actions(spec: NetworkSpec) -> list[Any]:
+    def actions(spec: NetworkSpec) -> list[tuple[str, tuple[int, ...]]]:
         return [(a.kind, a.nvec or a.shape) for a in spec.actions]
 
     add("observations", shapes(theirs), shapes(ours))

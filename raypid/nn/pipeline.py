@@ -124,18 +124,15 @@ class Pipeline:
 
     def step(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
         """Compute inputs [B, *] for one step of B streams, and the next state."""
-        mask = self._mask(obs)
         if state is None:
-            vector, images = self._frame(obs)
-            return Inputs(vector, images, mask), None
+            return self._single(obs), None
         stack = self.push(obs, state, first)
-        return self._merge(stack, mask), tree_map(lambda s: s[:, 1:], stack)
+        return self._merge(stack, self._mask(obs)), tree_map(lambda s: s[:, 1:], stack)
 
     def sequence(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
         """Compute inputs [T, B, *] for a fragment with obs [T, B, *] and first [T, B], and its stacks [T, B, k, *] or None."""
         if state is None:
-            vector, images = self._frame(obs)
-            return Inputs(vector, images, self._mask(obs)), None
+            return self._single(obs), None
         stacks = []
         for t in range(len(first)):
             stack = self.push(tree_map(lambda x, t=t: x[t], obs), state, first[t])
@@ -147,17 +144,16 @@ class Pipeline:
     def after(self, obs: Tree, stacks: Tree | None, t: Array, b: Array) -> Inputs:
         """Compute inputs [K, *] for true last observations [K, *] that follow rows (t, b) of `stacks` (from `sequence`)."""
         if stacks is None:
-            vector, images = self._frame(obs)
-            return Inputs(vector, images, self._mask(obs))
+            return self._single(obs)
         previous = tree_map(lambda s: s[t, b][:, 1:], stacks)
         return self._merge(self.push(obs, previous, np.zeros(len(t), bool)), self._mask(obs))
 
     def batch(self, obs: Tree) -> Inputs:
         """Compute inputs [N, *] for observations [N, *], or stacks [N, k, *], of a replay buffer."""
-        if self.spec.frame_stack > 1:
-            return self._merge(obs, self._mask(obs))
-        vector, images = self._frame(obs)
-        return Inputs(vector, images, self._mask(obs))
+        return self._single(obs) if self.spec.frame_stack == 1 else self._merge(obs, self._mask(obs))
+
+    def _single(self, obs: Tree) -> Inputs:
+        return Inputs(*self._frame(obs), self._mask(obs))
 
     def _merge(self, stack: Tree, mask: Array | None) -> Inputs:
         # [..., k, D], [..., k, C, H, W]

@@ -1,4 +1,4 @@
-"""Acting with a population: fully connected policies of one shape, each stream with weights of its own.
+"""Acting with a population: fully connected policies of one shape, a different one in each stream.
 
 Axes: B streams; P weights of one policy.
 """
@@ -26,7 +26,7 @@ class Population(SmallNetwork):
         SmallNetwork.__init__(self, spec, np.zeros((num_streams, size), np.float32))
 
     def _bind(self, flat: Array, noise: dict[str, Array] | None = None) -> None:
-        """Views by name, [trunks, B, in, out], of flat [B, P]."""
+        """Bind the layers to views of flat [B, P], each [trunks, B, in, out]."""
         parts, offset = {}, 0
         for name, shape in self.table:
             size = int(np.prod(shape))
@@ -39,10 +39,10 @@ class Population(SmallNetwork):
         self.log_std = None
 
     def load(self, flat: Array) -> None:
-        """All streams act with the weights [P]."""
+        """Give all streams the weights [P]."""
         self.flat[:] = flat
 
     def policy(self, inputs: Inputs) -> tuple[Array, None]:
-        """Distribution parameters [B, A] of each stream's own policy for inputs [B, D]."""
+        """Compute distribution parameters [B, A] for inputs [B, D], each stream by its own policy."""
         params, _ = SmallNetwork.policy(self, Inputs(inputs.vector[:, None], {}, None))
         return params[:, 0], None

@@ -19,7 +19,7 @@ from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.pipeline import nest
 from raypid.registry import NETWORKS, did_you_mean
 from raypid.spaces import space_from_json
-from raypid.types import Array, Gradients, Trajectory, Tree, Weights, tree_leaves
+from raypid.types import Array, Gradients, Trajectory, Tree, Weights, flat_views, tree_leaves
 
 Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
@@ -99,14 +99,8 @@ class Layout:
 
     def parts(self, flat: Array) -> Parts:
         """Copy the buffer [P] into new arrays, in the structure and the dtypes of the weights."""
-        return _rebuilt(self._structure, self._arrays(flat))
-
-    def _arrays(self, flat: Array) -> Iterator[Array]:
-        offset = 0
-        for (_, shape), dtype in zip(self.table, self._dtypes, strict=True):
-            size = int(np.prod(shape))
-            yield flat[offset : offset + size].reshape(shape).astype(dtype)
-            offset += size
+        views = flat_views(flat, self.table).values()
+        return _rebuilt(self._structure, (view.astype(dtype) for view, dtype in zip(views, self._dtypes, strict=True)))
 
 
 def _named(parts: Parts, path: str = "") -> Iterator[tuple[str, object]]:

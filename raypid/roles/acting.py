@@ -115,14 +115,11 @@ class EnvironmentLoop:
         self.ended = []
         for b, info in step.infos.items():
             self.ended.append(Episode(b, float(self.episode_reward[b]), int(self.episode_length[b]), info))
-            self._forget(b)
+            self.episode_reward[b], self.episode_length[b] = 0.0, 0
         if step.crashes:
             self.num_crashes += len(step.crashes)
-            for b in np.flatnonzero(step.first & ~step.valid).tolist():
-                self._forget(b)
-
-    def _forget(self, b: int) -> None:
-        self.episode_reward[b], self.episode_length[b] = 0.0, 0
+            again = step.first & ~step.valid
+            self.episode_reward[again], self.episode_length[again] = 0.0, 0
 
     def check_lengths(self, streams: Array | slice = slice(None)) -> None:
         """Refuse episodes of these streams that do not end.

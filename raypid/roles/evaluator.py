@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,6 +22,8 @@ EVALUATION_INDEX = 1_000_000
 """Worker index of evaluation environments, so that their seeds differ from those of training."""
 CONFIRM_EPISODES = 50
 _CONFIRM_SEED = 500_000_000
+
+Recorder: TypeAlias = Callable[[VectorEnv], object]
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ class Evaluator:
         seed: int = 0,
         *,
         explore: bool = False,
-        record: Callable[[VectorEnv], object] | None = None,
+        record: Recorder | None = None,
     ) -> Evaluation:
         """Play `num_episodes` episodes; the same seed gives the same episodes. `record(env)` is called after each step.
 

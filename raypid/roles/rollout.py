@@ -222,7 +222,7 @@ class Rollout(FragmentWorker):
     """The worker that sends its fragments to the learner."""
 
     def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Trajectory]:
-        """Act for `fragment_length` rows; episodes go on in the next call."""
+        """Collect a fragment."""
         return self.collect_fragment(weights, exploration)
 
 
