@@ -197,6 +197,8 @@ class Buffer:
         self._invalidate(previous[alive & ~(continues & next_known)])
 
     def _invalidate(self, ids: Array) -> None:
+        if not len(ids):
+            return
         slots = self.slots(ids)
         self.columns["valid"][slots] = False
         self._withdraw(slots[self.columns["ready"][slots]])
