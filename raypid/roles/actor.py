@@ -12,7 +12,7 @@ import numpy as np
 from raypid.algorithms.base import Algorithm
 from raypid.errors import UserError
 from raypid.roles.rollout import Rollout, RolloutSpec
-from raypid.runtime.words import Words
+from raypid.runtime.resources import Words
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
 

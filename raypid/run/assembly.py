@@ -33,15 +33,14 @@ from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.run.evaluation import Evaluations
-from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan
+from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Future, Handle
 from raypid.runtime.learner_group import LearnerGroup
-from raypid.runtime.resources import ResourceError, limit_threads, num_cores
+from raypid.runtime.resources import FLAGS, ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
-from raypid.runtime.words import COMMAND_LINE
 from raypid.tuned import TUNED
 from raypid.types import Array
 
@@ -115,7 +114,7 @@ def assemble(run: str, config: Config, program: Program | None = None, like: Net
     evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = _network(run, config, observation_space, action_space, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
-    config, backend, notes = place(config, network, COMMAND_LINE if program is None else program.resource_words)
+    config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
     limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
     try:
         spec = RolloutSpec(
@@ -207,9 +206,9 @@ def _learner(run: str, c: Config, spec: RolloutSpec, backend: Backend, program: 
 
 def _workers(
     algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None
-) -> WorkerGroup:
+) -> Workers:
     """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
-    workers = WorkerGroup(
+    workers: Workers = WorkerGroup(
         backend,
         _rollout(algorithm, c, spec, program, [backend.put(array) for array in algorithm.shared(c)]),
         max(1, c.num_workers),
@@ -304,7 +303,7 @@ def _asynchronous_plan(
     )
 
 
-def _publisher(c: Config, network: NetworkSpec, backend: Backend, learner: Handle, workers: WorkerGroup) -> ByReference:
+def _publisher(c: Config, network: NetworkSpec, backend: Backend, learner: Handle, workers: Workers) -> ByReference:
     """Sends the weights with each call, or from a parameter server on each node that has workers."""
     if not c.parameter_server:
         return ByReference(backend, learner)

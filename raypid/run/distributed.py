@@ -24,7 +24,7 @@ from raypid.roles.actor import DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import new_run_folder, resolve_config
 from raypid.run.experiment import Run, RunOptions, lock_folder
-from raypid.runtime.words import Words
+from raypid.runtime.resources import Words
 from raypid.types import Trajectory, Update
 
 _OURS = {
@@ -37,6 +37,13 @@ _OURS = {
     "th_compile": "th_compile, of train()",
 }
 """Settings that have another name here."""
+
+
+class _ActorWords(Words):
+    """Where the driver learns, num_learners is 1 here and 0 in the settings."""
+
+    def assigned(self, name: str, value: object) -> str:
+        return Words.assigned(self, name, value or 1 if name == "num_learners" else value)
 
 
 class DistributedAgent:
@@ -68,7 +75,7 @@ class DistributedAgent:
     """
 
     algorithm: ClassVar[str] = "IMPALA"
-    resource_words = Words(worker="actor", flags=False, names=_OURS, driver_learns=1)
+    resource_words: Words = _ActorWords(_OURS, "actor")
 
     def __init__(
         self,

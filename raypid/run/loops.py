@@ -21,13 +21,15 @@ from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference
 from raypid.types import Array, Report, Trajectory, Update, Weights, means
 
+Workers: TypeAlias = WorkerGroup[Report, Trajectory]
+
 
 @dataclass(slots=True)
 class Context:
     """The roles of a run, and how far it has come."""
 
     backend: Backend
-    workers: WorkerGroup
+    workers: Workers
     learner: Handle
     weights: ByReference
     """Hands the newest weights to workers and evaluator."""
@@ -130,13 +132,13 @@ def sync(ctx: Context) -> Iterator[Iteration]:
     ctx.weights.start(ctx.learner.submit(Learner.weights))
     while True:
         start = clock()
-        results = ctx.workers.call_all(Rollout.collect, ctx.weights, num_returns=2)
+        results = ctx.workers.call_all_parts(Rollout.collect, ctx.weights)
         collected = clock()
-        reports: list[Report] = [report for report, _ in results]
+        reports = [report for report, _ in results]
         ctx.timesteps += sum(r.num_steps for r in reports)
-        fragments: list[Future[Trajectory]] = [fragment for _, fragment in results]
-        update, weights = ctx.learner.submit(Learner.update, ctx.timesteps, *fragments, num_returns=2)
-        done: Update = ctx.backend.get(update)
+        fragments = (fragment for _, fragment in results)
+        update, weights = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *fragments)
+        done = ctx.backend.get(update)
         ctx.weights.publish(weights)
         yield Iteration(reports, done, {"collect": collected - start, "learner": clock() - collected})
 
@@ -145,8 +147,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     """Insert the fragments that are ready, update while updates are owed, otherwise wait. Workers start with the newest weights."""
     assert ctx.replay is not None
     plan, clock = ctx.replay, time.perf_counter
-    weights: Future[Weights] = ctx.learner.submit(Learner.weights)
-    published = weights
+    weights = published = ctx.learner.submit(Learner.weights)
     ctx.weights.start(weights)
     while True:
         plan.counted.append([0, 0])
@@ -159,8 +160,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 for i in ctx.workers.idle:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
-                    exploration = plan.exploration(ctx.timesteps, i)
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, exploration, num_returns=2)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
             for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= plan.source.chunk else None):
                 reports.append(report)
                 plan.insert(ctx, i, report, fragment)
@@ -171,7 +171,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 plan.counted[-1][1] += num
                 num_updates += num
             collect_s, learner_s = collect_s + inserted - before, learner_s + clock() - inserted
-        metrics: dict[str, float] = ctx.backend.get(ctx.learner.submit(ReplayLearner.metrics))
+        metrics = ctx.backend.get(ctx.learner.submit(ReplayLearner.metrics))
         if weights is not published:  # an evaluation may follow
             ctx.weights.publish(published := weights)
         update = Update(metrics | plan.metrics(ctx.timesteps) | plan.source.metrics(), num_updates)
@@ -185,7 +185,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     """
     assert ctx.plan is not None
     plan, clock = ctx.plan, time.perf_counter
-    first: Weights = ctx.backend.get(ctx.learner.submit(Learner.weights))
+    first = ctx.backend.get(ctx.learner.submit(Learner.weights))
     ctx.weights.start(ctx.backend.put(first))
     queue = UpdateQueue(ctx, plan, first.version)
     try:
@@ -193,8 +193,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
             start, steps_before, learner_s, reports = clock(), ctx.timesteps, 0.0, list[Report]()
             while not queue.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - steps_before):
                 for i in queue.free_workers():
-                    exploration = plan.exploration(ctx.timesteps, i)
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, exploration, num_returns=2)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
                     queue.num_calls[i] += 1
                 for i, (report, data) in ctx.workers.finished(*queue.patience()):
                     reports.append(report)
@@ -203,7 +202,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
                 queue.publish_finished()
                 if parts := queue.next_parts():
                     before, batch = clock(), [part.data for part in parts]
-                    queue.running = ctx.learner.submit(Learner.update, ctx.timesteps, *batch, num_returns=2)
+                    queue.running = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *batch)
                     queue.publish_finished()  # in one process it is done already
                     learner_s += clock() - before
             update = queue.summary()
@@ -307,8 +306,7 @@ class UpdateQueue:
             return
         update, weights = self.running
         parts, self.running, self._learning = self._learning, None, []
-        done: Update = self.ctx.backend.get(update)
-        self.done.append(done)
+        self.done.append(done := self.ctx.backend.get(update))
         self._staleness += [self.version - part.report.version for part in parts]
         self.version = done.version
         self.ctx.weights.publish(weights)

@@ -2,95 +2,161 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from raypid.config import divides
+from raypid.config import Config, ConfigError, divides
 from raypid.nn.network_spec import NetworkSpec
+from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import Has, Needs, check, num_cores, num_gpus, preflight
-from raypid.runtime.words import COMMAND_LINE, Words
+from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, check, num_cores, num_gpus, preflight
+
+if TYPE_CHECKING:
+    from raypid.runtime.ray import RayBackend
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
-"""Memory of a rollout worker without and with torch."""
+"""Memory of a rollout worker's process without and with torch."""
+_LARGEST = 2**63 - 1
+_CHANNELS = (32, 64, 64)
+"""Output channels of the convolutions where model.channels says nothing."""
 
 
-def place(c: Any, network: NetworkSpec, words: Words = COMMAND_LINE) -> tuple[Any, Any, list[str]]:
-    """(settings that fit, backend, notes of what was changed). Ray is started only after the preflight has passed.
+def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, list[str]]:
+    """Check that a run fits, and only then start or join Ray where it is needed.
+
+    `words` says how messages name settings. Returns the settings that fit, the backend, and notes of what was changed.
 
     Raises:
+        ConfigError: a number above 2^63, or settings that do not go together once they were made to fit.
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
-    use_ray = c.backend == "ray" or (c.backend == "auto" and c.num_workers > 0)
-    frame = sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in network.pipeline.leaves)
-    needs = Needs(
-        num_workers=max(1, c.num_workers) if use_ray else 0,
-        num_cpus_per_worker=c.num_cpus_per_worker,
-        learner_cpus=float(c.num_learners),
-        num_gpus=c.num_gpus,
-        worker_bytes=_WORKER_BYTES[network.torch_free],
-        fragment_bytes=(frame + 64) * c.fragment_length * c.num_envs_per_worker,
-        replay_rows=getattr(c, "buffer_size", 0),
-        row_bytes=frame + 64 + 4 * network.num_trunks * network.state_size,
-        words=words,
-    )
+    _check_size(config)
+    use_ray = config.backend == "ray" or (config.backend == "auto" and config.num_workers > 0)
+    needs = needs_of(config, network, use_ray=use_ray)
     ray = sys.modules.get("ray")
-    joins = use_ray and (c.address is not None or (ray is not None and ray.is_initialized()))
+    joins = use_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
     if not joins:
-        changes, notes = preflight(needs, Has.here(c.num_cpus), fit=c.fit)
-        c = _fitted(c, changes, notes, words)
+        config, notes = _fitted(config, needs, Has.here(config.num_cpus if use_ray else None), words)
         if not use_ray:
-            return c, LocalBackend(), notes
+            return config, LocalBackend(), notes
     from raypid.runtime.ray import RayBackend
 
     if not joins:
-        return c, RayBackend(num_cpus=c.num_cpus or num_cores(), num_gpus=num_gpus()), notes
-    backend = RayBackend(c.address)
+        return config, RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus()), notes
+    backend = RayBackend(config.address)
     try:
-        there = _free(backend, needs)
-        learner_gpus = there.get("GPU", 0.0) if c.num_learners else float(num_gpus())
-        has = Has(
-            cpus=there.get("CPU", 0.0),
-            gpus=learner_gpus,
-            memory=np.inf,
-            shared_memory=np.inf,
-            place="the cluster (free now)",
-        )
-        changes, notes = preflight(needs, has, fit=c.fit)
+        config, notes = _fitted(config, needs, _cluster(backend, needs), words)
     except BaseException:
         backend.shutdown()
         raise
-    return _fitted(c, changes, notes, words), backend, notes
+    return config, backend, notes
 
 
-def _fitted(c: Any, changes: dict[str, Any], notes: list[str], words: Words) -> Any:
-    """The settings with what the preflight changed; of the learners, those that the workers and GPUs that are left can feed."""
-    c = c.replace(changes)
-    most = min(c.num_learners, max(1, c.num_workers))
-    fits = next(n for n in range(most, -1, -1) if divides(c.num_gpus, n) and _splits(c, n))
-    if fits < c.num_learners:
-        notes.append(
-            f"{c.num_learners} learners are too many for that: going on with {words.setting('num_learners', fits)}"
-        )
-        c = c.replace({"num_learners": fits})
-    return c
+def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
+    """The numbers of a run that decide whether it fits."""
+
+    def number(name: str) -> int:
+        """A setting that not every algorithm has."""
+        value: object = getattr(config, name, 0)
+        return value if isinstance(value, int) else 0
+
+    vectors = [leaf.width for leaf in network.pipeline.leaves]
+    leaves = network.pipeline.leaves
+    return Needs(
+        num_workers=max(1, config.num_workers) if use_ray else 0,
+        num_cpus_per_worker=config.num_cpus_per_worker,
+        num_learners=config.num_learners,
+        num_replay_shards=number("num_replay_shards"),
+        num_gpus=config.num_gpus,
+        num_envs_per_worker=config.num_envs_per_worker,
+        fragment_length=config.fragment_length,
+        fragments_per_update=number("fragments_per_update"),
+        batch_size=config.batch_size,
+        updates_per_call=max(1, number("updates_per_call")),
+        buffer_size=number("buffer_size"),
+        frame_stack=config.frame_stack,
+        hidden=network.hidden,
+        channels=(network.channels or _CHANNELS) if network.images else (),
+        memory_size=network.memory_size,
+        noise_table_size=number("noise_table_size"),
+        population=number("population"),
+        process_bytes=_WORKER_BYTES[network.torch_free] if use_ray else 0,
+        frame_bytes=sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves),
+        frame_width=sum(vectors),
+        num_outputs=network.num_outputs + network.num_values,
+        num_trunks=network.num_trunks,
+        num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
+        copies=5 if number("buffer_size") else 4,
+    )
 
 
-def _splits(c: Any, num_learners: int) -> bool:
-    """Can each learner have as many rows of a batch as the others, where samples are drawn and not collected?"""
-    return not hasattr(c, "buffer_size") or c.batch_size % (max(1, num_learners) * max(1, c.num_replay_shards)) == 0
+def _check_size(config: Config) -> None:
+    """Refuse numbers that no machine integer holds.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for prefix, settings in (("", config), ("model.", config.model)):
+        for field in fields(settings):
+            value: object = getattr(settings, field.name)
+            numbers = value if isinstance(value, tuple) else (value,)
+            if field.name != "seed" and any(isinstance(n, int) and abs(n) > _LARGEST for n in numbers):
+                raise ConfigError(f"{prefix}{field.name} must be below 2^63, not {value!r}.")
 
 
-def _free(backend: Any, needs: Needs) -> dict[str, float]:
+def _cluster(backend: RayBackend, needs: Needs) -> Has:
+    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine."""
+    free, here = _free(backend, needs), Has.here()
+    return Has(
+        cpus=free.get("CPU", 0.0),
+        gpus=free.get("GPU", 0.0) if needs.num_learners else here.gpus,
+        memory=math.inf if needs.num_learners else here.memory,
+        shared_memory=free.get("object_store_memory", math.inf),
+        place="the cluster (free now)",
+        nodes=backend.nodes(),
+    )
+
+
+def _free(backend: RayBackend, needs: Needs) -> Mapping[str, float]:
     """What nobody has taken of a cluster; waits a little for what an earlier run is giving back."""
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
-        free: dict[str, float] = backend.available()
-        has = Has(cpus=free.get("CPU", 0.0), gpus=np.inf, memory=np.inf, shared_memory=np.inf, place="")
+        free = backend.available()
+        has = Has(cpus=free.get("CPU", 0.0), gpus=math.inf, memory=math.inf, shared_memory=math.inf, place="")
         if not check(needs, has) or time.monotonic() > deadline:
             return free
         time.sleep(0.1)
+
+
+def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[ConfigT, list[str]]:
+    """The settings that fit, and notes of what was changed. There are at most as many learners as workers and GPUs can feed.
+
+    Raises:
+        ConfigError: the settings that fit do not go together. ResourceError: see `preflight`.
+    """
+    changes: dict[str, Number]
+    changes, notes = preflight(needs, has, fit=config.fit, words=words)
+    config = config.replace(changes)
+    most = min(config.num_learners, max(1, config.num_workers))
+    fits = next(n for n in range(most, -1, -1) if divides(config.num_gpus, n) and _splits(config, n))
+    if fits < config.num_learners:
+        notes.append(f"{config.num_learners} learners are too many for that: going on with num_learners={fits}")
+        config = config.replace({"num_learners": fits})
+    if changes:
+        config.validate()
+    return config, notes
+
+
+def _splits(config: Config, num_learners: int) -> bool:
+    """Whether learners that draw samples can have equal parts of a batch."""
+    shards: object = getattr(config, "num_replay_shards", None)
+    return not isinstance(shards, int) or config.batch_size % (max(1, num_learners) * max(1, shards)) == 0

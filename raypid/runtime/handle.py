@@ -1,12 +1,13 @@
-"""How the loops speak to roles, wherever these run. A role is a plain object; a backend gives handles to it."""
+"""How the loops talk to roles, wherever these run. A role is a plain object; a backend gives out handles to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, overload
 
 A = TypeVar("A")
 B = TypeVar("B")
+C = TypeVar("C")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -19,8 +20,17 @@ class ArgumentLost(WorkerLost):
     """A future that was an argument of a call has no value: the process that should have made it is gone."""
 
 
-class Future(Protocol[T_co]):
-    """A value to come. It may be an argument of `submit`: then it resolves where the call runs."""
+class Future(Generic[T_co]):
+    """A value of type T that will be there later.
+
+    As an argument of `submit` it stands for its value, which is fetched where the call runs. In this process a future is a
+    `LocalFuture`. On Ray it is Ray's own ObjectRef, so this class is what a type checker sees and not what isinstance finds.
+    """
+
+    __slots__ = ()
+
+
+F = TypeVar("F", bound=Future[object])
 
 
 def name_of(method: str | Callable[..., object]) -> str:
@@ -29,24 +39,37 @@ def name_of(method: str | Callable[..., object]) -> str:
 
 
 class Handle(Protocol):
-    """A role somewhere."""
+    """A role in this process or another one.
 
-    ready: Any
-    """Future that resolves once the role is built, and raises what its factory raised."""
+    Calls name the role's method by the function itself, such as `Learner.weights`. Only its name travels, so a role may
+    override the method. Arguments may be futures, so their types are not checked. No call waits for its result.
+    """
 
-    def submit(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
-        """Call `method` there; returns a Future at once, or a list of them where the method returns a tuple."""
+    @property
+    def ready(self) -> Future[None]:
+        """Resolves once the role is built, and raises what its factory raised."""
+
+    def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
+        """Call `method`; returns a future of its result."""
+
+    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
+        """Call a method that returns a pair; returns a future of each part, so that one can be read while the other is passed on."""
+
+    def submit_split(
+        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
+    ) -> tuple[Future[A], Future[B], Sequence[Future[C]]]:
+        """Call a method that returns (a, b, `num` more values); returns a future of each value."""
 
 
 class Argument:
-    """An argument of a worker's call that is made when the call is, for the worker that it goes to."""
+    """An argument of a worker's call that is chosen when the call is made, for the worker that it goes to."""
 
-    def of(self, handle: Handle | None) -> Any:
-        """The value, or a future of it."""
+    def of(self, handle: Handle | None) -> object:
+        """The value, or a future of it, for this worker (None: for the evaluator)."""
         raise NotImplementedError
 
     def mend(self, handle: Handle | None) -> bool:
-        """Called where the value that this worker got last was lost: can it be had again?"""
+        """Replace the value that was lost on its way to this worker; returns whether the call can be made again."""
         return False
 
 
@@ -56,35 +79,42 @@ class Backend(Protocol):
     name: str
 
     def spawn(
-        self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
+        self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> Handle:
-        """Build a role, on the given node if that is there. Errors of the factory appear at the first `get`.
+        """Build a role, on the given node if that is alive. Errors of the factory appear at the first `get`.
 
-        A factory may be a functools.partial with futures (of `put`) among its arguments: they resolve where the role is built.
+        A factory may be a functools.partial with futures (of `put`) among its arguments. They resolve where the role is built.
         """
 
-    def here(self, factory: Callable[[], Any]) -> Handle:
+    def here(self, factory: Callable[[], object]) -> Handle:
         """Build a role in this process."""
 
     def resources(self) -> dict[str, float]:
         """All CPUs, GPUs and memory, by Ray's names; empty where nothing is reserved."""
 
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
-        """The node where a role is; "" where that does not become known within `wait_s`."""
+        """The node where a role is, or "" if that does not become known within `wait_s` seconds."""
 
-    def put(self, value: Any) -> Future[Any]:
-        """Make a value known to all workers, once. A future is passed on as it is."""
+    @overload
+    def put(self, value: Future[T]) -> Future[T]: ...
+    @overload
+    def put(self, value: T) -> Future[T]:
+        """Make a value available to all workers, sending it once. A future is returned as it is."""
 
-    def get(self, future: Any, timeout: float | None = None) -> Any:
-        """The value.
+    def get(self, future: Future[T], timeout: float | None = None) -> T:
+        """Wait for a value, at most `timeout` seconds.
 
         Raises:
-            WorkerLost: its process died (ArgumentLost: that of an argument). TimeoutError: not there in time. Anything that the role raised.
+            WorkerLost: its process died (ArgumentLost: the process of an argument).
+            TimeoutError: it was not there in time.
+            Exception: whatever the role raised.
         """
 
-    def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
-        """(ready, not ready): returns once `num` are ready or the time is over."""
+    def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
+        """Wait until `num` futures have a value, at most `timeout` seconds; returns (ready, not ready)."""
 
-    def kill(self, handle: Handle) -> None: ...
+    def kill(self, handle: Handle) -> None:
+        """End a role's process at once."""
 
-    def shutdown(self) -> None: ...
+    def shutdown(self) -> None:
+        """End all roles of this backend."""

@@ -1,24 +1,42 @@
-"""Data-parallel learners behind one handle: each is fed by its own workers, and they answer as one."""
+"""Data-parallel learners behind one handle. Each is fed by its own workers, and they answer as one."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import ArgumentLost, Backend, Handle, WorkerLost, name_of
-from raypid.runtime.local import LocalFuture
+from raypid.runtime.handle import A, ArgumentLost, B, Backend, C, Future, Handle, T, WorkerLost, name_of
+from raypid.runtime.local import Failed, LocalFuture
+from raypid.types import Update, Weights
 
-_FROM_ONE = ("weights", "state_dict")
-"""Methods that ask and change nothing: all ranks would say the same."""
+
+class LearnerRole(Protocol):
+    """The methods of a learner that are called by name here."""
+
+    def open(self) -> str: ...
+
+    def join(self, address: str) -> None: ...
+
+    def update(self, timesteps: int, *fragments: object) -> tuple[Update, Weights]: ...
+
+    def weights(self) -> Weights: ...
+
+    def state_dict(self) -> Mapping[str, object]: ...
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None: ...
+
+
+_FROM_ONE = (name_of(LearnerRole.weights), name_of(LearnerRole.state_dict))
+"""Methods that change nothing and give the same result on every rank."""
 _GRACE_S = NOTICE_S + 3.0
 """Seconds, after the first failure, in which the others' errors are collected, to find the cause among them."""
 
 
 class LearnersFailed(RuntimeError):
-    """A learner of several was lost; what it held in memory cannot be had again."""
+    """A learner was lost, or what it was to learn from. What was in its memory is gone."""
 
 
 _GO_ON = "A run goes on from its last checkpoint (--resume)."
@@ -26,11 +44,10 @@ _GO_ON = "A run goes on from its last checkpoint (--resume)."
 
 @contextmanager
 def losses_named(num_learners: int, call: str) -> Iterator[None]:
-    """For what a run waits for apart from its workers, which are replaced: who is lost here is a learner (a `LearnerGroup` names
-    it by itself, but for what it asks of rank 0 alone), or what it was to learn from.
+    """Turn a lost process into LearnersFailed that names the learner.
 
-    Raises:
-        LearnersFailed: in the place of what the backend says of it.
+    For calls that are not made by a WorkerGroup, which replaces its workers. A LearnerGroup names its learners itself, except
+    in calls of rank 0 alone.
     """
     try:
         yield
@@ -41,26 +58,26 @@ def losses_named(num_learners: int, call: str) -> Iterator[None]:
         raise LearnersFailed(f"{who} died in {call}. {_GO_ON}") from error
 
 
-def split(items: Sequence[Any], num_parts: int) -> list[Sequence[Any]]:
+def split(items: Sequence[T], num_parts: int) -> list[Sequence[T]]:
     """Consecutive parts in order, of sizes that differ by at most one."""
     ends = [len(items) * k // num_parts for k in range(num_parts + 1)]
     return [items[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
 
 
 class LearnerGroup:
-    """The `Handle` of several learners. Fragments go to the learner that owns them; weights and state are rank 0's.
+    """Several learners as one `Handle`. Each update splits its fragments among them; weights and state are those of rank 0.
 
-    The learners' roles have `open() -> address` and `join(address)`; they are given the same state once they have met.
-    Those that do not wait for each other (`meet` False) are only given the same state.
+    The roles are `LearnerRole`s. With `meet` they join a collective first. Then all get the state of rank 0.
 
     Raises:
-        TimeoutError: not all were there within start_s. What a learner's factory raised.
+        TimeoutError: not all learners were there within `start_s` seconds.
+        Exception: whatever a learner's factory raised.
     """
 
     def __init__(
         self,
         backend: Backend,
-        factory: Callable[[int], Callable[[], Any]],
+        factory: Callable[[int], Callable[[], object]],
         num_learners: int,
         *,
         num_cpus: float,
@@ -70,91 +87,104 @@ class LearnerGroup:
     ) -> None:
         self.backend = backend
         self.failure: Exception | None = None
-        """What a call ended with; a group that was torn answers nothing else from then on."""
+        """The error of the first call that failed. Every later call fails with it too."""
         self.handles: list[Handle] = [
             backend.spawn(factory(rank), num_cpus=num_cpus, num_gpus=num_gpus) for rank in range(num_learners)
         ]
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other
             backend.get(handle.ready, timeout=max(0.0, deadline - time.monotonic()))
-        self.ready: Any = self.handles[0].ready
+        self.ready: Future[None] = self.handles[0].ready
         if meet:
-            address = self.handles[0].submit("open")
-            self.ready = self._all("join", [(address,)] * num_learners)
-            self.backend.get(self.ready)
-        state = self.handles[0].submit("state_dict")
+            self.ready = self.submit(LearnerRole.join, self.handles[0].submit(LearnerRole.open))
+            backend.get(self.ready)
+        state = self.handles[0].submit(LearnerRole.state_dict)
         for handle in self.handles[1:]:
-            self.backend.get(handle.submit("load_state_dict", state))
+            backend.get(handle.submit(LearnerRole.load_state_dict, state))
 
     def __len__(self) -> int:
         return len(self.handles)
 
-    def submit(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
-        """Call `method` on every learner, with rank 0's value as the answer; of `update` each gets its share of the fragments."""
-        method = name_of(method)
+    def submit(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> Future[T]:
+        """Call `method` of every learner; returns rank 0's value once all are done."""
+        if num_returns > 1:
+            return self.submit_parts(method, *args)  # type: ignore[return-value, arg-type]
         if self.failure is not None:
-            failed = LocalFuture(error=self.failure)
-            return failed if num_returns == 1 else [failed] * num_returns
-        if method in _FROM_ONE:
-            return self.handles[0].submit(method, *args, num_returns=num_returns)
-        each = [args] * len(self)
-        if method == "update":
-            timesteps, *fragments = args
-            each = [(timesteps, *part) for part in split(fragments, len(self))]
-        return self._all(method, each, num_returns)
+            return Failed(self.failure)
+        if name_of(method) in _FROM_ONE:
+            return self.handles[0].submit(method, *args)
+        return Together(self, {r: h.submit(method, *args) for r, h in enumerate(self.handles)}, method)
 
-    def submit_to(self, rank: int, method: str | Callable[..., Any], *args: Any) -> Any:
+    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
+        """Like `submit`, for a method that returns a pair. Of `update`, each learner gets its share of the fragments."""
+        if self.failure is not None:
+            return Failed(self.failure), Failed(self.failure)
+        given: list[Sequence[object]] = [args] * len(self)
+        if name_of(method) == name_of(LearnerRole.update):
+            given = [(args[0], *share) for share in split(args[1:], len(self))]
+        parts = [handle.submit_parts(method, *own) for handle, own in zip(self.handles, given, strict=True)]
+        return Together(self, {r: a for r, (a, _) in enumerate(parts)}, method), parts[0][1]
+
+    def submit_split(
+        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
+    ) -> tuple[Future[A], Future[B], Sequence[Future[C]]]:
+        """Like `submit`, for a method that returns (a, b, `num` more values)."""
+        first, others = self.split_each(method, num, [args] * len(self))
+        return first, *others[0]
+
+    def split_each(
+        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, each: Sequence[Sequence[object]]
+    ) -> tuple[Future[A], list[tuple[Future[B], Sequence[Future[C]]]]]:
+        """Call a method that returns (a, b, `num` more values) of every learner, with arguments of its own.
+
+        Returns a future of rank 0's a, which waits for all learners, and the futures of the other values for each rank.
+        """
+        if self.failure is not None:
+            failed = Failed(self.failure)
+            return failed, [(failed, [failed] * num)] * len(self)
+        parts = [handle.submit_split(method, num, *own) for handle, own in zip(self.handles, each, strict=True)]
+        return Together(self, {r: a for r, (a, _, _) in enumerate(parts)}, method), [(b, c) for _, b, c in parts]
+
+    def submit_each(self, method: Any, each: Any, num_returns: int) -> Any:
+        if self.failure is not None:
+            failed = Failed(self.failure)
+            return failed, [[failed] * (num_returns - 1)] * len(self)
+        handles: Any = self.handles
+        answers = [h.submit(method, *args, num_returns=num_returns) for h, args in zip(handles, each, strict=True)]
+        return Together(self, {r: a[0] for r, a in enumerate(answers)}, method), [a[1:] for a in answers]
+
+    def submit_to(self, rank: int, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of one learner."""
         if self.failure is not None:
-            return LocalFuture(error=self.failure)
-        return Together(self, {rank: self.handles[rank].submit(method, *args)}, f"{name_of(method)}()")
+            return Failed(self.failure)
+        return Together(self, {rank: self.handles[rank].submit(method, *args)}, method)
 
-    def result_of(self, rank: int, future: Any, call: str) -> Any:
-        """The value of a call of one learner's handle; where it was lost, the error names it."""
-        return Together(self, {rank: future}, call).result()
-
-    def submit_each(
-        self, method: str | Callable[..., Any], each: Sequence[Sequence[Any]], num_returns: int
-    ) -> tuple[Any, list[list[Any]]]:
-        """Call `method` on every learner with arguments of its own: rank 0's first value once all are done, and the
-        futures of the other values of every rank."""
-        if self.failure is not None:
-            failed = LocalFuture(error=self.failure)
-            return failed, [[failed] * (num_returns - 1)] * len(self)
-        answers = [h.submit(method, *args, num_returns=num_returns) for h, args in zip(self.handles, each, strict=True)]
-        return Together(self, {r: a[0] for r, a in enumerate(answers)}, f"{name_of(method)}()"), [
-            a[1:] for a in answers
-        ]
-
-    def _all(self, method: str | Callable[..., Any], each: Sequence[Sequence[Any]], num_returns: int = 1) -> Any:
-        if num_returns > 1:
-            first, others = self.submit_each(method, each, num_returns)
-            return [first, *others[0]]
-        answers = [h.submit(method, *args) for h, args in zip(self.handles, each, strict=True)]
-        return Together(self, dict(enumerate(answers)), f"{name_of(method)}()")
+    def result_of(self, rank: int, future: Future[T], method: str | Callable[..., object]) -> T:
+        """Wait for a call of one learner's own handle. If the learner was lost, the error names it and `method`."""
+        return Together(self, {rank: future}, method).result()
 
 
-class Together(LocalFuture):
-    """One call on all learners, or on one: the value of the lowest rank once all are done."""
+class Together(LocalFuture[T]):
+    """One call of all learners, or of one: the value of the lowest rank once all are done."""
 
     __slots__ = ("call", "futures", "group")
 
-    def __init__(self, group: LearnerGroup, futures: dict[int, Any], call: str) -> None:
-        super().__init__()
-        self.group, self.futures, self.call = group, futures, call
+    def __init__(self, group: LearnerGroup, futures: dict[int, Future[T]], method: str | Callable[..., object]) -> None:
+        self.group, self.futures, self.call = group, futures, f"{name_of(method).removesuffix('()')}()"
 
     @property
-    def parts(self) -> list[Any]:
+    def parts(self) -> Sequence[Future[object]]:
         return list(self.futures.values())
 
-    def result(self) -> Any:
+    def result(self) -> T:
         """The value of the lowest rank.
 
         Raises:
-            LearnersFailed: a learner died or hangs; names it. What a learner raised by itself, before what this brought about.
+            LearnersFailed: a learner died or hangs; the message names it.
+            Exception: what a learner itself raised, rather than what the others raised because of it.
         """
         errors: dict[int, Exception] = {}
-        values: dict[int, Any] = {}
+        values: dict[int, T] = {}
         pending, deadline = list(self.futures), None
         while pending:
             wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -174,7 +204,7 @@ class Together(LocalFuture):
         return values[min(values)]
 
     def _cause(self, errors: dict[int, Exception], pending: list[int]) -> Exception:
-        """Of all that went wrong, what came first: a learner's own error, a dead one, one that hangs."""
+        """The first cause of these errors: what a learner itself raised, else a dead learner, else one that hangs."""
         for error in errors.values():
             if not isinstance(error, WorkerLost) or isinstance(error, ArgumentLost):
                 return error

@@ -4,97 +4,137 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import NoReturn
 
-from raypid.runtime.handle import name_of
+from raypid.runtime.handle import A, B, C, F, Future, Handle, T, T_co, name_of
 
 
-class LocalFuture:
-    """A value, or the exception that `get` raises."""
+class LocalFuture(Future[T_co]):
+    """A future whose value this process works out itself."""
 
-    __slots__ = ("error", "value")
-
-    def __init__(self, value: Any = None, error: Exception | None = None) -> None:
-        self.value, self.error = value, error
+    __slots__ = ()
 
     @property
-    def parts(self) -> list[Any]:
-        """What it waits for: nothing."""
+    def parts(self) -> Sequence[Future[object]]:
+        """The futures of other processes that it waits for."""
         return []
 
-    def result(self) -> Any:
-        if self.error is not None:
-            raise self.error
+    def result(self) -> T_co:
+        """The value; raises what the call raised."""
+        raise NotImplementedError
+
+
+class Value(LocalFuture[T_co]):
+    """A value that is there."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T_co) -> None:
+        self.value = value
+
+    def result(self) -> T_co:
         return self.value
 
 
-class LocalHandle:
-    """A role in this process. `resolve` turns futures of other backends into values."""
+class Failed(LocalFuture[NoReturn]):
+    """The exception of a call that failed."""
 
-    def __init__(self, factory: Callable[[], Any], resolve: Callable[[Any], Any] | None = None) -> None:
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def result(self) -> NoReturn:
+        raise self.error
+
+
+Resolve = Callable[[object], object]
+"""Turns a future into its value, and leaves everything else as it is."""
+
+
+class LocalHandle:
+    """A role in this process. `resolve` fetches arguments that are futures of another backend."""
+
+    def __init__(self, factory: Callable[[], object], resolve: Resolve | None = None) -> None:
         self._resolve = resolve or _resolve
-        self._error: Exception | None = None
+        self.ready: LocalFuture[None] = Value(None)
         try:
             self.role = _resolved(factory, self._resolve)()
         except Exception as error:
-            self._error = error
-        self.ready = LocalFuture(error=self._error)
+            self.ready = Failed(error)
 
-    def submit(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
+    def submit(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> LocalFuture[T]:
+        if num_returns > 1:
+            future = self.submit(method, *args)
+            if isinstance(future, Failed):
+                return [future] * num_returns  # type: ignore[return-value]
+            return [Value(part) for part in future.result()]  # type: ignore[return-value, attr-defined]
         try:
-            if self._error is not None:
-                raise self._error
-            value = getattr(self.role, name_of(method))(*(self._resolve(a) for a in args))
+            self.ready.result()
+            return Value(getattr(self.role, name_of(method))(*map(self._resolve, args)))
         except Exception as error:
-            failed = LocalFuture(error=error)
-            return failed if num_returns == 1 else [failed] * num_returns
-        if num_returns == 1:
-            return LocalFuture(value)
-        return [LocalFuture(v) for v in value]
+            return Failed(error)
+
+    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[LocalFuture[A], LocalFuture[B]]:
+        try:
+            self.ready.result()
+            a, b = getattr(self.role, name_of(method))(*map(self._resolve, args))
+        except Exception as error:
+            return Failed(error), Failed(error)
+        return Value(a), Value(b)
+
+    def submit_split(
+        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
+    ) -> tuple[LocalFuture[A], LocalFuture[B], list[LocalFuture[C]]]:
+        try:
+            self.ready.result()
+            a, b, more = getattr(self.role, name_of(method))(*map(self._resolve, args))
+        except Exception as error:
+            return Failed(error), Failed(error), [Failed(error)] * num
+        return Value(a), Value(b), [Value(part) for part in more]
 
 
-def _resolved(factory: Callable[[], Any], resolve: Callable[[Any], Any]) -> Callable[[], Any]:
-    """A factory with the values of the futures among its arguments."""
+def _resolved(factory: Callable[[], object], resolve: Resolve) -> Callable[[], object]:
+    """The factory with futures among its arguments replaced by their values."""
     if not isinstance(factory, partial):
         return factory
     return partial(factory.func, *map(resolve, factory.args), **factory.keywords)
 
 
-def _resolve(x: Any) -> Any:
+def _resolve(x: object) -> object:
     return x.result() if isinstance(x, LocalFuture) else x
 
 
 class LocalBackend:
-    """`get` and `wait` never block; `wait` returns submission order."""
+    """`get` and `wait` never block. `wait` returns futures in the order given."""
 
     name = "local"
 
     def spawn(
-        self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
+        self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> LocalHandle:
         return LocalHandle(factory)
 
-    def here(self, factory: Callable[[], Any]) -> LocalHandle:
+    def here(self, factory: Callable[[], object]) -> LocalHandle:
         return LocalHandle(factory)
 
     def resources(self) -> dict[str, float]:
         return {}
 
-    def node_of(self, handle: Any, wait_s: float = 0.1) -> str:
+    def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         return "local"
 
-    def put(self, value: Any) -> LocalFuture:
-        return value if isinstance(value, LocalFuture) else LocalFuture(value)
+    def put(self, value: T | Future[T]) -> Future[T]:
+        return value if isinstance(value, Future) else Value(value)
 
-    def get(self, future: Any, timeout: float | None = None) -> Any:
-        if isinstance(future, list):
-            return [self.get(f) for f in future]
+    def get(self, future: Future[T], timeout: float | None = None) -> T:
+        assert isinstance(future, LocalFuture)
         return future.result()
 
-    def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+    def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
         return list(futures[:num]), list(futures[num:])
 
-    def kill(self, handle: Any) -> None:
+    def kill(self, handle: Handle) -> None:
         pass
 
     def shutdown(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import re
 import signal
@@ -13,11 +14,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from raypid.errors import UserError
-from raypid.runtime.handle import ArgumentLost, WorkerLost, name_of
+from raypid.runtime.handle import A, ArgumentLost, B, C, F, Future, Handle, T, WorkerLost, name_of
 from raypid.runtime.local import LocalFuture, LocalHandle
+from raypid.runtime.resources import Node, limit_threads
 
 # Read by Ray when it is imported and when its processes start; a user's own settings win.
 for _name, _value in {
@@ -44,17 +47,15 @@ _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.excep
 
 
 class _Role:
-    """The actor: builds the role from its factory and passes calls on. What the factory raised, each call raises."""
+    """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised."""
 
-    def __init__(self, factory: Callable[[], Any]) -> None:
-        from raypid.runtime.resources import limit_threads
-
+    def __init__(self, factory: Callable[[], object]) -> None:
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
         self.error: Exception | None = None
         try:
             self.role = _resolved(factory)()
-        except Exception as error:  # kept: of an actor that fails to start Ray tells the text, not the type
+        except Exception as error:  # of an actor that fails to start, Ray would give the text and not the type
             self.error = error
 
     def ready(self) -> None:
@@ -64,25 +65,32 @@ class _Role:
     def node(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: object) -> object:
         self.ready()
         return getattr(self.role, method)(*args)
+
+    def call_split(self, method: str, *args: object) -> tuple[object, ...]:
+        """(a, b, more) as separate values."""
+        self.ready()
+        a, b, more = getattr(self.role, method)(*args)
+        return (a, b, *more)
 
 
 @functools.cache
 def _actor_class(role: str) -> Any:
-    """An actor class for each kind of role: Ray calls the processes after it ("ray::Rollout"), and makes each known to its cluster once."""
+    """The actor class for a kind of role. Ray names the processes after it ("ray::Rollout") and sends it to the cluster once."""
     return ray.remote(max_restarts=0)(type(role, (_Role,), {}))
 
 
-def _role_name(factory: Callable[[], Any]) -> str:
+def _role_name(factory: Callable[[], object]) -> str:
     while isinstance(factory, partial):
         factory = factory.func
     return getattr(factory, "__name__", "Role")
 
 
-def _resolved(factory: Callable[[], Any]) -> Callable[[], Any]:
-    """A factory with the values of the futures among its arguments; arrays stay in the store, and the roles of a node share them."""
+def _resolved(factory: Callable[[], object]) -> Callable[[], object]:
+    """The factory with futures among its arguments replaced by their values. Arrays stay in Ray's store, so that the roles of
+    a node share them."""
     if not isinstance(factory, partial):
         return factory
     given = [ray.get(a) if isinstance(a, ray.ObjectRef) else a for a in factory.args]
@@ -94,13 +102,23 @@ class RayHandle:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
-        self.ready = actor.ready.remote()
+        self.ready: Future[None] = actor.ready.remote()
         self.node: str | None = None
-        """Where it is, once that was asked and answered."""
-        self.node_future: Any = None
+        """Where the role is, once the actor has answered."""
+        self.node_future: ray.ObjectRef[str] | None = None
 
-    def submit(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
+    def submit(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> Future[T]:
         return self.actor.call.options(num_returns=num_returns).remote(name_of(method), *args)
+
+    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
+        a, b = self.actor.call.options(num_returns=2).remote(name_of(method), *args)
+        return a, b
+
+    def submit_split(
+        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
+    ) -> tuple[Future[A], Future[B], list[Future[C]]]:
+        a, b, *more = self.actor.call_split.options(num_returns=2 + num).remote(name_of(method), *args)
+        return a, b, more
 
 
 class RayBackend:
@@ -149,12 +167,19 @@ class RayBackend:
         """What nobody has taken."""
         return ray.available_resources()
 
+    def nodes(self) -> tuple[Node, ...]:
+        """What each living node declares."""
+        declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return tuple(Node(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
+
     def spawn(
-        self, factory: Callable[[], Any], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
+        self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> RayHandle:
         alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
         # not soft: of an actor that reserves nothing, Ray takes that as leave to place it anywhere
-        where: Any = NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
+        where: NodeAffinitySchedulingStrategy | str = (
+            NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
+        )
         actor_class = _actor_class(_role_name(factory)).options(
             num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where
         )
@@ -162,53 +187,46 @@ class RayBackend:
         self._handles.append(handle)
         return handle
 
-    def node_of(self, handle: Any, wait_s: float = 0.1) -> str:
+    def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         """The node's id; an actor that is busy, or still being built, is not waited for longer than `wait_s`."""
         if not isinstance(handle, RayHandle):
             return str(ray.get_runtime_context().get_node_id())
-        if handle.node is None and handle.node_future is None:
-            handle.node_future = handle.actor.node.remote()
-        if handle.node is None and ray.wait([handle.node_future], timeout=wait_s)[0]:
+        asked = handle.node_future = handle.node_future or handle.actor.node.remote()
+        if handle.node is None and ray.wait([asked], timeout=wait_s)[0]:
             with contextlib.suppress(ray.exceptions.RayError):
-                handle.node = ray.get(handle.node_future)
+                handle.node = ray.get(asked)
         return handle.node or ""
 
-    def here(self, factory: Callable[[], Any]) -> LocalHandle:
-        """A role in the driver; the futures that it is given are fetched when it is called."""
+    def here(self, factory: Callable[[], object]) -> LocalHandle:
+        """Build a role in the driver. Futures among the arguments of its calls are fetched before the call."""
 
-        def resolve(x: Any) -> Any:
+        def resolve(x: object) -> object:
             if isinstance(x, ray.ObjectRef):
-                return self.get(x)
+                return _fetched(x, None)
             return x.result() if isinstance(x, LocalFuture) else x
 
         return LocalHandle(factory, resolve)
 
-    def put(self, value: Any) -> Any:
-        if isinstance(value, ray.ObjectRef):
-            return value
-        return ray.put(value.result() if isinstance(value, LocalFuture) else value)
+    def put(self, value: T | Future[T]) -> Future[T]:
+        ref: Any = value
+        if not isinstance(value, ray.ObjectRef):
+            ref = ray.put(value.result() if isinstance(value, LocalFuture) else value)
+        return ref
 
-    def get(self, future: Any, timeout: float | None = None) -> Any:
+    def get(self, future: Future[T], timeout: float | None = None) -> T:
         if isinstance(future, LocalFuture):
             return future.result()
-        try:
-            return ray.get(future, timeout=timeout)
-        except ray.exceptions.GetTimeoutError as error:
-            raise TimeoutError(str(error)) from None
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, _LOST):
-                raise ArgumentLost(str(error.cause)) from error
-            raise _cause(error) from error
-        except ray.exceptions.ActorDiedError as error:
-            _raise_creation_error(error)
-            raise WorkerLost(str(error)) from error
-        except _LOST as error:
-            raise WorkerLost(str(error)) from error
+        assert isinstance(future, ray.ObjectRef)
+        return _fetched(future, timeout)
 
-    def wait(self, futures: Sequence[Any], num: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
-        return ray.wait(list(futures), num_returns=num, timeout=timeout)
+    def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
+        refs: list[Any] = list(futures)
+        ready: list[Any]
+        rest: list[Any]
+        ready, rest = ray.wait(refs, num_returns=num, timeout=timeout)
+        return ready, rest
 
-    def kill(self, handle: Any) -> None:
+    def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle):
             with contextlib.suppress(Exception):
                 ray.kill(handle.actor)
@@ -247,7 +265,7 @@ def _ctrl_c_waits() -> Iterator[None]:
         return
     came: list[int] = []
 
-    def on_signal(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         came.append(number)
         if len(came) > 1:
             raise KeyboardInterrupt
@@ -271,6 +289,23 @@ def _one_thread_in_children() -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
+    """The value of a reference; `Backend.get` lists the errors."""
+    try:
+        return ray.get(ref, timeout=timeout)
+    except ray.exceptions.GetTimeoutError as error:
+        raise TimeoutError(str(error)) from None
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, _LOST):
+            raise ArgumentLost(str(error.cause)) from error
+        raise _cause(error) from error
+    except ray.exceptions.ActorDiedError as error:
+        _raise_creation_error(error)
+        raise WorkerLost(str(error)) from error
+    except _LOST as error:
+        raise WorkerLost(str(error)) from error
 
 
 def _cause(error: ray.exceptions.RayTaskError) -> Exception:

@@ -1,22 +1,27 @@
-"""Does it fit? Compared before anything starts; and the threads of this process."""
+"""Preflight: does a run fit where it is to start? Also the threads of this process."""
 
 from __future__ import annotations
 
+import copy
 import glob
 import math
 import os
 import shutil
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from raypid.errors import UserError
-from raypid.runtime.words import COMMAND_LINE, Words
 
-_limits: Any = None
+_limits: object = None
+_RESERVE = 0.1
+"""Part of the free memory that a run leaves free."""
+_ENV_BYTES, _ROW_BYTES, _PAIR_BYTES = 1000, 64, 40
+"""Least memory of an environment, of a row beside its observation, and of a pair of perturbations."""
+_SHARD_BYTES, _LEARNER_BYTES = 100 * 2**20, 400 * 2**20
+"""Memory of the processes of a replay shard and of a learner."""
 
-
-class ResourceError(UserError):
-    """More was asked for than there is."""
+Number = int | float
 
 
 def limit_threads(num: int) -> None:
@@ -28,9 +33,70 @@ def limit_threads(num: int) -> None:
     _limits = threadpool_limits(num, user_api="blas")
 
 
-def num_cores() -> int:
-    """CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the control groups of this process leave to it."""
+
+    cpus: float = math.inf
+    memory: float = math.inf
+    """Bytes that are not taken."""
+
+
+def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Limits:
+    """The tightest limits of this process's control groups (version 1 or 2) and of those above them.
+
+    Args:
+        root: where the groups are mounted.
+        own: the file that names this process's groups. In a container they may be mounted at `root` itself.
+    """
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return Limits()
+    cpus, memory = [math.inf], [math.inf]
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        base = root / controllers if controllers else root
+        leaf = Path(path.lstrip("/"))
+        for group in (base / leaf, *(base / parent for parent in leaf.parents)):
+            quota = _words(group / "cpu.max") or _words(group / "cpu.cfs_quota_us") + _words(
+                group / "cpu.cfs_period_us"
+            )
+            if len(quota) == 2 and quota[0].isdigit():
+                cpus.append(int(quota[0]) / int(quota[1]))
+            if cpuset := _words(group / "cpuset.cpus.effective") or _words(group / "cpuset.cpus"):
+                cpus.append(_size_of_set(cpuset[0]))
+            most = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
+            taken = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
+            if most and most[0].isdigit() and taken:
+                memory.append(max(0, int(most[0]) - int(taken[0]) + _reclaimable(group)))
+    return Limits(min(cpus), min(memory))
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def _size_of_set(text: str) -> int:
+    """The number of CPUs in a list such as "0-3,8"."""
+    ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return sum(end[-1] - end[0] + 1 for end in ends)
+
+
+def _reclaimable(group: Path) -> int:
+    """Bytes of cached files, which the kernel gives up when memory is short."""
+    words = _words(group / "memory.stat")
+    found = dict(zip(words[::2], words[1::2], strict=False))
+    return int(found.get("total_inactive_file", found.get("inactive_file", 0)))
+
+
+def num_cores(limits: Limits | None = None) -> int:
+    """CPUs that this process may use. A fraction of a CPU that its control group grants counts as one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = (limits or cgroup_limits()).cpus
+    return allowed if granted >= allowed else max(1, math.ceil(granted))
 
 
 def num_gpus() -> int:
@@ -39,44 +105,6 @@ def num_gpus() -> int:
     if visible is not None:
         return len([v for v in visible.split(",") if v.strip() not in ("", "-1")])
     return len(glob.glob("/dev/nvidia[0-9]*"))
-
-
-@dataclass(kw_only=True, slots=True)
-class Needs:
-    """What a run will take."""
-
-    num_workers: int
-    num_cpus_per_worker: float
-    learner_cpus: float
-    num_gpus: float
-    worker_bytes: int
-    """Memory of one worker."""
-    fragment_bytes: int
-    """One fragment in the object store; two a worker are there at a time."""
-    replay_rows: int = 0
-    row_bytes: int = 0
-    """Of one row in the replay buffer."""
-    words: Words = COMMAND_LINE
-    """What messages call things."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Has:
-    """What there is."""
-
-    cpus: float
-    gpus: float
-    memory: float
-    shared_memory: float
-    place: str
-
-    @classmethod
-    def here(cls, cpus: float | None = None) -> Has:
-        """This machine; `cpus` is what Ray will be started with."""
-        shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
-        return cls(
-            cpus=cpus or num_cores(), gpus=num_gpus(), memory=_free_memory(), shared_memory=shm, place="this machine"
-        )
 
 
 def _free_memory() -> float:
@@ -88,96 +116,370 @@ def _free_memory() -> float:
         return math.inf
 
 
-def check(needs: Needs, has: Has) -> list[tuple[str, str, dict[str, Any]]]:
-    """What does not fit: (what is short, what would fit, the settings that make it fit) for each; empty where all fits."""
-    short: list[tuple[str, str, dict[str, Any]]] = []
-    words = needs.words
-    cpus = needs.num_workers * needs.num_cpus_per_worker + needs.learner_cpus
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node of a cluster declares."""
+
+    cpus: float
+    memory: float = math.inf
+
+
+@dataclass(kw_only=True, slots=True)
+class Has:
+    """What there is."""
+
+    cpus: float
+    gpus: float
+    memory: float
+    """Bytes. On a cluster, of the machine where the learner is; its nodes have the workers'."""
+    shared_memory: float
+    place: str
+    nodes: tuple[Node, ...] = ()
+    """Of a cluster that was joined."""
+
+    @classmethod
+    def here(cls, num_cpus: float | None = None) -> Has:
+        """This machine, or what its control groups leave of it. `num_cpus` can only lower the number of CPUs."""
+        limits = cgroup_limits()
+        shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
+        return cls(
+            cpus=min(num_cpus or math.inf, num_cores(limits)),
+            gpus=num_gpus(),
+            memory=(1 - _RESERVE) * min(_free_memory(), limits.memory),
+            shared_memory=shm,
+            place="this machine",
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class Needs:
+    """The numbers that decide what a run takes. Settings have their own names."""
+
+    num_workers: int
+    """Processes of their own; 0: all is in this process."""
+    num_cpus_per_worker: float = 1.0
+    num_learners: int = 0
+    num_replay_shards: int = 0
+    num_gpus: float = 0.0
+    num_envs_per_worker: int = 1
+    fragment_length: int = 1
+    fragments_per_update: int = 0
+    batch_size: int = 1
+    updates_per_call: int = 1
+    buffer_size: int = 0
+    frame_stack: int = 1
+    hidden: tuple[int, ...] = ()
+    channels: tuple[int, ...] = ()
+    memory_size: int = 0
+    noise_table_size: int = 0
+    population: int = 0
+    process_bytes: float = 0.0
+    """Memory of a worker's process before it has environments."""
+    frame_bytes: int = 0
+    """One observation."""
+    frame_width: int = 0
+    """Numbers of one observation that enter the network as a vector."""
+    num_outputs: int = 0
+    num_trunks: int = 1
+    num_gates: int = 0
+    """Gates of a recurrent cell."""
+    copies: int = 4
+    """Arrays of all parameters that the learner holds: parameters, gradients, two of the optimizer, target networks."""
+
+    @property
+    def weights_bytes(self) -> float:
+        """The parameters of one network, in float32. Biases and small heads are left out."""
+        width, total, layers = self.frame_stack * self.frame_width, 0, self.channels
+        total += 9 * sum(a * b for a, b in zip((self.frame_stack, *layers), layers, strict=False))
+        width += layers[-1] if layers else 0
+        for units in self.hidden:
+            total += self.num_trunks * (width + 1) * units
+            width = units
+        if self.num_gates:
+            total += self.num_trunks * self.num_gates * self.memory_size * (width + self.memory_size)
+            width = self.memory_size
+        return 4 * (total + width * self.num_outputs)
+
+    @property
+    def fragment_bytes(self) -> float:
+        """What one call of a worker collects."""
+        return (self.frame_bytes + _ROW_BYTES) * self.fragment_length * self.num_envs_per_worker
+
+    @property
+    def worker_bytes(self) -> float:
+        """Memory of one worker: its process, environments, a fragment and the weights (of each environment, in a population)."""
+        envs = self.num_envs_per_worker * (_ENV_BYTES + self.frame_bytes * self.frame_stack)
+        policies = self.num_envs_per_worker if self.population else 1
+        return self.process_bytes + envs + self.fragment_bytes + policies * self.weights_bytes
+
+    @property
+    def learner_bytes(self) -> float:
+        """Memory of learners, shards and driver: weights, a minibatch, the replay buffer or the fragments of an update."""
+        layers = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
+        row = self.frame_bytes + _ROW_BYTES
+        drawn = self.updates_per_call * (row + (self.frame_stack - 1) * self.frame_bytes)
+        stored = self.buffer_size * (row + 8 * self.num_trunks * self.memory_size)
+        noise = 4 * self.noise_table_size + _PAIR_BYTES * self.population
+        processes = self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES
+        held = self.fragments_per_update * self.fragment_bytes
+        learners = max(1, self.num_learners)
+        return (
+            learners * self.copies * self.weights_bytes
+            + self.batch_size * (layers + drawn)
+            + stored
+            + noise
+            + held
+            + processes
+        )
+
+    @property
+    def shared_bytes(self) -> float:
+        """In Ray's object store: two fragments of each worker and what all workers read."""
+        if not self.num_workers:
+            return 0.0
+        return 2 * self.num_workers * self.fragment_bytes + self.weights_bytes + 4 * self.noise_table_size
+
+
+_LEAST: dict[str, int | tuple[int, ...]] = {
+    "num_workers": 1, "num_envs_per_worker": 1, "fragment_length": 1, "buffer_size": 1, "batch_size": 1, "hidden": (), "channels": (),
+    "frame_stack": 1, "memory_size": 1, "noise_table_size": 1, "population": 1, "fragments_per_update": 1, "num_replay_shards": 1,
+    "num_learners": 1,
+}  # fmt: skip
+"""The settings that memory depends on, with the least value of each."""
+_MODEL = ("hidden", "channels", "memory_size")
+_SHRINK = ("num_workers", "num_gpus", "num_learners", "num_envs_per_worker", "fragment_length", "buffer_size")
+"""Settings that `fit` changes. The others decide what is learnt."""
+
+
+class Words:
+    """What a ResourceError calls things. The command line names flags; `names` are those of a Python interface in their place.
+
+    Args:
+        names: from a setting to its name there, where it has another one. None: flags.
+        worker: what a worker is called.
+    """
+
+    def __init__(self, names: Mapping[str, str] | None = None, worker: str = "worker") -> None:
+        self.names, self.worker = names, worker
+        self.fit = "--fit" if names is None else "fit=True"
+
+    def setting(self, name: str, value: object) -> str:
+        """A setting with its value, as a user writes it."""
+        if self.names is None:
+            return f"--{name.replace('_', '-')} {_shown(value)}"
+        return self.assigned(name, value)
+
+    def assigned(self, name: str, value: object) -> str:
+        """A setting with its value, as in Python."""
+        return f"{(self.names or {}).get(name, name)}={_shown(value)}"
+
+    def workers(self, num: Number) -> str:
+        return _counted(num, self.worker)
+
+
+FLAGS = Words()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shortage:
+    """Something that does not fit."""
+
+    setting: str
+    """What asks for too much."""
+    value: Number | tuple[int, ...]
+    needed: float
+    available: float
+    resource: str
+    """GPU, CPU, place on its nodes (for a worker), memory or shared memory (/dev/shm); the last two in bytes."""
+    place: str
+    fits: Mapping[str, Number] = field(default_factory=dict)
+    """Settings that make it fit; empty where none does."""
+    detail: str = ""
+    """What belongs to the setting's value: the CPUs of a worker, learners."""
+    keeps: float = 0.0
+    """CPUs of each worker with which all workers fit; 0: none."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Nothing to shrink helps."""
+        return not self.fits or self.fits.get("num_workers") == 0
+
+    def reason(self, words: Words) -> str:
+        """What is short, in a clause."""
+        subject, verb = words.setting(self.setting, self.value), "needs"
+        if self.setting == "num_workers" and isinstance(self.value, int):
+            subject = words.workers(self.value)
+            verb = "needs" if self.value == 1 and "learners" not in self.detail else "need"
+        if "memory" in self.resource:
+            needed, there = _gib(self.needed), f"{_gib(self.available)} free"
+            return f"{subject} {verb} about {needed} of {self.resource}, {self.place} has {there}"
+        needed = _counted(self.needed, self.resource)
+        return f"{subject}{self.detail} {verb} {needed}, {self.place} has {self.available:g}"
+
+    def remedy(self, words: Words) -> str:
+        """The settings that would fit; "" where none do."""
+        found = [] if self.hopeless else [" ".join(words.setting(k, v) for k, v in self.fits.items())]
+        if self.keeps and isinstance(self.value, int):
+            found.append(f"{words.setting('num_cpus_per_worker', self.keeps)} to keep {words.workers(self.value)}")
+        return ", or ".join(found)
+
+
+class ResourceError(UserError):
+    """More was asked for than there is. Of a preflight it has the `shortages`, and `in_words` gives them other names."""
+
+    def __init__(self, message: str = "", shortages: tuple[Shortage, ...] = (), *, words: Words = FLAGS) -> None:
+        self.shortages = shortages
+        super().__init__(message or self.in_words(words))
+
+    def in_words(self, words: Words) -> str:
+        """The message with other names for settings and workers."""
+        if not self.shortages:
+            return str(self)
+        first = {shortage.setting: shortage for shortage in reversed(self.shortages)}
+        reasons = "; ".join(s.reason(words) for s in self.shortages if s is first[s.setting] or s.resource == "CPU")
+        last = {name: shortage for shortage in self.shortages for name in shortage.fits}
+        remedies = dict.fromkeys(shortage.remedy(words) for shortage in last.values())
+        hopeless = [s for s in self.shortages if s.hopeless]
+        if any(not s.remedy(words) for s in hopeless):
+            none = any("num_workers" in s.fits for s in hopeless)
+            return f"{reasons}.{f' Nothing fits: not even one {words.worker}.' if none else ''}"
+        shrinks = not hopeless and all(name in _SHRINK for s in self.shortages for name in s.fits)
+        return f"{reasons}. What fits: {'; '.join(remedies)}{f'; {words.fit} does it by itself' if shrinks else ''}."
+
+
+def check(needs: Needs, has: Has) -> Shortage | None:
+    """The first thing that does not fit."""
     if needs.num_gpus > has.gpus:
-        short.append((
-            f"{_n(needs.num_gpus)} GPU{'s' * (needs.num_gpus != 1)} asked for, {has.place} has {_n(has.gpus)}",
-            words.option("num_gpus", has.gpus),
-            {"num_gpus": float(has.gpus)},
-        ))  # fmt: skip
+        fits = {"num_gpus": float(has.gpus)}
+        return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
+                        resource="GPU", place=has.place, fits=fits)  # fmt: skip
+    return _cpu_shortage(needs, has) or _memory_shortage(needs, has)
+
+
+def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
+    """Of CPUs in all, or of nodes with as many CPUs (and as much memory) as a worker takes."""
+    num, each = needs.num_workers, needs.num_cpus_per_worker
+    cpus, detail = num * each + needs.num_learners, f" of {_counted(each, 'CPU')}"
+    if needs.num_learners > 1:
+        detail += f" and {needs.num_learners} learners"
     if cpus > has.cpus + 1e-9:
         learners = _fewer_learners(needs, has.cpus)
-        left = max(0.0, has.cpus - learners)
-        fits = int(left / needs.num_cpus_per_worker + 1e-9) if needs.num_cpus_per_worker else 0
-        fits = min(fits, needs.num_workers)
-        changes: dict[str, Any] = {"num_workers": fits}
-        if learners < needs.learner_cpus:
-            changes["num_learners"] = learners
-        each = math.floor(100 * max(0.0, has.cpus - needs.learner_cpus) / max(1, needs.num_workers)) / 100
-        of_learners = f" and {_n(needs.learner_cpus)} learners" if needs.learner_cpus > 1 else ""
-        between = " " if words.flags else ", "
-        fewer = between + words.option("num_learners", learners) if "num_learners" in changes and fits else ""
-        keep = f"{words.option('num_cpus_per_worker', each)} to keep {words.workers(needs.num_workers)}"
-        fraction = f", or {keep}" if each > 0 else ""
-        short.append((
-            f"{words.workers(needs.num_workers)} of {_n(needs.num_cpus_per_worker)} CPU{of_learners} "
-            f"need {_n(cpus)} CPUs, {has.place} has {_n(has.cpus)}",
-            f"{_workers(words, fits)}{fewer}{fraction}",
-            changes,
-        ))  # fmt: skip
-    for name, each_bytes, there in (
-        ("memory", needs.worker_bytes, has.memory),
-        ("shared memory (/dev/shm)", 2 * needs.fragment_bytes, has.shared_memory),
-    ):
-        if needs.num_workers * each_bytes > there:
-            fits = int(there / each_bytes)
-            short.append((
-                f"{words.workers(needs.num_workers)} need about {needs.num_workers * each_bytes / 2**30:.1f} GiB of {name}, "
-                f"{has.place} has {there / 2**30:.1f} free",
-                _workers(words, fits),
-                {"num_workers": fits},
-            ))  # fmt: skip
-    room = 0.8 * has.memory
-    if needs.replay_rows * needs.row_bytes > room:
-        fits = int(room / needs.row_bytes)
-        short.append((
-            f"a replay buffer of {needs.replay_rows:,} rows needs {needs.replay_rows * needs.row_bytes / 2**30:.1f} GiB of memory, "
-            f"{has.place} has {has.memory / 2**30:.1f} free",
-            words.option("buffer_size", fits),
-            {"buffer_size": fits},
-        ))  # fmt: skip
-    return short
+        room = int(max(0.0, has.cpus - learners) / each + 1e-9) if each else 0
+        fits: dict[str, Number] = {"num_workers": min(num, room)}
+        if learners < needs.num_learners:
+            fits["num_learners"] = learners
+        keeps = math.floor(100 * max(0.0, has.cpus - needs.num_learners) / max(1, num)) / 100
+        return Shortage(setting="num_workers", value=num, needed=cpus, available=has.cpus, resource="CPU", place=has.place,
+                        fits=fits, detail=detail, keeps=keeps)  # fmt: skip
+    free = sorted((node.cpus for node in has.nodes), reverse=True)
+    by_memory = [node.memory / needs.worker_bytes if needs.worker_bytes else math.inf for node in has.nodes]
+    places = sum(
+        int(min(cpus / each if each else math.inf, most, num) + 1e-9)
+        for cpus, most in zip((node.cpus for node in has.nodes), by_memory, strict=True)
+    )
+    if free and places < num:
+        more = f" and {_gib(needs.worker_bytes)} of memory"
+        return Shortage(setting="num_workers", value=num, needed=num, available=places, resource="place on its nodes",
+                        place=has.place, fits={"num_workers": places}, detail=f" of {_counted(each, 'CPU')}{more}")  # fmt: skip
+    return None
 
 
 def _fewer_learners(needs: Needs, cpus: float) -> int:
-    """Of several learners, as many as find a worker each; where only one would, none: the driver learns, and reserves no CPU."""
-    if needs.learner_cpus <= 1:
-        return int(needs.learner_cpus)
-    fits = min(int(needs.learner_cpus), int(cpus / (1 + needs.num_cpus_per_worker) + 1e-9))
+    """The most learners that find a CPU each and one for a worker of their own.
+
+    Where only one would, none: then the driver learns, and reserves no CPU.
+    """
+    if needs.num_learners <= 1:
+        return needs.num_learners
+    fits = min(needs.num_learners, int(cpus / (1 + needs.num_cpus_per_worker) + 1e-9))
     return fits if fits > 1 else 0
 
 
-def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], list[str]]:
+def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
+    """Of memory or shared memory, by the setting that takes most of it."""
+
+    def memory(n: Needs) -> float:
+        return n.learner_bytes + (0 if has.nodes else max(1, n.num_workers) * n.worker_bytes)
+
+    def shared(n: Needs) -> float:
+        return n.shared_bytes
+
+    for name, amount, there in (
+        ("shared memory (/dev/shm)", shared, has.shared_memory),
+        ("memory", memory, has.memory),
+    ):
+        if amount(needs) > there:
+            least = {key: amount(_with(needs, key, low)) for key, low in _LEAST.items() if getattr(needs, key)}
+            enough = [key for key in least if least[key] <= there]
+            setting = max(enough, key=lambda key: _size(getattr(needs, key)), default=min(least, key=least.__getitem__))
+            if "num_workers" in enough:
+                setting = "num_workers"
+            value: Number | tuple[int, ...] = getattr(needs, setting)
+            fits: dict[str, Number] = {}
+            if least[setting] <= there and isinstance(value, int):
+                fits[_name(setting)] = _largest(needs, setting, value, amount, there)
+            elif "num_workers" in least and needs.process_bytes > there:
+                setting, value, fits = "num_workers", needs.num_workers, {"num_workers": 0}
+            return Shortage(setting=_name(setting), value=value, needed=amount(needs), available=there, resource=name,
+                            place=has.place, fits=fits)  # fmt: skip
+    return None
+
+
+def _largest(needs: Needs, setting: str, value: int, amount: Callable[[Needs], float], there: float) -> int:
+    """The largest value of a setting, below `value`, with which `amount` is at most `there`."""
+    low, high = 1, value
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if amount(_with(needs, setting, middle)) <= there else (low, middle)
+    return low
+
+
+def _with(needs: Needs, setting: str, value: object) -> Needs:
+    changed = copy.copy(needs)
+    setattr(changed, setting, value)
+    return changed
+
+
+def _size(value: Number | tuple[int, ...]) -> Number:
+    return max(value) if isinstance(value, tuple) else value
+
+
+def _name(setting: str) -> str:
+    return f"model.{setting}" if setting in _MODEL else setting
+
+
+def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tuple[dict[str, Number], list[str]]:
     """Settings to change (only with `fit`) and what to tell the user.
 
     Raises:
-        ResourceError: it does not fit and `fit` is off; the message says what would.
+        ResourceError: it does not fit, and `fit` is off or does not help. The message says what would fit.
     """
-    short = check(needs, has)
-    if not short:
-        return {}, []
-    hopeless = any(settings.get("num_workers") == 0 for _, _, settings in short)
-    if not fit or hopeless:
-        reasons = "; ".join(what for what, _, _ in short)
-        fewest = min((s["num_workers"] for _, _, s in short if "num_workers" in s), default=0)
-        fits = "; ".join(would for _, would, s in short if s.get("num_workers", fewest) == fewest)
-        by_itself = "" if hopeless else f"; {needs.words.option('fit', True)} does it by itself"
-        raise ResourceError(f"{reasons}. What fits: {fits}{by_itself}.")
-    changes: dict[str, Any] = {}
-    for _, _, settings in short:
-        for key, value in settings.items():
-            changes[key] = min(value, changes.get(key, value))
-    name = needs.words.setting
-    return changes, [f"{what}: going on with {', '.join(name(k, v) for k, v in s.items())}" for what, _, s in short]
+    shortages: list[Shortage] = []
+    changes: dict[str, Number] = {}
+    while (short := check(needs, has)) is not None:
+        shortages.append(short)
+        if short.hopeless or (fit and not all(name in _SHRINK for name in short.fits)):
+            raise ResourceError(shortages=tuple(shortages), words=words)
+        changes |= short.fits
+        for name, value in short.fits.items():
+            needs = _with(needs, name.removeprefix("model."), value)
+    if shortages and not fit:
+        raise ResourceError(shortages=tuple(shortages), words=words)
+    going = [", ".join(words.assigned(name, value) for name, value in s.fits.items()) for s in shortages]
+    return changes, [f"{s.reason(words)}: going on with {fits}" for s, fits in zip(shortages, going, strict=True)]
 
 
-def _workers(words: Words, fits: int) -> str:
-    return words.option("num_workers", fits) if fits else f"not one {words.worker}"
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _n(x: float) -> str:
-    return f"{x:g}"
+def _counted(num: Number, noun: str) -> str:
+    """Such as "1 worker" and "2.5 CPUs"."""
+    plural = noun.replace("place", "places", 1) if noun.startswith("place") else f"{noun}s"
+    return f"{_shown(num)} {noun if num == 1 else plural}"
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:,.1f} GiB"

@@ -7,15 +7,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
-from raypid.runtime.handle import Argument, ArgumentLost, Backend, Handle, WorkerLost, name_of
+from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost, name_of
 
-Factory = Callable[[int, int], Callable[[], Any]]
-"""(worker index, restarts so far) -> what builds the role."""
+Factory = Callable[[int, int], Callable[[], object]]
+"""(worker index, restarts so far) -> a function that builds the role."""
 
 START_S = 60.0
-"""Seconds that the process of a new worker may take to start, where worker_timeout_s is less."""
+"""Seconds that the process of a new worker may take to start, if worker_timeout_s is less."""
+
+R = TypeVar("R")
+D = TypeVar("D")
+
+
+class WorkerRole(Protocol):
+    """The method of a worker that is called by name here."""
+
+    def close(self) -> None: ...
 
 
 class WorkersFailed(RuntimeError):
@@ -23,18 +32,23 @@ class WorkersFailed(RuntimeError):
 
 
 @dataclass(slots=True)
-class _Call:
+class _Call(Generic[R, D]):
     """A call under way."""
 
-    method: str
-    args: tuple[Any, ...]
-    futures: list[Any]
+    name: str
+    args: tuple[object, ...]
+    report: Future[R]
+    data: Future[D]
     deadline: float
     """By time.monotonic()."""
 
 
-class WorkerGroup:
-    """`num_workers` roles. A call that is lost or overdue kills its worker, builds a new one and is issued again."""
+class WorkerGroup(Generic[R, D]):
+    """`num_workers` roles that are kept complete.
+
+    If a call is lost or overdue, its worker is killed and built anew, and `call_all` makes the call again. Methods that are
+    called with `start` return a pair (report: R, data: D).
+    """
 
     def __init__(
         self,
@@ -53,9 +67,9 @@ class WorkerGroup:
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}
         self.folder: Path | None = None
-        """Where the first traceback of a lost worker goes."""
+        """Errors of lost workers are written to errors.txt in this folder."""
         self._built = [False] * num_workers
-        self._running: list[deque[_Call]] = [deque() for _ in range(num_workers)]
+        self._running: list[deque[_Call[R, D]]] = [deque() for _ in range(num_workers)]
         self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
 
     def _spawn(self, index: int) -> Handle:
@@ -64,47 +78,65 @@ class WorkerGroup:
     def __len__(self) -> int:
         return len(self.handles)
 
-    def _submit(self, index: int, method: str | Callable[..., Any], args: tuple[Any, ...], num_returns: int) -> Any:
-        handle = self.handles[index]
-        given = (a.of(handle) if isinstance(a, Argument) else a for a in args)
-        return handle.submit(method, *given, num_returns=num_returns)
+    def _given(self, index: int, args: tuple[object, ...]) -> list[object]:
+        """The arguments of a call of worker `index` that is made now."""
+        return [a.of(self.handles[index]) if isinstance(a, Argument) else a for a in args]
 
-    def _mended(self, index: int, args: tuple[Any, ...]) -> bool:
-        """The call of a worker had no argument; it is not the worker that was lost."""
+    def _mended(self, index: int, args: tuple[object, ...]) -> bool:
+        """Whether a call whose argument was lost can be made again; the worker itself was not lost."""
         return any(a.mend(self.handles[index]) for a in args if isinstance(a, Argument))
 
-    def call_all(self, method: str | Callable[..., Any], *args: Any, num_returns: int = 1) -> list[Any]:
-        """Call every worker; the results in worker order. With num_returns > 1: [first value, *futures of the others]."""
-        pending = {i: self._submit(i, method, args, num_returns) for i in range(len(self))}
+    def call_all(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> list[T]:
+        """Call `method` of every worker; returns the results in worker order."""
+        if num_returns > 1:
+            return self.call_all_parts(method, *args)  # type: ignore[return-value, arg-type]
+
+        def submit(index: int) -> tuple[Future[T], None]:
+            return self.handles[index].submit(method, *self._given(index, args)), None
+
+        return [value for value, _ in self._results(submit, method, args)]
+
+    def call_all_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> list[tuple[A, Future[B]]]:
+        """Call a method that returns a pair of every worker; returns (first value, future of the second) in worker order."""
+
+        def submit(index: int) -> tuple[Future[A], Future[B]]:
+            return self.handles[index].submit_parts(method, *self._given(index, args))
+
+        return self._results(submit, method, args)
+
+    def _results(
+        self, submit: Callable[[int], tuple[Future[A], B]], method: Callable[..., object], args: tuple[object, ...]
+    ) -> list[tuple[A, B]]:
+        """Submit a call of every worker and wait for the first values; calls that are lost or overdue are submitted again."""
+        pending = {i: submit(i) for i in range(len(self))}
         deadline = {i: self._due(i) for i in pending}
-        results: list[Any] = [None] * len(self)
+        results: dict[int, tuple[A, B]] = {}
         while pending:
-            for i, future in list(pending.items()):
-                head = future if num_returns == 1 else future[0]
+            for i, (first, other) in list(pending.items()):
                 try:
-                    if not self._built[i]:  # its start is not the call's time
+                    if not self._built[i]:  # the time that its start takes does not count
                         self.backend.get(self.handles[i].ready, timeout=max(START_S, self.timeout_s))
                         self._built[i], deadline[i] = True, self._due(i)
-                    value = self.backend.get(head, timeout=max(0.0, deadline[i] - time.monotonic()))
+                    value = self.backend.get(first, timeout=max(0.0, deadline[i] - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
                     if not isinstance(error, ArgumentLost):
                         self.replace(i, f"{name_of(method)}()", error)
                     elif not self._mended(i, args):
                         raise
-                    pending[i], deadline[i] = self._submit(i, method, args, num_returns), self._due(i)
+                    pending[i], deadline[i] = submit(i), self._due(i)
                     continue
-                results[i] = value if num_returns == 1 else [value, *future[1:]]
+                results[i] = value, other
                 del pending[i]
-        return results
+        return [results[i] for i in range(len(self))]
 
     def _due(self, index: int) -> float:
-        """By when a call that is made now has to be done: it comes behind those under way."""
+        """The deadline of a call that is made now. It waits for the calls under way first."""
         return time.monotonic() + self.timeout_s * (1 + self.running(index))
 
     # -- one at a time -------------------------------------------------------------------------------------------------
 
     def running(self, index: int) -> int:
-        """Calls of worker `index` that `start` began and `finished` has not handed out."""
+        """The number of calls of worker `index` that were started and that `finished` has not returned."""
         return len(self._running[index])
 
     @property
@@ -112,68 +144,69 @@ class WorkerGroup:
         """Workers without a call under way."""
         return [i for i, calls in enumerate(self._running) if not calls]
 
-    def start(self, index: int, method: str | Callable[..., Any], *args: Any, num_returns: int) -> None:
-        """Begin a call of worker `index`, behind those that it has under way; `finished` hands its result out."""
-        futures = self._submit(index, method, args, num_returns)
+    def start(self, index: int, method: Callable[..., tuple[R, D]], *args: object, num_returns: int = 2) -> None:
+        """Call a method of worker `index`, after the calls that it has under way; `finished` returns the result."""
+        report, data = self.handles[index].submit_parts(method, *self._given(index, args))
         patience = self.timeout_s + (0.0 if self._built[index] else START_S)
-        self._running[index].append(_Call(name_of(method), args, futures, time.monotonic() + patience))
+        self._running[index].append(_Call(name_of(method), args, report, data, time.monotonic() + patience))
 
-    def finished(self, timeout_s: float | None, others: Sequence[Any] = ()) -> list[tuple[int, list[Any]]]:
-        """(worker, [first value, *futures of the others]) of the calls that have ended, in worker order, each worker's in
-        the order in which they began.
+    def finished(
+        self, timeout_s: float | None, others: Sequence[Future[object]] = ()
+    ) -> list[tuple[int, tuple[R, Future[D]]]]:
+        """The calls that have ended, as (worker, (report, future of the data)): by worker, and in the order of the calls.
 
-        Waits up to `timeout_s` (None: as long as calls may take) for the first of them, or for one of the futures
-        `others`. A worker that was lost or is overdue is replaced, its calls are forgotten, and it appears in `lost`.
+        Waits up to `timeout_s` seconds (None: as long as calls may take) for the first of them, or for one of the futures
+        `others`. A worker that was lost or is overdue is replaced. Its calls are forgotten, and `lost` counts it.
         """
         first = [calls[0] for calls in self._running if calls]
         if not first and not others:
             return []
         until = min((call.deadline for call in first), default=time.monotonic() + self.timeout_s)
         wait = max(0.0, until - time.monotonic())
-        heads = [call.futures[0] for call in first]
-        self.backend.wait([*others, *heads], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s))
-        done: list[tuple[int, list[Any]]] = []
+        reports = [call.report for call in first]
+        self.backend.wait([*others, *reports], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s))
+        done: list[tuple[int, tuple[R, Future[D]]]] = []
         asked = [i for i, calls in enumerate(self._running) if calls]
         while asked:
-            oldest = {self._running[i][0].futures[0]: i for i in asked}
+            oldest = {self._running[i][0].report: i for i in asked}
             ready, _ = self.backend.wait(list(oldest), num=len(oldest), timeout=0)
             ended = {oldest[future] for future in ready}
             overdue = {i for i in asked if i not in ended and time.monotonic() > self._running[i][0].deadline}
             for i in sorted(ended | overdue):
-                if values := self._end(i, overdue=i in overdue):
-                    done.append((i, values))
+                if result := self._end(i, overdue=i in overdue):
+                    done.append((i, result))
             asked = [i for i in sorted(ended) if self._running[i]]
         return done
 
-    def _end(self, index: int, *, overdue: bool) -> list[Any]:
-        """The values of a worker's oldest call; empty if the worker, or what it was called with, was lost."""
+    def _end(self, index: int, *, overdue: bool) -> tuple[R, Future[D]] | None:
+        """The result of a worker's oldest call; None if the worker, or an argument of the call, was lost."""
         calls = self._running[index]
         call = calls.popleft()
         try:
             if overdue:
                 raise TimeoutError
-            values = [self.backend.get(call.futures[0]), *call.futures[1:]]
+            report = self.backend.get(call.report)
         except (WorkerLost, TimeoutError) as error:
             if not isinstance(error, ArgumentLost):
-                self.replace(index, f"{call.method}()", error)
+                self.replace(index, f"{call.name}()", error)
             elif not self._mended(index, call.args):
                 raise
-            return []
+            return None
         self._built[index] = True
-        if calls:  # it begins only now
+        if calls:  # the worker starts the next call only now
             calls[0].deadline = time.monotonic() + self.timeout_s
-        return values
+        return report, call.data
 
     def drop(self) -> None:
-        """Wait for the calls under way and forget their results: a fresh start after a restore."""
+        """Wait for the calls under way and forget their results, for a fresh start after a restore."""
         while any(self._running):
             self.finished(None)
 
     def replace(self, index: int, call: str, error: Exception) -> None:
-        """Kill worker `index` and build it anew; calls that it has under way are lost with it.
+        """Kill worker `index` and build it anew. Its calls under way are lost with it.
 
         Raises:
-            WorkersFailed: the budget is used up; the message names the worker, its environment and its last call.
+            WorkersFailed: more were lost than `max_restarts`. The message names the worker, its environment and its last call.
         """
         self._running[index].clear()
         overdue = isinstance(error, TimeoutError)
@@ -194,8 +227,8 @@ class WorkerGroup:
         self.handles[index] = self._spawn(index)
 
     def close(self) -> None:
-        """Let the workers close their environments, briefly, then end them."""
-        futures = [h.submit("close") for h in self.handles]
+        """Give the workers two seconds to close their environments, then end them."""
+        futures = [h.submit(WorkerRole.close) for h in self.handles]
         try:
             self.backend.wait(futures, num=len(futures), timeout=2.0)
         finally:

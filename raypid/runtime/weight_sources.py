@@ -1,54 +1,71 @@
-"""How the newest weights come to workers and evaluator: with each call, or from parameter servers."""
+"""How the newest weights reach workers and evaluator: with each call, or from parameter servers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol
 
-from raypid.runtime.handle import Argument, Backend, Handle, WorkerLost
+from raypid.runtime.handle import Argument, Backend, Future, Handle, WorkerLost
+from raypid.runtime.learner_group import LearnerRole
 from raypid.runtime.supervisor import WorkersFailed
+from raypid.types import Weights
+
+
+class ServerRole(Protocol):
+    """The methods of a parameter server that are called by name here."""
+
+    def push(self, weights: Weights) -> int: ...
+
+    def reset(self, weights: Weights) -> int: ...
+
+    def pull(self) -> Weights:
+        """Callers have pushed some before."""
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def ready(self) -> None: ...
 
 
 class ByReference(Argument):
     """The newest weights go with each call, by reference. Ray keeps a copy on each node."""
 
     lost = 0
-    """Servers that were lost so far; here there are none."""
+    """Servers that were lost so far (always 0 here)."""
 
     def __init__(self, backend: Backend, learner: Handle) -> None:
         self.backend, self.learner = backend, learner
-        self._newest: Any = None
+        self._newest: Future[Weights]
 
-    def start(self, weights: Any) -> None:
-        """Publish the weights (a future) that a loop begins with: whatever was published before is no longer true."""
+    def start(self, weights: Future[Weights]) -> None:
+        """Publish the first weights of a loop, whatever version was published before."""
         self.publish(weights)
 
-    def publish(self, weights: Any) -> None:
-        """From here on calls get these weights (a future)."""
+    def publish(self, weights: Future[Weights]) -> None:
+        """Send these weights with all calls from now on."""
         self._newest = self.backend.put(weights)
 
-    def of(self, handle: Handle | None) -> Any:
+    def of(self, handle: Handle | None) -> object:
         return self._newest
 
-    def for_evaluator(self) -> Any:
-        """A future of the newest weights."""
-        return self.learner.submit("weights")
+    def for_evaluator(self) -> Future[Weights]:
+        """The newest weights."""
+        return self.learner.submit(LearnerRole.weights)
 
     def metrics(self) -> dict[str, float]:
         return {}
 
 
 class ByServers(ByReference):
-    """The newest weights go to a server on each of the nodes; each call pulls them from the server of its worker's node.
+    """The newest weights go to a server on each of `nodes`. Each call pulls them from the server on its worker's node.
 
-    A server that is lost is built anew, with the newest weights, within `max_restarts`.
+    A server that is lost is built anew with the newest weights, at most `max_restarts` times.
     """
 
     def __init__(
         self,
         backend: Backend,
         learner: Handle,
-        factory: Callable[[], Any],
+        factory: Callable[[], object],
         nodes: Sequence[str],
         *,
         timeout_s: float,
@@ -58,27 +75,30 @@ class ByServers(ByReference):
         self.factory, self.timeout_s, self.max_restarts = factory, timeout_s, max_restarts
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, node=node) for node in nodes}
         self._asked: dict[Handle | None, tuple[str, Handle]] = {}
-        """Who asked which server last."""
+        """The server that each worker asked last, and its node."""
 
-    def start(self, weights: Any) -> None:
+    def start(self, weights: Future[Weights]) -> None:
         ByReference.publish(self, weights)
         for server in self.servers.values():
-            server.submit("reset", self._newest)
+            server.submit(ServerRole.reset, self._newest)
 
-    def publish(self, weights: Any) -> None:
+    def publish(self, weights: Future[Weights]) -> None:
         ByReference.publish(self, weights)
         for server in self.servers.values():
-            server.submit("push", self._newest)
+            server.submit(ServerRole.push, self._newest)
 
-    def of(self, handle: Handle | None) -> Any:
+    def of(self, handle: Handle | None) -> object:
+        return self._pulled(handle)
+
+    def _pulled(self, handle: Handle | None) -> Future[Weights]:
         node = self.backend.node_of(handle) if handle is not None else ""
-        if node not in self.servers:  # a worker that is not there yet, or has come to another node
+        if node not in self.servers:  # the worker is not there yet, or moved to another node
             node = next(iter(self.servers))
         self._asked[handle] = node, self.servers[node]
-        return self.servers[node].submit("pull")
+        return self.servers[node].submit(ServerRole.pull)
 
-    def for_evaluator(self) -> Any:
-        return self.of(None)
+    def for_evaluator(self) -> Future[Weights]:
+        return self._pulled(None)
 
     def mend(self, handle: Handle | None) -> bool:
         node, asked = self._asked[handle]
@@ -91,7 +111,7 @@ class ByServers(ByReference):
             WorkersFailed: the budget is used up.
         """
         try:
-            self.backend.get(self.servers[node].submit("ready"), timeout=self.timeout_s)
+            self.backend.get(self.servers[node].submit(ServerRole.ready), timeout=self.timeout_s)
             return False
         except (WorkerLost, TimeoutError) as error:
             self.lost += 1
@@ -101,13 +121,13 @@ class ByServers(ByReference):
                 ) from error
         self.backend.kill(self.servers[node])
         self.servers[node] = self.backend.spawn(self.factory, node=node)
-        self.servers[node].submit("reset", self._newest)
+        self.servers[node].submit(ServerRole.reset, self._newest)
         return True
 
     def metrics(self) -> dict[str, float]:
         """The newest version on all servers, and counts of all of them. A server that is gone is built anew first."""
         try:
-            found = [self.backend.get(s.submit("metrics")) for s in self.servers.values()]
+            found = [self.backend.get(s.submit(ServerRole.metrics)) for s in self.servers.values()]
         except WorkerLost:
             for node in self.servers:
                 self._rebuilt(node)

@@ -96,7 +96,10 @@ class Echo:
     def pair(self, x: Any) -> tuple[str, Any]:
         return "small", x
 
-    def fail(self, text: str) -> None:
+    def split(self, text: str) -> tuple[str, str, list[str]]:
+        return "small", text, list(text)
+
+    def fail(self, text: str) -> Any:
         raise KeyError(text)
 
     def pid(self) -> int:

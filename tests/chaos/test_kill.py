@@ -16,6 +16,7 @@ import pytest
 from raypid import checkpoint
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
+from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
 from raypid.runtime.supervisor import WorkersFailed
@@ -74,9 +75,9 @@ def test_more_losses_than_the_budget(ray_session: Any, tmp_path: Path) -> None:
 def test_a_replaced_worker_draws_other_numbers(ray_session: Any) -> None:
     with Agent("PPO", RAY) as agent:
         workers = agent.context.workers
-        before = workers.call_all("state_dict")
+        before = workers.call_all(Rollout.state_dict)
         workers.replace(1, "a test", RuntimeError())
-        after = workers.call_all("state_dict")
+        after = workers.call_all(Rollout.state_dict)
     assert after[0] == before[0] and after[1] not in before
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+from raypid.roles.parameter_server import ParameterServer
 from raypid.run.agent import Agent
 from raypid.runtime.ray import ray
 
@@ -24,7 +25,7 @@ def trained(run: str, address: str) -> dict[str, Any]:
         servers, backend = agent.context.weights.servers, agent.backend
         at = {node: backend.node_of(server, 30.0) for node, server in servers.items()}
         workers = [backend.node_of(h) for h in agent.context.workers.handles]
-        pulls = {node: backend.get(server.submit("metrics"))["pulls"] for node, server in servers.items()}
+        pulls = {node: backend.get(server.submit(ParameterServer.metrics))["pulls"] for node, server in servers.items()}
     names = ("lost/parameter_servers", "lost/workers", "parameter_server/version", "learner_updates_total")
     return {"at": at, "workers": workers, "pulls": pulls, "result": {n: result[n] for n in names}}
 

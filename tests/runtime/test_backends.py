@@ -41,23 +41,23 @@ def ray_backend(ray_session: Any) -> Any:
 
 def test_calls_run_in_order_and_keep_state(backend: Any) -> None:
     handle = backend.spawn(partial(fragile.Echo, 10))
-    futures = [handle.submit("add", 1) for _ in range(3)]
-    assert backend.get(futures) == [11, 12, 13]
+    futures = [handle.submit(fragile.Echo.add, 1) for _ in range(3)]
+    assert [backend.get(future) for future in futures] == [11, 12, 13]
     assert backend.get(handle.ready) is None
 
 
 def test_futures_are_arguments(backend: Any) -> None:
     handle, other = backend.spawn(fragile.Echo), backend.spawn(fragile.Echo)
-    assert backend.get(other.submit("add", handle.submit("add", 4))) == 4
+    assert backend.get(other.submit(fragile.Echo.add, handle.submit(fragile.Echo.add, 4))) == 4
     put = backend.put(5)
     assert backend.put(put) is put
-    assert backend.get(handle.submit("add", put)) == 9
+    assert backend.get(handle.submit(fragile.Echo.add, put)) == 9
 
 
 def test_futures_are_arguments_of_a_factory(backend: Any) -> None:
     table = backend.put(np.arange(100_000, dtype=np.float32))
     handles = [backend.spawn(partial(fragile.Table, i, table)) for i in range(2)]
-    assert [backend.get(h.submit("sum_from", 99_998)) for h in handles] == [
+    assert [backend.get(h.submit(fragile.Table.sum_from, 99_998)) for h in handles] == [
         99_998.0 + 99_999.0,
         99_998.0 + 99_999.0 + 1,
     ]
@@ -67,35 +67,39 @@ def test_an_array_in_a_factory_is_shared_and_not_copied(ray_backend: Any) -> Non
     table = ray_backend.put(np.ones(10_000_000, np.float32))
     handles = [ray_backend.spawn(partial(fragile.Table, i, table)) for i in range(2)]
     for handle in handles:
-        owns, private_bytes = ray_backend.get(handle.submit("owns"))
+        owns, private_bytes = ray_backend.get(handle.submit(fragile.Table.owns))
         assert not owns and private_bytes < 10_000_000, private_bytes  # of 40,000,000
 
 
-def test_num_returns_gives_a_future_each(backend: Any) -> None:
+def test_parts_have_a_future_each(backend: Any) -> None:
     handle = backend.spawn(fragile.Echo)
-    report, data = handle.submit("pair", np.arange(1000), num_returns=2)
+    report, data = handle.submit_parts(fragile.Echo.pair, np.arange(1000))
     assert backend.get(report) == "small"
     np.testing.assert_array_equal(backend.get(data), np.arange(1000))
+    report, data, more = handle.submit_split(fragile.Echo.split, 2, "ab")
+    assert [backend.get(future) for future in (report, data, *more)] == ["small", "ab", "a", "b"]
 
 
 def test_errors_keep_their_type_and_text(backend: Any) -> None:
     handle = backend.spawn(fragile.Echo)
-    for future in (handle.submit("fail", "lost key"), *handle.submit("fail", "lost key", num_returns=2)):
+    fail = fragile.Echo.fail
+    parts, split = handle.submit_parts(fail, "lost key"), handle.submit_split(fail, 2, "lost key")
+    for future in (handle.submit(fail, "lost key"), *parts, *split[:2], *split[2]):
         with pytest.raises(KeyError, match="lost key"):
             backend.get(future)
-    assert backend.get(handle.submit("add", 1)) == 1  # the role is still there
+    assert backend.get(handle.submit(fragile.Echo.add, 1)) == 1  # the role is still there
 
 
 def test_a_factory_that_raises_shows_at_the_first_get_as_itself(backend: Any) -> None:
     handle = backend.spawn(fragile.Broken)
-    for future in (handle.ready, handle.submit("add", 1)):
+    for future in (handle.ready, handle.submit(fragile.Echo.add, 1)):
         with pytest.raises(LookupError, match="no such simulator"):
             backend.get(future)
 
 
 def test_wait_returns_once_num_are_ready(backend: Any) -> None:
     handle = backend.spawn(fragile.Echo)
-    futures = [handle.submit("add", 1), handle.submit("add", 1)]
+    futures = [handle.submit(fragile.Echo.add, 1), handle.submit(fragile.Echo.add, 1)]
     ready, rest = backend.wait(futures, num=1)
     assert len(ready) == 1 and len(rest) == 1
     ready, rest = backend.wait(futures, num=2)
@@ -104,20 +108,20 @@ def test_wait_returns_once_num_are_ready(backend: Any) -> None:
 
 def test_a_dead_process_is_a_lost_worker(ray_backend: Any) -> None:
     handle = ray_backend.spawn(fragile.Echo)
-    pid = ray_backend.get(handle.submit("pid"))
+    pid = ray_backend.get(handle.submit(fragile.Echo.pid))
     assert pid != os.getpid()
-    waiting = handle.submit("sleep", 1000.0)
+    waiting = handle.submit(fragile.Echo.sleep, 1000.0)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerLost):
         ray_backend.get(waiting)
     with pytest.raises(WorkerLost):
-        ray_backend.get(handle.submit("add", 1))
+        ray_backend.get(handle.submit(fragile.Echo.add, 1))
 
 
 def test_an_overdue_call_is_a_timeout_and_kill_ends_it(ray_backend: Any) -> None:
     handle = ray_backend.spawn(fragile.Echo)
-    pid = ray_backend.get(handle.submit("pid"))
-    waiting = handle.submit("sleep", 1000.0)
+    pid = ray_backend.get(handle.submit(fragile.Echo.pid))
+    waiting = handle.submit(fragile.Echo.sleep, 1000.0)
     with pytest.raises(TimeoutError):
         ray_backend.get(waiting, timeout=0.2)
     ready, rest = ray_backend.wait([waiting], num=1, timeout=0.1)
@@ -134,14 +138,14 @@ def test_an_overdue_call_is_a_timeout_and_kill_ends_it(ray_backend: Any) -> None
 def test_what_cannot_be_unpickled_there_is_named(ray_backend: Any) -> None:
     handle = ray_backend.spawn(partial(fragile.Echo, fragile.Unreadable()))
     with pytest.raises(RuntimeError, match="left_at_home"):
-        ray_backend.get(handle.submit("add", 1))
+        ray_backend.get(handle.submit(fragile.Echo.add, 1))
 
 
 def test_a_role_here_takes_futures_from_there(ray_backend: Any) -> None:
     there, here = ray_backend.spawn(fragile.Echo), ray_backend.here(fragile.Echo)
-    assert ray_backend.get(here.submit("add", there.submit("add", 3))) == 3
-    assert ray_backend.get(here.submit("pid")) == os.getpid()
-    assert ray_backend.get(ray_backend.put(here.submit("add", 1))) == 4
+    assert ray_backend.get(here.submit(fragile.Echo.add, there.submit(fragile.Echo.add, 3))) == 3
+    assert ray_backend.get(here.submit(fragile.Echo.pid)) == os.getpid()
+    assert ray_backend.get(ray_backend.put(here.submit(fragile.Echo.add, 1))) == 4
 
 
 def test_shutdown_ends_its_actors_and_leaves_a_joined_ray(ray_session: Any) -> None:
@@ -149,12 +153,12 @@ def test_shutdown_ends_its_actors_and_leaves_a_joined_ray(ray_session: Any) -> N
 
     backend, other = RayBackend(), RayBackend()
     handle, kept = backend.spawn(fragile.Echo), other.spawn(fragile.Echo)
-    backend.get(handle.submit("add", 1))
+    backend.get(handle.submit(fragile.Echo.add, 1))
     backend.shutdown()
     assert ray_session.is_initialized()
     with pytest.raises(WorkerLost):  # Ray kills when it comes to it: a call that is quicker is still answered
-        wait_until(lambda: backend.get(handle.submit("add", 1)) < 0)
-    assert other.get(kept.submit("add", 1)) == 1
+        wait_until(lambda: backend.get(handle.submit(fragile.Echo.add, 1)) < 0)
+    assert other.get(kept.submit(fragile.Echo.add, 1)) == 1
     assert other.resources()["CPU"] == 8
     other.shutdown()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import member
 import numpy as np
 import pytest
 from gymnasium import spaces
+from member import Member
 
 from raypid.algorithms.ppo import PPOConfig
 from raypid.config import ModelConfig
@@ -38,16 +38,15 @@ class Members:
 
     def __init__(self, backend: Any, size: int, timeout_s: float = 60.0) -> None:
         self.backend = backend
-        self.handles = [backend.spawn(partial(member.Member, rank, size, timeout_s)) for rank in range(size)]
-        backend.get([h.ready for h in self.handles])
-        address = self.handles[0].submit("open")
-        backend.get([h.submit("join", address) for h in self.handles])
+        self.handles = [backend.spawn(partial(Member, rank, size, timeout_s)) for rank in range(size)]
+        for handle in self.handles:
+            backend.get(handle.ready)
+        address = self.handles[0].submit(Member.open)
+        self.call(Member.join, *[(address,)] * size)
 
-    def submit(self, method: str, *each: tuple[Any, ...]) -> list[Any]:
-        return [h.submit(method, *args) for h, args in zip(self.handles, each, strict=True)]
-
-    def call(self, method: str, *each: tuple[Any, ...]) -> list[Any]:
-        return self.backend.get(self.submit(method, *each))
+    def call(self, method: Callable[..., Any], *each: tuple[Any, ...]) -> list[Any]:
+        futures = [h.submit(method, *args) for h, args in zip(self.handles, each, strict=True)]
+        return [self.backend.get(future) for future in futures]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def ray_backend(ray_session: Any) -> Any:
 @pytest.mark.parametrize("kind", ["float32", "float64", "int64", "torch"])
 def test_sums_are_the_same_everywhere(members: Members, kind: str) -> None:
     sums = members.call(
-        "total", *(([r + 1, 10 * r],) if kind == "torch" else ([r + 1, 10 * r], kind) for r in range(SIZE))
+        Member.total, *(([r + 1, 10 * r],) if kind == "torch" else ([r + 1, 10 * r], kind) for r in range(SIZE))
     )
     for total in sums:
         assert total.tolist() == [6, 30]
@@ -79,7 +78,7 @@ def test_sums_are_the_same_everywhere(members: Members, kind: str) -> None:
 
 def test_gather_is_in_rank_order(members: Members) -> None:
     values = [{"rank": r, "text": "x" * (1000 * r)} for r in range(SIZE)]
-    assert members.call("gather", *((v,) for v in values)) == [values] * SIZE
+    assert members.call(Member.gather, *((v,) for v in values)) == [values] * SIZE
 
 
 # -- learning ------------------------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
     one = Learner(*arguments)
     alone = [one.update(100 * (u + 1), *batch) for u, batch in enumerate(batches)]
     shares = [[split(batch, SIZE)[rank] for batch in batches] for rank in range(SIZE)]
-    together = members.call("learn", *((arguments, share) for share in shares))
+    together = members.call(Member.learn, *((arguments, share) for share in shares))
     for rank, (updates, state) in enumerate(together):
         assert_same_state(state, one.state_dict())
         for (update, weights), (ours, expected) in zip(updates, alone, strict=True):
@@ -187,7 +186,7 @@ def test_a_state_of_one_goes_on_with_several(members: Members) -> None:
     state = one.state_dict()
     _, expected = one.update(100, *second)
     shares = split(second, SIZE)
-    together = members.call("learn", *((("PPO", config, spec, 5), [share], state) for share in shares))
+    together = members.call(Member.learn, *((("PPO", config, spec, 5), [share], state) for share in shares))
     for [(_, weights)], _ in together:
         np.testing.assert_allclose(weights.flat, expected.flat, atol=1e-5)
 
@@ -203,7 +202,7 @@ def pid_of(ray: Any, handle: Any) -> int:
 def test_a_dead_member_is_named(ray_session: Any, ray_backend: Any, lost: int) -> None:
     group = Members(ray_backend, 2)
     others = [r for r in range(2) if r != lost]
-    waiting = [group.handles[r].submit("total", [1.0] * 1000) for r in others]
+    waiting = [group.handles[r].submit(Member.total, [1.0] * 1000) for r in others]
     start = time.monotonic()
     os.kill(pid_of(ray_session, group.handles[lost]), signal.SIGKILL)
     for future in waiting:
@@ -211,13 +210,13 @@ def test_a_dead_member_is_named(ray_session: Any, ray_backend: Any, lost: int) -
             ray_backend.get(future, timeout=60)
     assert time.monotonic() - start < 20
     with pytest.raises(WorkerLost, match=f"Learner {lost} of 2"):  # no second wait
-        ray_backend.get(group.handles[others[0]].submit("gather", 1), timeout=10)
+        ray_backend.get(group.handles[others[0]].submit(Member.gather, 1), timeout=10)
 
 
 @pytest.mark.ci_slow
 def test_a_dead_member_of_three_is_named_by_all(ray_session: Any, ray_backend: Any) -> None:
     group = Members(ray_backend, 3)
-    waiting = [group.handles[r].submit("total", [1.0] * 1000) for r in (0, 2)]
+    waiting = [group.handles[r].submit(Member.total, [1.0] * 1000) for r in (0, 2)]
     os.kill(pid_of(ray_session, group.handles[1]), signal.SIGKILL)
     for future in waiting:
         with pytest.raises(CollectiveLost, match="^Learner 1 of 3 died"):
@@ -232,6 +231,6 @@ def test_a_member_that_hangs_is_named_after_the_timeout(ray_session: Any, ray_ba
     os.kill(hung, signal.SIGSTOP)
     try:
         with pytest.raises(CollectiveLost, match=f"Learner {lost} of 2 died or did not answer within 5 s"):
-            ray_backend.get(group.handles[1 - lost].submit("gather", 1), timeout=60)
+            ray_backend.get(group.handles[1 - lost].submit(Member.gather, 1), timeout=60)
     finally:
         os.kill(hung, signal.SIGKILL)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from raypid.runtime.collective import CollectiveLost
-from raypid.runtime.handle import WorkerLost
-from raypid.runtime.learner_group import LearnerGroup, LearnersFailed, split
+from raypid.runtime.handle import WorkerLost, name_of
+from raypid.runtime.learner_group import LearnerGroup, LearnerRole, LearnersFailed, split
 
 
 class Scripted:
@@ -39,10 +40,20 @@ class ScriptedLearner:
     def __init__(self, backend: Scripted, rank: int) -> None:
         self.backend, self.rank, self.ready = backend, rank, (rank, rank)
 
-    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
-        self.backend.calls.append((self.rank, method, args))
-        answer = (self.rank, self.backend.script[self.rank] if method == "update" else self.rank)
-        return answer if num_returns == 1 else [answer, f"weights of {self.rank}"]
+    def submit(self, method: Callable[..., Any], *args: Any) -> Any:
+        self.backend.calls.append((self.rank, name_of(method), args))
+        scripted = name_of(method) in ("update", "learn")
+        return self.rank, self.backend.script[self.rank] if scripted else self.rank
+
+    def submit_parts(self, method: Callable[..., Any], *args: Any) -> Any:
+        return self.submit(method, *args), f"weights of {self.rank}"
+
+    def submit_split(self, method: Callable[..., Any], num: int, *args: Any) -> Any:
+        return *self.submit_parts(method, *args), [f"part {i} of {self.rank}" for i in range(num)]
+
+
+def learn(timesteps: int) -> Any:
+    """Names the method; the script answers."""
 
 
 def group(script: list[Any]) -> LearnerGroup:
@@ -53,10 +64,10 @@ def group(script: list[Any]) -> LearnerGroup:
 def test_fragments_go_to_their_learner_in_worker_order() -> None:
     learners = group([10, 11])
     learners.backend.calls.clear()  # type: ignore[attr-defined]
-    update, weights = learners.submit("update", 77, "a", "b", "c", "d", "e", num_returns=2)
+    update, weights = learners.submit_parts(LearnerRole.update, 77, "a", "b", "c", "d", "e")
     assert learners.backend.calls == [(0, "update", (77, "a", "b")), (1, "update", (77, "c", "d", "e"))]  # type: ignore[attr-defined]
     assert (update.result(), weights) == (10, "weights of 0")
-    learners.submit("weights")
+    learners.submit(LearnerRole.weights)
     assert learners.backend.calls[2:] == [(0, "weights", ())]  # type: ignore[attr-defined]
 
 
@@ -80,25 +91,29 @@ def test_the_cause_is_found_among_the_errors(
 ) -> None:
     monkeypatch.setattr("raypid.runtime.learner_group._GRACE_S", 0.0)
     learners = group(script)
-    update, _ = learners.submit("update", 0, *"abc", num_returns=2)
+    update, _ = learners.submit_parts(LearnerRole.update, 0, *"abc")
     with pytest.raises(error, match=words):
         update.result()
     with pytest.raises(error, match=words):  # a torn group is not asked again
-        learners.submit("weights").result()
+        learners.submit(LearnerRole.weights).result()
 
 
 def test_one_learner_is_called_and_named() -> None:
     learners = group([10, 11])
     learners.backend.calls.clear()  # type: ignore[attr-defined]
-    assert learners.submit_to(1, "update", "x").result() == 11
+    assert learners.submit_to(1, LearnerRole.update, "x").result() == 11
     assert learners.backend.calls == [(1, "update", ("x",))]  # type: ignore[attr-defined]
-    first, others = learners.submit_each("update", [("a",), ("b",)], 2)
-    assert first.result() == 10 and others == [["weights of 0"], ["weights of 1"]]
+    learners.backend.calls.clear()  # type: ignore[attr-defined]
+    first, others = learners.split_each(learn, 1, [("a",), ("b",)])
+    assert learners.backend.calls == [(0, "learn", ("a",)), (1, "learn", ("b",))]  # type: ignore[attr-defined]
+    assert first.result() == 10
+    assert others == [("weights of 0", ["part 0 of 0"]), ("weights of 1", ["part 0 of 1"])]
+    assert learners.submit_split(learn, 2, "c")[1:] == ("weights of 0", ["part 0 of 0", "part 1 of 0"])
     lost = group([10, WorkerLost("ray says")])
     with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):
-        lost.submit_to(1, "update").result()
+        lost.submit_to(1, LearnerRole.update).result()
     with pytest.raises(LearnersFailed, match="Learner 1 of 2"):
-        lost.submit_to(0, "update").result()
+        lost.submit_to(0, LearnerRole.update).result()
 
 
 def test_split() -> None:

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import member
 import numpy as np
 import pytest
 from gymnasium import spaces
+from member import Member
 
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
@@ -47,10 +47,14 @@ def members(ray_session: Any) -> Iterator[Any]:
     from raypid.runtime.ray import RayBackend
 
     backend = RayBackend()
-    handles = [backend.spawn(partial(member.Member, rank, SIZE)) for rank in range(SIZE)]
-    address = handles[0].submit("open")
-    backend.get([h.submit("join", address) for h in handles])
-    yield lambda method, *each: backend.get([h.submit(method, *a) for h, a in zip(handles, each, strict=True)])
+    handles = [backend.spawn(partial(Member, rank, SIZE)) for rank in range(SIZE)]
+
+    def call(method: Any, *each: Any) -> list[Any]:
+        futures = [h.submit(method, *args) for h, args in zip(handles, each, strict=True)]
+        return [backend.get(future) for future in futures]
+
+    call(Member.join, *[(handles[0].submit(Member.open),)] * SIZE)
+    yield call
     backend.shutdown()
 
 
@@ -87,7 +91,7 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Any, name: str
         [(w, fragment(10 * k + w, discrete)) for w in range(3)] for k in range(3)
     ]  # three workers, two learners
     rounds = [[([f for f in new if f[0] % SIZE == r], UPDATES) for new in fragments] for r in range(SIZE)]
-    together = members("replay", *((arguments, replay, mine) for mine in rounds))
+    together = members(Member.replay, *((arguments, replay, mine) for mine in rounds))
 
     one = Learner(*arguments).algorithm
     for k, new in enumerate(fragments):
@@ -176,7 +180,7 @@ def test_a_run_with_two_learners_is_saved_and_goes_on_with_one_or_two(
         assert result["learner_updates_total"] > 50 and 300 < rows <= 400
         assert result["learner/samples_per_insert"] == pytest.approx(2.0, rel=0.2)
         learners: Any = agent.context.learner
-        one, two = (agent.backend.get(h.submit("state_dict")) for h in learners.handles)
+        one, two = (agent.backend.get(h.submit(Learner.state_dict)) for h in learners.handles)
         assert_same(two, one)
         path = agent.save()
         agent.train()
@@ -225,7 +229,7 @@ def test_learners_that_do_not_wait_hold_the_ratio_and_agree_at_the_end(ray_sessi
         result = agent.train()
         assert result["learner/samples_per_insert"] == pytest.approx(2.0, rel=0.2)
         learners: Any = agent.context.learner
-        one, two = (agent.backend.get(h.submit("state_dict"))["networks"] for h in learners.handles)
+        one, two = (agent.backend.get(h.submit(Learner.state_dict))["networks"] for h in learners.handles)
         assert_same(two, one)
         assert not np.array_equal(agent.get_weights().flat, before)
         path = agent.save()

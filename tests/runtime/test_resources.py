@@ -1,24 +1,37 @@
-"""The preflight: what does not fit, what would, and --fit."""
+"""The preflight's arithmetic: what does not fit, what would, and `fit`; limits of control groups."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raypid.runtime.resources import Has, Needs, ResourceError, num_gpus, preflight
+from raypid.runtime.resources import Has, Limits, Needs, Node, ResourceError, Words, cgroup_limits, num_cores, num_gpus
+from raypid.runtime.resources import preflight as _preflight
 
 GIB = 2**30
 
 
 def needs(**changed: Any) -> Needs:
-    values = {"num_workers": 2, "num_cpus_per_worker": 1.0, "learner_cpus": 0.0, "num_gpus": 0.0}
-    return Needs(**{**values, "worker_bytes": GIB // 10, "fragment_bytes": 1000, **changed})
+    """Two workers of a tenth of a GiB."""
+    return Needs(**{"num_workers": 2, "process_bytes": GIB / 10 - 1100, **changed})
 
 
 def has(**changed: Any) -> Has:
     values = {"cpus": 4.0, "gpus": 1.0, "memory": 16.0 * GIB, "shared_memory": 8.0 * GIB, "place": "this machine"}
     return Has(**{**values, **changed})
+
+
+def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, float], list[str]]:
+    return _preflight(needs, has, fit=fit)
+
+
+def refusal(needs: Needs, has: Has, *, fit: bool = False) -> str:
+    with pytest.raises(ResourceError) as error:
+        preflight(needs, has, fit=fit)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def test_what_fits_passes() -> None:
@@ -31,23 +44,31 @@ def test_what_fits_passes() -> None:
 @pytest.mark.parametrize(
     ("asked", "there", "words", "fitted"),
     [
-        ({"num_workers": 9}, {}, ["9 workers", "has 4", "--num-workers 4", "--num-cpus-per-worker 0.44"], 4),
-        ({"num_workers": 4, "learner_cpus": 1.0}, {}, ["--num-workers 3", "--num-cpus-per-worker 0.75"], 3),
         (
-            {"num_workers": 4, "learner_cpus": 2.0},
+            {"num_workers": 9},
+            {},
+            ["9 workers of 1 CPU need 9 CPUs, this machine has 4", "--num-workers 4", "--num-cpus-per-worker 0.44"],
+            4,
+        ),
+        ({"num_workers": 4, "num_learners": 1}, {}, ["--num-workers 3", "--num-cpus-per-worker 0.75"], 3),
+        (
+            {"num_workers": 4, "num_learners": 2},
             {},
             ["4 workers of 1 CPU and 2 learners need 6 CPUs", "--num-workers 2"],
             2,
         ),
-        ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["memory", "--num-workers 20"], 20),
-        ({"fragment_bytes": GIB}, {"shared_memory": 2.5 * GIB}, ["/dev/shm", "--num-workers 1"], 1),
+        ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["10.0 GiB of memory", "--num-workers 20"], 20),
+        (
+            {"num_workers": 2, "fragment_length": GIB, "frame_bytes": 0},
+            {"shared_memory": 150.0 * GIB, "memory": 1000.0 * GIB},
+            ["/dev/shm", "256.0 GiB", "--num-workers 1"],
+            1,
+        ),
     ],
 )
 def test_too_many_workers(asked: Any, there: Any, words: list[str], fitted: int) -> None:
-    with pytest.raises(ResourceError) as error:
-        preflight(needs(**asked), has(**there), fit=False)
-    assert all(word in str(error.value) for word in [*words, "--fit"])
-    assert "\n" not in str(error.value)
+    text = refusal(needs(**asked), has(**there))
+    assert all(word in text for word in [*words, "--fit"]), text
     changes, notes = preflight(needs(**asked), has(**there), fit=True)
     assert changes == {"num_workers": fitted}
     assert f"num_workers={fitted}" in notes[0]
@@ -56,44 +77,173 @@ def test_too_many_workers(asked: Any, there: Any, words: list[str], fitted: int)
 
 @pytest.mark.parametrize(("cpus", "learners", "workers"), [(4, 2, 2), (6, 3, 3), (8, 4, 4), (2, 0, 2)])
 def test_learners_leave_cpus_to_as_many_workers(cpus: int, learners: int, workers: int) -> None:
-    asked = {"num_workers": 45, "learner_cpus": 4.0}
+    asked = {"num_workers": 45, "num_learners": 4}
     changes, notes = preflight(needs(**asked), has(cpus=float(cpus)), fit=True)
     fitted = {"num_workers": workers, **({"num_learners": learners} if learners < 4 else {})}
     assert changes == fitted and len(notes) == 1
     assert notes[0].endswith(", ".join(f"{k}={v}" for k, v in fitted.items()))
-    with pytest.raises(ResourceError) as error:
-        preflight(needs(**asked), has(cpus=float(cpus)), fit=False)
-    assert f"--num-workers {workers}" in str(error.value)
-    assert (f"--num-learners {learners}" in str(error.value)) == (learners < 4)
+    text = refusal(needs(**asked), has(cpus=float(cpus)))
+    assert f"--num-workers {workers}" in text
+    assert (f"--num-learners {learners}" in text) == (learners < 4)
 
 
 def test_too_many_gpus() -> None:
-    with pytest.raises(ResourceError, match="2 GPUs asked for, this machine has 1.*--num-gpus 1"):
-        preflight(needs(num_gpus=2), has(), fit=False)
-    assert preflight(needs(num_gpus=2), has(), fit=True)[0] == {"num_gpus": 1.0}
+    text = refusal(needs(num_gpus=2.0), has())
+    assert "--num-gpus 2 needs 2 GPUs, this machine has 1. What fits: --num-gpus 1; --fit" in text
+    assert preflight(needs(num_gpus=2.0), has(), fit=True)[0] == {"num_gpus": 1.0}
 
 
 def test_the_scarcest_thing_decides() -> None:
-    changes, notes = preflight(needs(num_workers=100, num_gpus=3), has(memory=0.25 * GIB), fit=True)
+    changes, notes = preflight(needs(num_workers=100, num_gpus=3.0), has(memory=0.25 * GIB), fit=True)
     assert changes == {"num_workers": 2, "num_gpus": 1.0}
     assert len(notes) == 3
+    assert "What fits: --num-gpus 1; --num-workers 2; --fit does" in refusal(
+        needs(num_workers=100, num_gpus=3.0), has(memory=0.25 * GIB)
+    )
 
 
 @pytest.mark.parametrize(
-    ("asked", "there"),
+    ("asked", "there", "words"),
     [
-        ({"num_workers": 2, "learner_cpus": 1.0}, {"cpus": 1.0}),
-        ({"num_workers": 2, "learner_cpus": 1.0, "num_cpus_per_worker": 0.0}, {"cpus": 0.0}),
-        ({"num_workers": 3}, {"memory": 0.01 * GIB}),
+        ({"num_workers": 2, "num_learners": 1}, {"cpus": 1.0}, "2 workers of 1 CPU need 3 CPUs, this machine has 1. No"),
+        ({"num_workers": 1}, {"cpus": 0.0}, "1 worker of 1 CPU needs 1 CPU, this machine has 0. Nothing fits: not even one"),
+        ({"num_workers": 2, "num_learners": 1, "num_cpus_per_worker": 0.0}, {"cpus": 0.0}, "2 workers of 0 CPUs need 1"),
+        ({"num_workers": 3}, {"memory": 0.01 * GIB}, "Nothing fits: not even one worker."),
+    ],
+)  # fmt: skip
+def test_what_no_number_of_workers_mends_is_refused_even_with_fit(asked: Any, there: Any, words: str) -> None:
+    for fit in (False, True):
+        assert words in refusal(needs(**asked), has(**there), fit=fit)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "fits"),
+    [
+        ({"fragment_length": 10**9}, ["--fragment-length 1000000000 needs", "/dev/shm"], "fragment_length"),
+        ({"fragment_length": 10**9, "num_workers": 0}, ["--fragment-length 1000000000 needs"], "fragment_length"),
+        ({"num_envs_per_worker": 10**9}, ["--num-envs-per-worker 1000000000 needs"], "num_envs_per_worker"),
+        ({"buffer_size": 10**9}, ["--buffer-size 1000000000 needs", "GiB of memory"], "buffer_size"),
+        ({"batch_size": 10**9}, ["--batch-size 1000000000 needs"], "batch_size"),
+        ({"frame_stack": 10**9, "frame_width": 4}, ["--frame-stack 1000000000 needs"], "frame_stack"),
+        ({"noise_table_size": 10**11}, ["--noise-table-size 100000000000 needs"], "noise_table_size"),
+        ({"population": 10**12}, ["--population 1000000000000 needs"], "population"),
+        ({"fragments_per_update": 10**9}, ["--fragments-per-update 1000000000 needs"], "fragments_per_update"),
+        ({"memory_size": 10**6, "num_gates": 4}, ["--model.memory-size 1000000 needs"], "model.memory_size"),
+        ({"hidden": (10**6, 10**6)}, ["--model.hidden [1000000,1000000] needs about 3,72"], None),
+        ({"channels": (10**6, 10**6)}, ["--model.channels [1000000,1000000] needs"], None),
+        ({"num_replay_shards": 10**4}, ["--num-replay-shards 10000 needs"], "num_replay_shards"),
     ],
 )
-def test_what_no_number_of_workers_mends_is_refused_even_with_fit(asked: Any, there: Any) -> None:
-    for fit in (False, True):
-        with pytest.raises(ResourceError):
-            preflight(needs(**asked), has(**there), fit=fit)
+def test_the_setting_that_takes_most_is_named_and_the_value_that_fits_does(
+    asked: dict[str, Any], words: list[str], fits: str | None
+) -> None:
+    asked = {"num_envs_per_worker": 8, "frame_bytes": 16, "hidden": (64, 64), **asked}
+    there = has(cpus=10**6)
+    with pytest.raises(ResourceError) as error:
+        preflight(needs(**asked), there, fit=False)
+    text = str(error.value)
+    assert all(word in text for word in words) and "this machine has" in text, text
+    (short,) = error.value.shortages[:1]
+    assert short.needed > short.available and dict(short.fits).keys() == ({fits} if fits else set())
+    if fits is None:
+        assert "What fits" not in text
+        return
+    fitted = {key.removeprefix("model."): value for s in error.value.shortages for key, value in s.fits.items()}
+    assert preflight(needs(**{**asked, **fitted}), there, fit=False) == ({}, [])
+    over = {**fitted, fits.removeprefix("model."): 1 + int(1.01 * fitted[fits.removeprefix("model.")])}
+    refusal(needs(**{**asked, **over}), there)
+
+
+def test_fit_leaves_what_decides_on_learning() -> None:
+    changes, notes = preflight(needs(buffer_size=10**9), has(), fit=True)
+    assert list(changes) == ["buffer_size"] and "going on with buffer_size=" in notes[0]
+    text = refusal(needs(batch_size=10**10), has(), fit=True)
+    assert "What fits: --batch-size" in text and "--fit" not in text
+
+
+def test_names_of_another_interface() -> None:
+    with pytest.raises(ResourceError) as error:
+        preflight(needs(num_workers=9, fragment_length=10**10), has(), fit=False)
+    ours = Words({"num_workers": "num_actors", "fragment_length": "num_steps"}, worker="actor")
+    text = error.value.in_words(ours)
+    assert text.startswith("9 actors of 1 CPU need 9 CPUs, this machine has 4; num_steps=10000000000 needs"), text
+    assert "What fits: num_actors=4, or num_cpus_per_worker=0.44 to keep 9 actors; num_steps=" in text
+    assert text.endswith("; fit=True does it by itself.")
+    with pytest.raises(ResourceError, match="9 actors"):
+        _preflight(needs(num_workers=9), has(), fit=False, words=ours)
+    assert _preflight(needs(num_workers=9), has(), fit=True, words=ours)[1] == [
+        "9 actors of 1 CPU need 9 CPUs, this machine has 4: going on with num_actors=4"
+    ]
+
+
+def test_each_worker_needs_a_node() -> None:
+    nodes = (Node(3.0, 8.0 * GIB), Node(1.0, 8.0 * GIB))
+    cluster = has(cpus=4.0, nodes=nodes, place="the cluster")
+    assert preflight(needs(num_workers=4), cluster, fit=False) == ({}, [])
+    text = refusal(needs(num_workers=2, num_cpus_per_worker=2.0), cluster)
+    assert "2 workers of 2 CPUs and 0.1 GiB of memory need 2 places on its nodes, the cluster has 1." in text
+    assert "What fits: --num-workers 1; --fit" in text
+    narrow = has(cpus=4.0, memory=GIB, nodes=(Node(3.0, 0.25 * GIB), Node(1.0)), place="the cluster")
+    assert preflight(needs(num_workers=4), narrow, fit=True)[0] == {"num_workers": 3}
+    assert preflight(needs(num_workers=3), has(cpus=3.0, memory=0.05 * GIB, nodes=nodes), fit=False) == ({}, [])
 
 
 def test_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, count in (("", 0), ("-1", 0), ("0,1", 2), ("GPU-5f3a", 1)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
         assert num_gpus() == count
+
+
+def test_num_cpus_only_lowers_what_the_machine_has() -> None:
+    cores = num_cores()
+    assert [Has.here(cpus).cpus for cpus in (None, 1.0, 64.0 * cores)] == [cores, 1.0, cores]
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n")
+    return folder
+
+
+def test_control_groups_of_version_2(tmp_path: Path) -> None:
+    own = write(tmp_path, {"own": "0::/jobs/mine"}) / "own"
+    root = write(
+        tmp_path / "cgroup",
+        {
+            "jobs/cpu.max": "150000 100000",
+            "jobs/mine/cpu.max": "max 100000",
+            "jobs/mine/cpuset.cpus.effective": "0-2,7",
+            "jobs/memory.max": "max",
+            "jobs/mine/memory.max": str(8 * GIB),
+            "jobs/mine/memory.current": str(3 * GIB),
+            "jobs/mine/memory.stat": f"anon {2 * GIB}\ninactive_file {GIB}",
+        },
+    )
+    limits = cgroup_limits(root, own)
+    assert limits == Limits(1.5, 6.0 * GIB)
+    assert num_cores(limits) == min(2, num_cores())
+    write(root, {"jobs/cpu.max": "max 100000"})
+    assert cgroup_limits(root, own).cpus == 4
+
+
+def test_control_groups_of_version_1(tmp_path: Path) -> None:
+    own = write(tmp_path, {"own": "5:cpu,cpuacct:/docker/a1\n4:memory:/docker/a1\n3:cpuset:/docker/a1\n0::/"}) / "own"
+    root = write(
+        tmp_path / "cgroup",  # in a container its groups are mounted at the root
+        {
+            "cpu,cpuacct/cpu.cfs_quota_us": "50000",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000",
+            "memory/memory.limit_in_bytes": str(GIB),
+            "memory/memory.usage_in_bytes": str(GIB),
+            "memory/memory.stat": "total_inactive_file 1000",
+            "cpuset/cpuset.cpus": "3",
+        },
+    )
+    limits = cgroup_limits(root, own)
+    assert limits == Limits(0.5, 1000)
+    assert num_cores(limits) == 1
+    write(root, {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "9223372036854771712"})
+    limits = cgroup_limits(root, own)
+    assert limits.cpus == 1 and limits.memory > 2**62
+    assert cgroup_limits(root, tmp_path / "missing") == Limits()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raypid.runtime.handle import WorkerLost
+from raypid.runtime.handle import WorkerLost, name_of
 from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
 
 Script = Callable[[int, int, str], Any]
@@ -43,12 +43,24 @@ class ScriptedHandle:
     def __init__(self, backend: ScriptedBackend, index: int, restarts: int) -> None:
         self.backend, self.index, self.restarts = backend, index, restarts
 
-    def submit(self, method: str, *args: Any, num_returns: int = 1) -> Any:
-        value = self.backend.script(self.index, self.restarts, method)
-        return value if num_returns == 1 else [value, f"data {self.index}"]
+    def submit(self, method: Callable[..., Any], *args: Any) -> Any:
+        return self.backend.script(self.index, self.restarts, name_of(method))
+
+    def submit_parts(self, method: Callable[..., Any], *args: Any) -> Any:
+        return self.submit(method), f"data {self.index}"
 
 
-def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s: float = 5.0) -> WorkerGroup:
+class Role:
+    """Names the methods; the script answers."""
+
+    def ready(self) -> Any: ...
+
+    def collect(self) -> Any: ...
+
+    def state_dict(self) -> Any: ...
+
+
+def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s: float = 5.0) -> WorkerGroup[Any, str]:
     return WorkerGroup(
         ScriptedBackend(script),  # type: ignore[arg-type]
         lambda index, restarts: lambda: (index, restarts),
@@ -62,8 +74,8 @@ def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s
 
 def test_results_come_in_worker_order() -> None:
     workers = group(lambda i, r, m: f"{m} {i}")
-    assert workers.call_all("collect") == ["collect 0", "collect 1", "collect 2"]
-    assert workers.call_all("collect", num_returns=2) == [[f"collect {i}", f"data {i}"] for i in range(3)]
+    assert workers.call_all(Role.collect) == ["collect 0", "collect 1", "collect 2"]
+    assert workers.call_all_parts(Role.collect) == [(f"collect {i}", f"data {i}") for i in range(3)]
     assert workers.lost == {"workers": 0, "timeouts": 0}
 
 
@@ -71,7 +83,7 @@ def test_results_come_in_worker_order() -> None:
 def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: str, tmp_path: Path) -> None:
     workers = group(lambda i, r, m: error if (i, r) == (1, 0) else (i, r))
     workers.folder = tmp_path
-    assert workers.call_all("collect") == [(0, 0), (1, 1), (2, 0)]
+    assert workers.call_all(Role.collect) == [(0, 0), (1, 1), (2, 0)]
     assert workers.backend.killed == [(1, 0)]  # type: ignore[attr-defined]
     assert workers.lost == {"workers": 0, "timeouts": 0, key: 1}
     text = (tmp_path / "errors.txt").read_text()
@@ -80,31 +92,31 @@ def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: s
 
 def test_the_budget_is_for_all_workers_together() -> None:
     workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=3)
-    assert workers.call_all("collect") == [0, 1, 2]
+    assert workers.call_all(Role.collect) == [0, 1, 2]
     workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=2)
     with pytest.raises(
         WorkersFailed, match=r"Worker 2 \(Walker\) died in collect\(\).*number 3; max_restarts allows 2"
     ):
-        workers.call_all("collect")
+        workers.call_all(Role.collect)
 
 
 def test_a_worker_that_always_hangs_names_the_setting() -> None:
     workers = group(lambda i, r, m: TimeoutError(), max_restarts=0)
     with pytest.raises(WorkersFailed, match=r"did not answer within 5 s in collect\(\).*worker_timeout_s"):
-        workers.call_all("collect")
+        workers.call_all(Role.collect)
 
 
 def test_other_errors_are_not_mended() -> None:
     workers = group(lambda i, r, m: ValueError("a bug") if i == 1 else i)
     with pytest.raises(ValueError, match="a bug"):
-        workers.call_all("collect")
+        workers.call_all(Role.collect)
     assert workers.lost == {"workers": 0, "timeouts": 0}
 
 
 def test_the_start_of_a_process_is_not_the_calls_time() -> None:
     workers = group(lambda i, r, m: i, num_workers=1, timeout_s=1.0)
-    workers.call_all("collect")
-    workers.call_all("collect")
+    workers.call_all(Role.collect)
+    workers.call_all(Role.collect)
     ready, first, second = workers.backend.timeouts  # type: ignore[attr-defined]
     assert ready >= 30 and first <= 1.0 and second <= 1.0
 
@@ -114,8 +126,8 @@ def test_a_worker_that_is_lost_with_calls_under_way_is_lost_once() -> None:
     workers = group(lambda i, r, m: WorkerLost("gone") if (i, r) == gone and m != "ready" else (m, i, r))
     for _ in range(2):
         for i in range(3):
-            workers.start(i, "collect", num_returns=2)
-    assert workers.call_all("state_dict") == [("state_dict", 0, 0), ("state_dict", 1, 1), ("state_dict", 2, 0)]
+            workers.start(i, Role.collect)
+    assert workers.call_all(Role.state_dict) == [("state_dict", 0, 0), ("state_dict", 1, 1), ("state_dict", 2, 0)]
     assert [workers.running(i) for i in range(3)] == [2, 0, 2]
     assert [i for i, _ in workers.finished(0.0)] == [0, 2, 0, 2]
     assert workers.lost == {"workers": 1, "timeouts": 0} and workers.backend.killed == [gone]  # type: ignore[attr-defined]
@@ -123,9 +135,9 @@ def test_a_worker_that_is_lost_with_calls_under_way_is_lost_once() -> None:
 
 def test_a_call_behind_others_has_their_time_too() -> None:
     workers = group(lambda i, r, m: i, num_workers=2, timeout_s=1000.0)
-    workers.call_all("ready")
-    workers.start(1, "collect", num_returns=2)
-    workers.start(1, "collect", num_returns=2)
+    workers.call_all(Role.ready)
+    workers.start(1, Role.collect)
+    workers.start(1, Role.collect)
     workers.backend.timeouts.clear()  # type: ignore[attr-defined]
-    workers.call_all("state_dict")
+    workers.call_all(Role.state_dict)
     assert workers.backend.timeouts == [pytest.approx(1000, abs=90), pytest.approx(3000, abs=90)]  # type: ignore[attr-defined]

@@ -1,0 +1,58 @@
+"""Sizes that cannot fit: one line that names the setting, exit code 2, within seconds, before anything starts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from raypid.cli import main
+from raypid.runtime.resources import num_cores
+
+PPO = ("train", "--run", "PPO", "--env", "CartPole-v1", "--quiet")
+DQN = ("train", "--run", "DQN", "--env", "CartPole-v1", "--quiet")
+ES = ("train", "--run", "ES", "--env", "CartPole-v1", "--quiet")
+BILLION = 10**9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*PPO, "--fragment-length", BILLION], ["--fragment-length 1000000000 needs about", "What fits: --fragment-length"]),
+        ([*PPO, "--fragment-length", BILLION, "--num-workers", 1], ["--fragment-length 1000000000 needs about"]),
+        ([*PPO, "--model.hidden", "[1000000,1000000]"], ["--model.hidden [1000000,1000000] needs about"]),
+        ([*PPO, "--model.hidden", "[1000000,1000000]", "--num-workers", 1], ["--model.hidden [1000000,1000000] needs"]),
+        ([*PPO, "--num-envs-per-worker", BILLION], ["--num-envs-per-worker 1000000000 needs about"]),
+        ([*PPO, "--num-envs-per-worker", BILLION, "--num-workers", 1], ["--num-envs-per-worker 1000000000 needs"]),
+        ([*PPO, "--batch-size", BILLION], ["--batch-size 1000000000 needs about"]),
+        ([*PPO, "--frame-stack", BILLION], ["--frame-stack 1000000000 needs about"]),
+        ([*PPO, "--model.memory", "lstm", "--model.memory-size", 10**6], ["--model.memory-size 1000000 needs about"]),
+        ([*PPO, "--num-workers", 100_000], ["100000 workers of 1 CPU need 100000 CPUs", "this machine has", "--fit"]),
+        ([*DQN, "--buffer-size", 10**12], ["--buffer-size 1000000000000 needs about"]),
+        ([*DQN, "--buffer-size", 10**12, "--batch-size", 10**11], ["needs about"]),
+        ([*DQN, "--num-workers", 100_000, "--num-replay-shards", 100_000, "--batch-size", 100_000, "--buffer-size", 2_000_000], ["100000 workers"]),
+        ([*ES, "--noise-table-size", 10**12], ["--noise-table-size 1000000000000 needs about"]),
+        ([*ES, "--population", 10**12], ["--population 1000000000000 needs about"]),
+        ([*ES, "--num-envs-per-worker", 10**8], ["--num-envs-per-worker 100000000 needs about"]),
+        ([*PPO, "--time-limit", 10**20], ["time_limit must be below 2^63"]),
+        ([*PPO, "--num-workers", 10**20], ["num_workers must be below 2^63"]),
+        ([*PPO, "--model.hidden", f"[8,{10**20}]"], ["model.hidden must be below 2^63"]),
+        ([*PPO, "--num-cpus", 64, "--num-workers", 8 * num_cores()], [f"has {num_cores()}", f"--num-workers {num_cores()}"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_fit_is_refused_at_once(
+    arguments: list[object],
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = time.monotonic()
+    code = main([str(a) for a in arguments])
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, ""), (code, out, err)
+    assert err.startswith("raypid: ") and err.count("\n") == 1, err
+    assert all(word in err for word in words), err
+    assert time.monotonic() - start < 30 and not list(tmp_path.iterdir())
