@@ -5,7 +5,7 @@ Axes: T rows of a fragment; B streams; A elements of an action; P distribution p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -77,7 +77,8 @@ class ActionMap:
     def __call__(self, action: Tree) -> Tree:
         if isinstance(action, np.ndarray):
             return self._leaf(0, action)
-        parts = dict(tree_leaves(action))
+        leaves: Iterator[tuple[str, Array]] = tree_leaves(action)
+        parts = dict(leaves)
         return nest({leaf.path: self._leaf(i, parts[leaf.path]) for i, leaf in enumerate(self.leaves)})
 
     def _leaf(self, i: int, action: Array) -> Array:

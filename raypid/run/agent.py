@@ -309,8 +309,7 @@ class Agent:
 
     def _ask_learner(self, method: Callable[[Learner], T]) -> T:
         with losses_named(self.config.num_learners, f"{method.__name__}()"):
-            answer: T = self.backend.get(self.context.learner.submit(method))
-        return answer
+            return self.backend.get(self.context.learner.submit(method))
 
     def set_weights(self, weights: Weights) -> None:
         """Go on from these weights, and their moments.

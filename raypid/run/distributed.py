@@ -39,11 +39,11 @@ _OURS = {
 """Settings that have another name here."""
 
 
-class ActorWords(Words):
-    """A learner in the driver counts as one learner."""
+class _ActorWords(Words):
+    """Where the driver learns, num_learners is 1 here and 0 in the settings."""
 
     def assigned(self, name: str, value: object) -> str:
-        return super().assigned(name, 1 if name == "num_learners" and value == 0 else value)
+        return Words.assigned(self, name, value or 1 if name == "num_learners" else value)
 
 
 class DistributedAgent:
@@ -75,7 +75,7 @@ class DistributedAgent:
     """
 
     algorithm: ClassVar[str] = "IMPALA"
-    resource_words: Words = ActorWords(_OURS, "actor")
+    resource_words: Words = _ActorWords(_OURS, "actor")
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from raypid.config import Config
 from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator
@@ -19,6 +19,8 @@ from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
 from raypid.runtime.supervisor import START_S, WorkerGroup
 from raypid.types import Weights
 
+EvaluatorGroup: TypeAlias = WorkerGroup[object, object]
+"""It makes no calls that return pairs."""
 NICENESS = 10
 _POLL_S = 0.2
 
@@ -93,8 +95,7 @@ class Evaluations:
 
     def now(self, iteration: int) -> Played:
         """Evaluate the current weights in this process."""
-        weights: Future[Weights] = self.context.learner.submit(Learner.weights)
-        timesteps = self.context.timesteps
+        weights, timesteps = self.context.learner.submit(Learner.weights), self.context.timesteps
         evaluation = self.evaluator.confirmed(self.context.backend.get(weights), *self._order(iteration))
         self._owed, self._ended = False, time.perf_counter()
         self.last = Played(evaluation, weights, timesteps)
@@ -191,7 +192,7 @@ class Beside:
 
     def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
         self.config, self.context, self.spec = config, context, spec
-        self._group: WorkerGroup[object, object] | None = None
+        self._group: EvaluatorGroup | None = None
         self._job: _Job | None = None
         self.lost = self._overdue = 0
         self._built = False
@@ -259,7 +260,7 @@ class Beside:
             turns += math.ceil(CONFIRM_EPISODES / MAX_STREAMS)
         return self.config.worker_timeout_s * turns * 2.0**self._overdue
 
-    def _workers(self) -> WorkerGroup[object, object]:
+    def _workers(self) -> EvaluatorGroup:
         """The group of one evaluator, built if there is none."""
         if self._group is None:
             self._built = False

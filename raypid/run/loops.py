@@ -22,7 +22,6 @@ from raypid.runtime.weight_sources import ByReference
 from raypid.types import Array, Report, Trajectory, Update, Weights, means
 
 Workers: TypeAlias = WorkerGroup[Report, Trajectory]
-"""Rollout workers: each call collects a small report and the data."""
 
 
 @dataclass(slots=True)
@@ -137,7 +136,7 @@ def sync(ctx: Context) -> Iterator[Iteration]:
         collected = clock()
         reports = [report for report, _ in results]
         ctx.timesteps += sum(r.num_steps for r in reports)
-        fragments = [fragment for _, fragment in results]
+        fragments = (fragment for _, fragment in results)
         update, weights = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *fragments)
         done = ctx.backend.get(update)
         ctx.weights.publish(weights)
@@ -148,8 +147,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     """Insert the fragments that are ready, update while updates are owed, otherwise wait. Workers start with the newest weights."""
     assert ctx.replay is not None
     plan, clock = ctx.replay, time.perf_counter
-    weights: Future[Weights] = ctx.learner.submit(Learner.weights)
-    published = weights
+    weights = published = ctx.learner.submit(Learner.weights)
     ctx.weights.start(weights)
     while True:
         plan.counted.append([0, 0])
@@ -162,8 +160,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 for i in ctx.workers.idle:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
-                    exploration = plan.exploration(ctx.timesteps, i)
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, exploration)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
             for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= plan.source.chunk else None):
                 reports.append(report)
                 plan.insert(ctx, i, report, fragment)
@@ -188,7 +185,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     """
     assert ctx.plan is not None
     plan, clock = ctx.plan, time.perf_counter
-    first: Weights = ctx.backend.get(ctx.learner.submit(Learner.weights))
+    first = ctx.backend.get(ctx.learner.submit(Learner.weights))
     ctx.weights.start(ctx.backend.put(first))
     queue = UpdateQueue(ctx, plan, first.version)
     try:
@@ -196,8 +193,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
             start, steps_before, learner_s, reports = clock(), ctx.timesteps, 0.0, list[Report]()
             while not queue.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - steps_before):
                 for i in queue.free_workers():
-                    exploration = plan.exploration(ctx.timesteps, i)
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, exploration)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
                     queue.num_calls[i] += 1
                 for i, (report, data) in ctx.workers.finished(*queue.patience()):
                     reports.append(report)
@@ -310,8 +306,7 @@ class UpdateQueue:
             return
         update, weights = self.running
         parts, self.running, self._learning = self._learning, None, []
-        done: Update = self.ctx.backend.get(update)
-        self.done.append(done)
+        self.done.append(done := self.ctx.backend.get(update))
         self._staleness += [self.version - part.report.version for part in parts]
         self.version = done.version
         self.ctx.weights.publish(weights)

@@ -16,6 +16,8 @@ import raypid
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.envs import EnvError
+from raypid.roles.learner import Learner
+from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.runtime.resources import ResourceError
@@ -151,22 +153,22 @@ def test_every_method_of_the_roles(backend: str, request: pytest.FixtureRequest)
         "PPO", {**SMALL, **STATE}, env="CartPole-v1", num_workers=2, backend=backend, num_learners=learners
     ) as a:
         get, workers, learner = a.backend.get, a.context.workers, a.context.learner
-        weights = get(learner.submit("weights"))
-        (report, data), (report1, data1) = workers.call_all("collect", a.backend.put(weights), num_returns=2)
+        weights = get(learner.submit(Learner.weights))
+        (report, data), (report1, data1) = workers.call_all_parts(Rollout.collect, a.backend.put(weights))
         assert (report.worker_index, report1.worker_index) == (0, 1)
-        update, new = learner.submit("update", report.num_steps, data, data1, num_returns=2)
+        update, new = learner.submit_parts(Learner.update, report.num_steps, data, data1)
         assert get(update).num_updates > 0 and get(new).version == weights.version + 1
-        get(learner.submit("set_weights", weights))
-        np.testing.assert_array_equal(get(learner.submit("weights")).flat, weights.flat)
-        state = get(learner.submit("state_dict"))
-        get(learner.submit("load_state_dict", state))
-        states = workers.call_all("state_dict")
+        get(learner.submit(Learner.set_weights, weights))
+        np.testing.assert_array_equal(get(learner.submit(Learner.weights)).flat, weights.flat)
+        state = get(learner.submit(Learner.state_dict))
+        get(learner.submit(Learner.load_state_dict, state))
+        states = workers.call_all(Rollout.state_dict)
         assert states[0] != states[1]
-        get(workers.handles[0].submit("load_state_dict", states[1]))
-        assert workers.call_all("state_dict") == [states[1], states[1]]
-        assert workers.call_all("boundary", 1) == [None, None]
-        assert workers.call_all("close") == [None, None]
-        assert get(learner.submit("close")) is None
+        get(workers.handles[0].submit(Rollout.load_state_dict, states[1]))
+        assert workers.call_all(Rollout.state_dict) == [states[1], states[1]]
+        assert workers.call_all(Rollout.boundary, 1) == [None, None]
+        assert workers.call_all(Rollout.close) == [None, None]
+        assert get(learner.submit(Learner.close)) is None
 
 
 def test_workers_without_torch(ray_session: Any) -> None:

@@ -475,6 +475,14 @@ def test_what_the_preflight_says_is_said_of_actors(ray_session: Any, local: dict
         agent.train(10, **QUIET)
 
 
+def test_messages_about_resources_have_its_names() -> None:
+    words = raypid.DistributedAgent.resource_words
+    found = [words.setting(name, value) for name, value in (("num_workers", 3), ("fragment_length", 80), ("seed", 2))]
+    assert found == ["num_actors=3", "num_steps=80", "seed=2"]
+    assert (words.workers(1), words.workers(2), words.fit) == ("1 actor", "2 actors", "fit=True")
+    assert [words.assigned("num_learners", n) for n in (0, 2)] == ["num_learners=1", "num_learners=2"]
+
+
 def test_settings_and_plan_are_those_of_the_constructor(local: dict[str, Any]) -> None:
     with raypid.IMPALAAgent("CartPole-v1", **local) as agent:
         for limit, episodes in ((40, 3), (1000, 2)):
