@@ -7,10 +7,11 @@ import sys
 from functools import reduce
 from typing import Any
 
+from raypid.algorithms.base import Algorithm
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import merge_moments
-from raypid.registry import ALGORITHMS, NETWORKS
+from raypid.registry import NETWORKS
 from raypid.roles.actor import Program
 from raypid.types import Update, Weights, concat_fitness, concat_trajectories
 
@@ -25,7 +26,7 @@ class Learner:
 
     def __init__(
         self,
-        algorithm: str,
+        algorithm: type[Algorithm],
         config: Any,
         spec: NetworkSpec,
         seed: int,
@@ -36,7 +37,7 @@ class Learner:
     ) -> None:
         for name, entry in (networks or {}).items():
             NETWORKS.register(name, entry)
-        self.algorithm = ALGORITHMS.get(algorithm)(config, spec, seed)
+        self.algorithm: Any = algorithm(config, spec, seed)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         self.collective = collective

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from raypid import checkpoint
+from raypid.algorithms.base import Algorithm
+from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError
 from raypid.envs import EnvSpec, portable, spaces
@@ -79,7 +81,7 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: what does not exist or does not fit.
     """
-    algorithm = ALGORITHMS.get(run)
+    algorithm: type[Algorithm] = ALGORITHMS.get(run)
     config: Config = algorithm.Config().replace(settings)
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
@@ -108,7 +110,7 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
         frame_stack=config.frame_stack,
         normalize=config.normalize_observations,
     )
-    algorithm = ALGORITHMS.get(run)
+    algorithm: type[Algorithm] = ALGORITHMS.get(run)
     if algorithm.own_model != (network.head == "model"):
         raise ConfigError(_unlike(run, algorithm, network))
     network = algorithm.network_spec(config, network)
@@ -134,12 +136,13 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks=networks,
         )
-        learner = _learner(run, config, network, networks, backend, program)
+        learning = _settings_with_classes(config)
+        learner = _learner(algorithm, learning, network, networks, backend, program)
         if initial is not None:
             backend.get(learner.submit("set_weights", initial))
         workers = WorkerGroup(
             backend,
-            _rollout(algorithm, config, spec, program, [backend.put(array) for array in algorithm.shared(config)]),
+            _rollout(algorithm, learning, spec, program, [backend.put(array) for array in algorithm.shared(config)]),
             max(1, config.num_workers),
             num_cpus=config.num_cpus_per_worker,
             timeout_s=config.worker_timeout_s,
@@ -178,20 +181,31 @@ def _unlike(run: str, algorithm: Any, network: NetworkSpec) -> str:
     )
 
 
+def _settings_with_classes(c: Config) -> Config:
+    """Settings for processes in which the user has registered nothing: a registered intrinsic reward as its class."""
+    entry = getattr(c, "intrinsic_reward", None)
+    return c.replace({"intrinsic_reward": intrinsic_class(entry)}) if isinstance(entry, str) else c
+
+
 def _learner(
-    run: str, c: Any, network: NetworkSpec, networks: dict[str, Any], backend: Any, program: Program | None
+    algorithm: type[Algorithm],
+    c: Any,
+    network: NetworkSpec,
+    networks: dict[str, Any],
+    backend: Any,
+    program: Program | None,
 ) -> Any:
     """The learner's handle: in this process, an actor of its own with num_learners=1, or several that answer as one."""
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
-    build: Any = partial(Learner, run, c, network, c.seed, networks, threads, program=program)
-    if ALGORITHMS.get(run).flow == "replay":
+    build: Any = partial(Learner, algorithm, c, network, c.seed, networks, threads, program=program)
+    if algorithm.flow == "replay":
         part = c
         if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each learns by itself, from its part of a batch
             part = c.replace({"batch_size": c.batch_size // c.num_learners})
-        build = partial(ReplayLearner, run, part, network, c.seed, networks, threads, replay=_replay_spec(c))
+        build = partial(ReplayLearner, algorithm, part, network, c.seed, networks, threads, replay=_replay_spec(c))
         if c.num_replay_shards:
-            build = partial(ShardLearner, run, c, network, c.seed, networks, threads)
+            build = partial(ShardLearner, algorithm, c, network, c.seed, networks, threads)
     try:
         if c.num_learners > 1:
             return _learners(c, build, backend)
@@ -381,7 +395,7 @@ def callbacks_of(entry: Any) -> Callbacks | None:
 
 def new_run_folder(run: str, config: Config) -> Path:
     """A folder under runs/ that does not exist yet."""
-    safe = re.sub(r"[^\w.-]+", "-", entry_name(config.env)).strip("-")
-    base = f"{run}_{safe}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
+    algorithm, env = (re.sub(r"[^\w.-]+", "-", name).strip("-") for name in (run, entry_name(config.env)))
+    base = f"{algorithm}_{env}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
     return next(p for p in names if not p.exists())

@@ -1,0 +1,1 @@
+from raypid.run.agent import Agent as Agent
