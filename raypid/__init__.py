@@ -43,7 +43,9 @@ if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
         elif name in ALGORITHMS:
             from raypid import agents
 
-            value = getattr(agents, name, None) or type(name, (agents.Agent,), {"algorithm": name, "__module__": "raypid"})
+            value = getattr(agents, name, None) or type(
+                name, (agents.Agent,), {"algorithm": name, "__module__": "raypid"}
+            )
         else:
             raise AttributeError(f"module 'raypid' has no attribute {name!r}")
         globals()[name] = value

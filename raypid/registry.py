@@ -126,7 +126,7 @@ class Registry(Generic[T]):
             )
 
 
-ENVS: Registry[object] = Registry("environment", {
+ENVS: Registry[Any] = Registry("environment", {
     "raypid/Catch-v0": "raypid.envs.toy:Catch",
     "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
     "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,18 @@ EPISODE_WINDOW = 100
 _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.replay}
 
 
+A = TypeVar("A", bound="Agent")
+
+
+class _DefaultConfig:
+    """All settings of an agent's algorithm with their defaults; a new dict whenever it is asked for."""
+
+    def __get__(self, agent: Agent | None, owner: type[Agent]) -> dict[str, Any]:
+        if owner.algorithm is None:
+            raise AttributeError("DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has.")
+        return ALGORITHMS.get(owner.algorithm).Config().to_dict()
+
+
 class Agent:
     """One training run.
 
@@ -44,6 +56,7 @@ class Agent:
     """
 
     algorithm: ClassVar[str | None] = None
+    DEFAULT_CONFIG = _DefaultConfig()
 
     def __init__(
         self,
@@ -320,13 +333,13 @@ class Agent:
 
     @classmethod
     def from_checkpoint(
-        cls,
+        cls: type[A],
         path: str | Path,
         config: Mapping[str, Any] | None = None,
         *,
         out: str | Path | None = None,
         **settings: Any,
-    ) -> Agent:
+    ) -> A:
         """The agent that wrote a checkpoint, with its settings; those given here win over them."""
         folder = checkpoint.find(Path(path))
         _, manifest = checkpoint.load_checkpoint(folder)
@@ -381,7 +394,7 @@ class Agent:
                 "This agent is closed; build a new one (Agent.from_checkpoint, or restore(), goes on from a save)."
             )
 
-    def __enter__(self) -> Agent:
+    def __enter__(self: A) -> A:
         return self
 
     def __exit__(self, *exc: object) -> None:
