@@ -91,6 +91,10 @@ class Registry(Generic[T]):
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
+    def is_own(self, name: str) -> bool:
+        """Tell whether raypid itself brings the entry."""
+        return name in self._own
+
     def names(self) -> list[str]:
         return sorted(self._entries)
 
@@ -136,11 +140,11 @@ ENVS: Registry[Any] = Registry("environment", {
     "raypid/Wait-v0": "raypid.envs.toy:Wait",
 })  # fmt: skip
 NETWORKS: Registry[type] = Registry("network", {
-    "mlp": "raypid.nn.networks:TwinMLP",
+    "mlp": "raypid.nn.networks:VectorNetwork",
     "cnn": "raypid.nn.networks:NatureCNN",
     "resnet": "raypid.nn.networks:ImpalaResNet",
-    "lstm": "raypid.nn.networks:TwinMLP",
-    "gru": "raypid.nn.networks:TwinMLP",
+    "lstm": "raypid.nn.networks:VectorNetwork",
+    "gru": "raypid.nn.networks:VectorNetwork",
 }, " One of your own is 'module:Class', or registered before (raypid.register_network).",
     reserved=["auto"])  # fmt: skip
 ALGORITHMS: Registry[Any] = Registry("algorithm", {

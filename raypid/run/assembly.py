@@ -114,6 +114,10 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
     if algorithm.own_model != (network.head == "model"):
         raise ConfigError(_unlike(run, algorithm, network))
     network = algorithm.network_spec(config, network)
+    if network.head != "model" and network.network not in OWN_NETWORKS:
+        from raypid.nn.networks import check_network
+
+        check_network(network)
     if like is not None and (differs := differences(like, network)):
         raise ConfigError(
             f"The checkpoint has another network: {'; '.join(differs)}. Leave these settings as they were, or begin a new run."
