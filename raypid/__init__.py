@@ -75,7 +75,7 @@ def register_network(name: str, network: Entry) -> Entry: ...
 def register_network(name: str, network: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
     """Register a torch.nn.Module class as `model.network=name`. Also a decorator: `@register_network("mine")`.
 
-    The module is called with float tensors, [N, D] or images [N, C, H, W] (see `raypid.nn.networks.UserNetwork`). It
+    The module is called with float tensors, [N, D] or images [N, C, H, W] (see `raypid.nn.networks.CustomNetwork`). It
     returns features [N, F], or (distribution parameters [N, P], value [N]) for an actor-critic.
 
     Raises:
