@@ -73,10 +73,11 @@ def register_network(name: str) -> Callable[[Entry], Entry]: ...
 @overload
 def register_network(name: str, network: Entry) -> Entry: ...
 def register_network(name: str, network: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
-    """Register a torch.nn.Module class as `model.network=name`. Also a decorator: `@register_network("mine")`.
+    """Register a class as `model.network=name`. Also a decorator: `@register_network("mine")`, `@register_model("mine")`.
 
-    The module is called with float tensors, [N, D] or images [N, C, H, W] (see `raypid.nn.networks.CustomNetwork`). It
-    returns features [N, F], or (distribution parameters [N, P], value [N]) for an actor-critic.
+    It is a torch.nn.Module, which is called with float tensors, [N, D] or images [N, C, H, W] (`raypid.nn.networks.UserModule`),
+    and returns features [N, F], or (distribution parameters [N, P], value [N]) for an actor-critic. Or it is a whole
+    model, which acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run that with CustomModel.
 
     Raises:
         UserError: the name is one of raypid's own.
@@ -84,20 +85,7 @@ def register_network(name: str, network: Entry | None = None) -> Entry | Callabl
     return _register(NETWORKS, name, network)
 
 
-@overload
-def register_model(name: str) -> Callable[[Entry], Entry]: ...
-@overload
-def register_model(name: str, model: Entry) -> Entry: ...
-def register_model(name: str, model: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
-    """Register a whole model as `model.network=name`. Also a decorator: `@register_model("mine")`.
-
-    Such a model acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run it with CustomModel. A
-    torch.nn.Module that is only a network may be registered here too, as with `register_network`.
-
-    Raises:
-        UserError: the name is one of raypid's own.
-    """
-    return _register(NETWORKS, name, model)
+register_model = register_network
 
 
 def _register(registry: Registry[type], name: str, entry: Entry | None) -> Entry | Callable[[Entry], Entry]:

@@ -98,9 +98,6 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         return sorted(self._entries)
 
-    def suggest(self, name: str) -> list[str]:
-        return suggest(name, self._entries)
-
     def entry(self, name: str) -> T | str:
         """Return what was registered, without importing it."""
         return self._entries[name]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.networks import ImpalaResNet, NatureCNN, TorchInputs, UserModule, example_inputs
+from raypid.nn.networks import ACTIVATIONS, ImpalaResNet, NatureCNN, TorchInputs, UserModule, example_inputs
 from raypid.nn.numpy_mlp import orthogonal
 from raypid.registry import NETWORKS
 from raypid.types import Collective
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 _ENCODERS = {"cnn": NatureCNN.encoder, "resnet": ImpalaResNet.encoder}
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": functional.silu}
 _MOMENTUM = 0.01
 
 
@@ -50,18 +49,15 @@ class Critics(nn.Module):
         super().__init__()
         rng, k = np.random.default_rng(seed), num_critics
         self.discrete, self.norm, self.in_half = discrete, norm, half
-        self.activation = _ACTIVATIONS[spec.activation]
+        self.activation = ACTIVATIONS[spec.activation]
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
         self.paths = [path for path, _ in spec.images]
         self.has_own_encoders = not NETWORKS.is_own(spec.network)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            encoders: list[nn.Module] = []
-            if self.has_own_encoders:
-                encoders += [UserModule(spec) for _ in range(k)]
-            else:
-                encoders += [_ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images]
-            self.encoders = nn.ModuleList(encoders)
+            own = (UserModule(spec) for _ in range(k))
+            shared = (_ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
+            self.encoders = nn.ModuleList(own if self.has_own_encoders else shared)
         with torch.no_grad():
             width = self._encoded(example_inputs(spec)).shape[-1] + (0 if discrete else num_actions)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()

@@ -24,7 +24,7 @@ from raypid.nn.torch_cells import Memory, unroll
 from raypid.registry import NETWORKS
 from raypid.types import Array, flat_views
 
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
 ImageShape = tuple[int, int, int]
 Rows = Tensor | Array | slice | tuple[slice | Array | Tensor, ...]
 """An index of rows."""
@@ -84,7 +84,7 @@ class TwinMLP(nn.Module):
         super().__init__()
         self.spec = spec
         self.table = spec.mlp_table(num_inputs)
-        self.activation = _ACTIVATIONS[spec.activation]
+        self.activation = ACTIVATIONS[spec.activation]
         self.weights = nn.ParameterDict()
         for name, view in flat_views(initial_mlp(spec, num_inputs, rng), self.table).items():
             self.weights[name.replace(".", "/")] = nn.Parameter(torch.from_numpy(view.copy()))
@@ -286,7 +286,7 @@ class CustomNetwork(UserModule):
             takes += f", behind which model.memory {spec.memory!r} and the heads are put"
         elif spec.head != "actor_critic":
             takes += " for this algorithm, which adds its own heads"
-        elif _is_policy_and_value(out, spec):
+        elif isinstance(out, tuple) and len(out) == 2 and _width(out[0]) == spec.num_outputs:
             if spec.num_log_std:
                 self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
             return
@@ -313,13 +313,8 @@ def check_network(spec: NetworkSpec) -> None:
         CustomNetwork(spec, np.random.default_rng(0))
 
 
-def _is_policy_and_value(out: object, spec: NetworkSpec) -> bool:
-    return (
-        isinstance(out, tuple)
-        and len(out) == 2
-        and all(isinstance(part, Tensor) for part in out)
-        and out[0].shape[-1] == spec.num_outputs
-    )
+def _width(out: object) -> int:
+    return out.shape[-1] if isinstance(out, Tensor) else 0
 
 
 def _describe(out: object) -> str:
