@@ -40,6 +40,7 @@ lint: install  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python docs/make_settings.py --check
+	$(BIN)/python docs/make_agents.py --check
 
 types: install  ## mypy
 	$(BIN)/mypy

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, overload
 
-__version__ = "0.1.0"
+from raypid.registry import ALGORITHMS, NETWORKS, Registry, import_string
 
 if TYPE_CHECKING:
+    from raypid.agents import *  # noqa: F403
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
     from raypid.envs import register_env as register_env
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from raypid.run.distributed import APPOAgent as APPOAgent
     from raypid.run.distributed import DistributedAgent as DistributedAgent
     from raypid.run.distributed import IMPALAAgent as IMPALAAgent
+
+__version__ = "0.1.0"
+
+Entry = TypeVar("Entry", bound="type | str")
+"""A class, or "module:Class"."""
 
 _LAZY = {
     "Agent": "raypid.run.agent:Agent",
@@ -27,53 +34,71 @@ _LAZY = {
     "load_policy": "raypid.nn.policy:load_policy",
 }
 
+if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported when they are used; an algorithm's name is Agent bound to it."""
-    from raypid.registry import ALGORITHMS, import_string
+    def __getattr__(name):
+        """Import a public name when it is first used. An algorithm's name is `Agent` bound to that algorithm."""
+        if name in _LAZY:
+            value = import_string(_LAZY[name])
+        elif name in ALGORITHMS:
+            from raypid import agents
 
-    if name in _LAZY:
-        value = import_string(_LAZY[name])
-    elif name in ALGORITHMS:
-        from raypid.run.agent import Agent
-
-        default = ALGORITHMS.get(name).Config().to_dict()
-        value = type(
-            name, (Agent,), {"algorithm": name, "DEFAULT_CONFIG": default, "__doc__": f"Agent bound to {name}."}
-        )
-    else:
-        raise AttributeError(f"module 'raypid' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+            value = getattr(agents, name, None) or type(
+                name, (agents.Agent,), {"algorithm": name, "__module__": "raypid"}
+            )
+        else:
+            raise AttributeError(f"module 'raypid' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
-def register_network(name: str, network: Any = None) -> Any:
-    """Make a torch.nn.Module class known as `model.network=name`. Also as a decorator: `@register_network("mine")`.
+@overload
+def register_algorithm(name: str) -> Callable[[Entry], Entry]: ...
+@overload
+def register_algorithm(name: str, algorithm: Entry) -> Entry: ...
+def register_algorithm(name: str, algorithm: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
+    """Register a subclass of `raypid.algorithms.base.Algorithm` under a name. Also a decorator: `@register_algorithm("Mine")`.
 
-    The module is called with float tensors, [N, D] or images [N, C, H, W] (see `raypid.nn.networks.CustomNetwork`), and
-    returns features [N, F], or (distribution parameters [N, P], value [N]).
+    After that `raypid.Agent("Mine", ...)`, `raypid.Mine(...)` and checkpoints of such runs work in this process. A class
+    in a module needs no registration: `raypid.Agent("module:Class", ...)`, or `raypid train --run module:Class`.
+
+    Raises:
+        UserError: the name is one of raypid's own, or the class is not an Algorithm.
     """
-    from raypid.config import ConfigError
-    from raypid.registry import NETWORKS
-
-    if name in ("auto", "mlp", "cnn", "resnet", "lstm", "gru"):
-        raise ConfigError(f"{name!r} is a network of raypid's own; give yours another name.")
-    if network is None:
-        return lambda cls: register_network(name, cls)
-    NETWORKS.register(name, network)
-    return network
+    return _register(ALGORITHMS, name, algorithm)
 
 
-def register_model(name: str, model: Any = None) -> Any:
-    """Make a class known as `model.network=name`; also as a decorator: `@register_model("mine")`.
+@overload
+def register_network(name: str) -> Callable[[Entry], Entry]: ...
+@overload
+def register_network(name: str, network: Entry) -> Entry: ...
+def register_network(name: str, network: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
+    """Register a class as `model.network=name`. Also a decorator: `@register_network("mine")`, `@register_model("mine")`.
 
-    Either a whole model in any framework, which acts and computes gradients (`raypid.nn.user_model.Model`; run it with CustomModel), or a
-    torch.nn.Module that is only a network, as with `register_network`.
+    It is a torch.nn.Module, which is called with float tensors, [N, D] or images [N, C, H, W] (`raypid.nn.networks.UserModule`),
+    and returns features [N, F], or (distribution parameters [N, P], value [N]) for an actor-critic. Or it is a whole
+    model, which acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run that with CustomModel.
+
+    Raises:
+        UserError: the name is one of raypid's own.
     """
-    return register_network(name, model)
+    return _register(NETWORKS, name, network)
+
+
+register_model = register_network
+
+
+def _register(registry: Registry[type], name: str, entry: Entry | None) -> Entry | Callable[[Entry], Entry]:
+    if entry is None:
+
+        def decorate(cls: Entry) -> Entry:
+            registry.add(name, cls)
+            return cls
+
+        return decorate
+    registry.add(name, entry)
+    return entry
 
 
 def __dir__() -> list[str]:
-    from raypid.registry import ALGORITHMS
-
     return sorted([*globals(), *_LAZY, *ALGORITHMS.names()])

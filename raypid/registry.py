@@ -1,23 +1,25 @@
-"""Names for what can be plugged in. An entry is an object or a string "module:attribute" that is imported when used."""
+"""Names for what can be plugged in. An entry is an object, or a string "module:attribute" that is imported when used."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from raypid.errors import UserError
 
+T = TypeVar("T")
+
 
 def suggest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The names in `known` nearest to `name`, best first; upper and lower case are the same."""
+    """Return the names in `known` that are nearest to `name`, best first. Case does not matter."""
     by_lower = {k.lower(): k for k in known}
     return [by_lower[m] for m in difflib.get_close_matches(name.lower(), list(by_lower), n=count, cutoff=0.5)]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Text " Did you mean 'x'?" or the whole list, to end an error message with."""
+    """Return the end of an error message: " Did you mean 'x'?", or all known names where none is near."""
     known = list(known)
     near = suggest(name, known)
     if near:
@@ -29,7 +31,7 @@ def import_string(entry: str) -> Any:
     """Import "module:attribute".
 
     Raises:
-        UserError: the module or the attribute is not there.
+        UserError: there is no such module, or it has no such attribute.
     """
     module_name, _, attribute = entry.partition(":")
     try:
@@ -46,17 +48,45 @@ def import_string(entry: str) -> Any:
         raise UserError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
 
 
-class Registry:
-    """A table from names to objects, filled by users and resolved when used."""
+class Registry(Generic[T]):
+    """A table from names to objects of type T, which users can add to.
 
-    def __init__(self, kind: str, entries: dict[str, Any] | None = None, hint: str = "") -> None:
-        self.kind, self.hint = kind, hint
-        self._entries: dict[str, Any] = dict(entries or {})
-        self._own = frozenset(self._entries)
+    Args:
+        kind: what an entry is, for messages.
+        entries: raypid's own entries, "module:attribute" each. Users cannot replace them by `add`.
+        hint: ends the message about an unknown name.
+        base: "module:Class" that every entry must derive from; "" accepts any object.
+        reserved: names that users cannot take either.
+    """
 
-    def register(self, name: str, entry: Any) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, T | str] | None = None,
+        hint: str = "",
+        *,
+        base: str = "",
+        reserved: Iterable[str] = (),
+    ) -> None:
+        self.kind, self.hint, self.base = kind, hint, base
+        self._entries: dict[str, T | str] = dict(entries or {})
+        self._own = frozenset(self._entries).union(reserved)
+
+    def register(self, name: str, entry: T | str) -> None:
         """Add or replace an entry: an object, or a string "module:attribute"."""
         self._entries[name] = entry
+
+    def add(self, name: str, entry: T | str) -> None:
+        """Register what a user has written.
+
+        Raises:
+            UserError: the name is one of raypid's own, or the entry is of the wrong type.
+        """
+        if name in self._own:
+            raise UserError(f"{name!r} is the name of raypid's own {self.kind}: give yours another name.")
+        if not isinstance(entry, str):
+            self._check(name, entry)
+        self.register(name, entry)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -68,32 +98,36 @@ class Registry:
     def names(self) -> list[str]:
         return sorted(self._entries)
 
-    def suggest(self, name: str) -> list[str]:
-        return suggest(name, self._entries)
-
-    def entry(self, name: str) -> Any:
-        """What was registered, not imported."""
+    def entry(self, name: str) -> T | str:
+        """Return what was registered, without importing it."""
         return self._entries[name]
 
-    def find(self, name: str, target: str) -> Any:
-        """The object behind `name`; where that was not registered here, what `target` ("module:attribute", or "") imports."""
+    def find(self, name: str, target: str) -> T:
+        """Return the entry `name`. Where this process has none, import `target` ("module:attribute") if that is not ""."""
         return self.get(target if target and name not in self._entries else name)
 
-    def get(self, name: str) -> Any:
-        """The object behind `name`, or behind a "module:attribute" that was never registered.
+    def get(self, name: str) -> T:
+        """Return the entry `name`, or import a "module:attribute" that was never registered.
 
         Raises:
-            UserError: unknown name, with the nearest known ones.
+            UserError: an unknown name, with the nearest known ones, or an object of the wrong type.
         """
-        if name not in self._entries and ":" in name:
-            return import_string(name)
-        if name not in self._entries:
+        if name not in self._entries and ":" not in name:
             raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}{self.hint}")
-        entry = self._entries[name]
-        return import_string(entry) if isinstance(entry, str) else entry
+        entry = self._entries.get(name, name)
+        found: T = import_string(entry) if isinstance(entry, str) else entry
+        if name not in self._own:
+            self._check(name, found)
+        return found
+
+    def _check(self, name: str, found: object) -> None:
+        if self.base and not (isinstance(found, type) and issubclass(found, import_string(self.base))):
+            raise UserError(
+                f"{self.kind.capitalize()} {name!r} must be a subclass of {self.base.replace(':', '.')}, not {found!r}."
+            )
 
 
-ENVS = Registry("environment", {
+ENVS: Registry[Any] = Registry("environment", {
     "raypid/Catch-v0": "raypid.envs.toy:Catch",
     "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
     "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",
@@ -102,14 +136,15 @@ ENVS = Registry("environment", {
     "raypid/TMaze-v0": "raypid.envs.toy:TMaze",
     "raypid/Wait-v0": "raypid.envs.toy:Wait",
 })  # fmt: skip
-NETWORKS = Registry("network", {
-    "mlp": "raypid.nn.networks:TwinMLP",
+NETWORKS: Registry[type] = Registry("network", {
+    "mlp": "raypid.nn.networks:VectorNetwork",
     "cnn": "raypid.nn.networks:NatureCNN",
     "resnet": "raypid.nn.networks:ImpalaResNet",
-    "lstm": "raypid.nn.networks:TwinMLP",
-    "gru": "raypid.nn.networks:TwinMLP",
-}, " One of your own is 'module:Class'; what a script or another process registered is not known here.")  # fmt: skip
-ALGORITHMS = Registry("algorithm", {
+    "lstm": "raypid.nn.networks:VectorNetwork",
+    "gru": "raypid.nn.networks:VectorNetwork",
+}, " One of your own is 'module:Class', or registered before (raypid.register_network).",
+    reserved=["auto"])  # fmt: skip
+ALGORITHMS: Registry[Any] = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",
     "A3C": "raypid.algorithms.a3c:A3C",
@@ -126,11 +161,12 @@ ALGORITHMS = Registry("algorithm", {
     "CustomModel": "raypid.algorithms.custom_model:CustomModel",
     "ES": "raypid.algorithms.es:ES",
     "ARS": "raypid.algorithms.es:ARS",
-})  # fmt: skip
-REPLAYS = Registry("replay", {
+}, " One of your own is 'module:Class', or registered before (raypid.register_algorithm).",
+    base="raypid.algorithms.base:Algorithm")  # fmt: skip
+REPLAYS: Registry[object] = Registry("replay", {
     "uniform": "raypid.replay.uniform:UniformReplay",
     "prioritized": "raypid.replay.prioritized:PrioritizedReplay",
 })  # fmt: skip
-INTRINSIC_REWARDS = Registry("intrinsic reward", {
+INTRINSIC_REWARDS: Registry[object] = Registry("intrinsic reward", {
     "rnd": "raypid.algorithms.intrinsic:RandomNetworkDistillation",
 })  # fmt: skip

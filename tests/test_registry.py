@@ -37,10 +37,32 @@ def test_register_get_and_replace() -> None:
 
 
 def test_registries_do_not_share_their_tables() -> None:
-    entries = {"a": 1}
+    entries: dict[str, object] = {"a": 1}
     registry = Registry("thing", entries)
     registry.register("b", 2)
     assert entries == {"a": 1}
+
+
+def test_what_a_user_adds_is_checked() -> None:
+    registry: Registry[type] = Registry(
+        "error", {"own": "builtins:ValueError"}, base="builtins:Exception", reserved=["auto"]
+    )
+    registry.add("theirs", KeyError)
+    assert registry.get("theirs") is KeyError and not registry.is_own("theirs") and registry.is_own("own")
+    for name in ("own", "auto"):
+        with pytest.raises(UserError, match=f"{name!r} is the name of raypid's own error: give yours another name"):
+            registry.add(name, KeyError)
+    for wrong in (dict, KeyError()):
+        with pytest.raises(UserError, match="Error 'wrong' must be a subclass of builtins.Exception, not"):
+            registry.add("wrong", wrong)  # type: ignore[arg-type]
+    registry.add("lazy", "json:JSONDecodeError")  # imported, and checked, when it is used
+    assert registry.get("lazy") is json.JSONDecodeError
+    registry.add("lazy", "json:JSONDecoder")
+    with pytest.raises(
+        UserError, match="Error 'lazy' must be a subclass of builtins.Exception, not <class 'json.decoder"
+    ):
+        registry.get("lazy")
+    assert registry.find("absent", "builtins:OSError") is OSError
 
 
 @pytest.mark.parametrize("registry", [ENVS, NETWORKS, ALGORITHMS], ids=lambda r: r.kind)

@@ -154,7 +154,10 @@ class ActorCritic(Algorithm[ActorCriticT]):
     @classmethod
     def settled(cls, config: ActorCriticT, spec: NetworkSpec) -> tuple[ActorCriticT, list[str]]:
         kernel, note = kernel_for(cls, config, spec)
-        return config.replace({"kernel": kernel}), [note] if note else []
+        # learners and workers need not know the names that are registered here
+        entry = config.intrinsic_reward
+        intrinsic = None if entry is None else intrinsic_class(entry)
+        return config.replace({"kernel": kernel, "intrinsic_reward": intrinsic}), [note] if note else []
 
     def meet(self, collective: Collective) -> None:
         super().meet(collective)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
@@ -87,7 +88,10 @@ def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
     add("--quiet", action="store_true", help="print errors only")
     name = _value_of("--run", argv) or _algorithm_in(_value_of("--resume", argv))
     known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
-    cls = ALGORITHMS.get(str(name)).Config if known else Config
+    cls = Config
+    if known:
+        with contextlib.suppress(UserError):  # the check of --run itself reports it
+            cls = ALGORITHMS.get(str(name)).Config
     _add_settings(
         parser.add_argument_group(f"settings of {name}" if cls is not Config else "settings of every algorithm"),
         cls(),

@@ -1,12 +1,12 @@
-"""Torch networks of off-policy learning that never leave the learner: ensembles of Q(s, a), and Adam on flat tensors.
+"""Torch networks of off-policy learning that stay in the learner: ensembles of Q(s, a), and SAC's temperature.
 
-Axes: K critics of an ensemble; N rows; D inputs; A actions; H hidden units.
+Axes: K critics of an ensemble; N rows; D inputs; F features; A actions; H hidden units.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,20 +14,33 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.networks import ImpalaResNet, NatureCNN, TorchInputs
+from raypid.nn.networks import ACTIVATIONS, ImpalaResNet, NatureCNN, TorchInputs, UserModule, example_inputs
 from raypid.nn.numpy_mlp import orthogonal
+from raypid.registry import NETWORKS
 from raypid.types import Collective
 
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+
+    class _Context(FunctionCtx):
+        collective: Collective
+
+
 _ENCODERS = {"cnn": NatureCNN.encoder, "resnet": ImpalaResNet.encoder}
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": functional.silu}
 _MOMENTUM = 0.01
 
 
 class Critics(nn.Module):
-    """K fully connected Q networks, stacked so that a layer is one product; images pass one shared encoder first.
+    """K fully connected Q networks, stacked so that a layer is one product for all of them.
 
-    norm: none, layer (without learnt scales), or batch (running statistics in `statistics`).
-    half: the products between hidden layers, which are nearly all of the work, in bfloat16.
+    Images pass convolutions that all critics share. With a registered network each critic has one of its own, whose
+    features [N, F] go into the fully connected layers in place of the observation.
+
+    Args:
+        spec: the policy's network: inputs, encoder, and widths of the fully connected layers.
+        num_actions: elements of a continuous action, or number of discrete actions (`discrete`).
+        norm: normalisation of hidden layers: none, layer (without learned scales), or batch (running `statistics`).
+        half: compute the products between hidden layers, which are nearly all of the work, in bfloat16.
     """
 
     def __init__(
@@ -36,16 +49,17 @@ class Critics(nn.Module):
         super().__init__()
         rng, k = np.random.default_rng(seed), num_critics
         self.discrete, self.norm, self.in_half = discrete, norm, half
-        self.activation = _ACTIVATIONS[spec.activation]
+        self.activation = ACTIVATIONS[spec.activation]
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
         self.paths = [path for path, _ in spec.images]
+        self.has_own_encoders = not NETWORKS.is_own(spec.network)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.encoders = nn.ModuleList(_ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
-        width = spec.pipeline.vector_size + (0 if discrete else num_actions)
+            own = (UserModule(spec) for _ in range(k))
+            shared = (_ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
+            self.encoders = nn.ModuleList(own if self.has_own_encoders else shared)
         with torch.no_grad():
-            for encoder, (_, shape) in zip(self.encoders, spec.images, strict=True):
-                width += encoder(torch.zeros(1, *shape)).shape[1]
+            width = self._encoded(example_inputs(spec)).shape[-1] + (0 if discrete else num_actions)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         sizes = [width, *spec.hidden, num_actions if discrete else 1]
         for i, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
@@ -53,21 +67,31 @@ class Critics(nn.Module):
             self.weights.append(nn.Parameter(torch.from_numpy(orthogonal(rng, (k, rows, columns), gain))))
             self.biases.append(nn.Parameter(torch.zeros(k, 1, columns)))
         self.collective: Collective | None = None
-        """The other learners of the run, where there are several: they hold the rows of a batch together."""
+        """The run's other learners, if any. Together they hold the rows of a batch."""
         for i, size in enumerate(spec.hidden if norm == "batch" else ()):
             self.register_buffer(f"statistics_{i}", torch.stack([torch.zeros(k, 1, size), torch.ones(k, 1, size)]))
 
     @property
     def statistics(self) -> list[Tensor]:
-        """Running mean and variance [2, K, 1, H] of each normalised layer."""
+        """The running mean and variance [2, K, 1, H] of each normalised layer."""
         return list(self.buffers())
 
-    def forward(self, inputs: TorchInputs, action: Tensor | None = None, *, train: bool = False) -> Tensor:
-        """Q [K, N] of actions [N, A], or [K, N, A] for each discrete action. `train` normalises by the batch itself."""
+    def _encoded(self, inputs: TorchInputs) -> Tensor:
+        """Return what the fully connected layers see of the observations: [N, D], or [K, N, F] of the critics' own encoders."""
+        if self.has_own_encoders:
+            return torch.stack([e.features(inputs) for e in self.encoders if isinstance(e, UserModule)])
         parts = [e(inputs.images[p].float() * self.scales[p]) for e, p in zip(self.encoders, self.paths, strict=True)]
-        parts += [inputs.vector] if action is None else [inputs.vector, action]
-        x = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
-        h = x.expand(len(self.weights[0]), *x.shape)
+        return torch.cat([*parts, inputs.vector], -1) if parts else inputs.vector
+
+    def forward(self, inputs: TorchInputs, action: Tensor | None = None, *, train: bool = False) -> Tensor:
+        """Return Q [K, N] of actions [N, A]; without `action`, Q [K, N, A] of each discrete action.
+
+        `train` normalises by the statistics of the batch itself.
+        """
+        x = self._encoded(inputs)
+        if action is not None:
+            x = torch.cat([x, action.expand(*x.shape[:-1], -1)], -1)
+        h = x.expand(len(self.weights[0]), *x.shape[-2:])
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if i == last and not self.discrete:  # one output: several times faster than a product of matrices
@@ -81,6 +105,7 @@ class Critics(nn.Module):
         return h
 
     def _normalized(self, h: Tensor, i: int, train: bool) -> Tensor:
+        """Normalise the outputs [K, N, H] of layer i."""
         if self.norm == "layer":
             return functional.layer_norm(h, h.shape[-1:])
         if self.norm == "none":
@@ -94,24 +119,25 @@ class Critics(nn.Module):
         return (h - mean) * torch.rsqrt(variance + 1e-5)
 
     def _moments(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance [K, 1, H] over the rows; with a collective, over those of all learners."""
+        """Return mean and variance [K, 1, H] over the rows; with several learners, over the rows of all of them."""
         mean = h.mean(1, keepdim=True)
         if self.collective is None:
             return mean, h.var(1, keepdim=True, unbiased=False)
-        mean = _Mean.apply(mean, self.collective)
-        return mean, _Mean.apply(((h - mean) ** 2).mean(1, keepdim=True), self.collective)
+        everywhere: Tensor = _Mean.apply(mean, self.collective)
+        variance: Tensor = _Mean.apply(((h - everywhere) ** 2).mean(1, keepdim=True), self.collective)
+        return everywhere, variance
 
 
 class _Mean(torch.autograd.Function):
-    """The mean of a tensor over learners. What depends on it there has a part in its gradient here."""
+    """The mean of a tensor over learners. The gradient counts what depends on the mean in every learner."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, collective: Collective) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, collective: Collective) -> Tensor:
         ctx.collective = collective
         return _mean(x, collective)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         return _mean(gradient, ctx.collective), None
 
 
@@ -121,7 +147,7 @@ def _mean(x: Tensor, collective: Collective) -> Tensor:
 
 
 class Temperature(nn.Module):
-    """A positive number that is learnt by its logarithm; 0 stays 0."""
+    """A positive number, learned through its logarithm. 0 stays 0."""
 
     def __init__(self, value: float) -> None:
         super().__init__()

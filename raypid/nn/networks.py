@@ -1,13 +1,15 @@
-"""Torch networks: what NetworkSpec describes, as modules whose parameters are views of one flat tensor.
+"""Torch networks: the modules that a NetworkSpec describes. Their parameters are views of one flat tensor.
 
-Axes: N rows; D vector inputs; C, H, W image; P distribution parameters; K trunks (2: policy and value, 1: shared).
+Axes: N rows; D vector inputs; C, H, W of an image; F features; P distribution parameters; K trunks (2: policy and value,
+1: shared); T steps and B streams of a sequence; S numbers of a memory's state.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,20 +24,25 @@ from raypid.nn.torch_cells import Memory, unroll
 from raypid.registry import NETWORKS
 from raypid.types import Array, flat_views
 
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
 ImageShape = tuple[int, int, int]
+Rows = Tensor | Array | slice | tuple[slice | Array | Tensor, ...]
+"""An index of rows."""
 Outputs = tuple[Tensor, Tensor | None, Tensor | None]
-"""params [N, P]; value [N] (or [N, V] of a distributional head; None without a value head); the memory after the last
-row [B, K, S] (None without a memory)."""
+"""(params [N, P]; value [N], or [N, V] of a distributional head, or None without a value head; the state [B, K, S] after
+the last row, or None without a memory)."""
 
 
 def on_device(x: Tensor, device: torch.device) -> Tensor:
-    """`x` there; on its way to a GPU it passes through pinned memory, so that nobody waits for the copy."""
+    """Move `x` to a device. A copy to a GPU goes through pinned memory, so that it does not block."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 
 
 class TorchInputs:
-    """Inputs as tensors on one device: vector [N, D] float32, images {path: [N, C, H, W]} as stored, mask [N, A] or None."""
+    """Inputs as tensors on one device.
+
+    vector: [N, D] float32. images: {path: [N, C, H, W]} in the dtype in which they are stored. mask: [N, A], or None.
+    """
 
     def __init__(self, inputs: Inputs, device: torch.device) -> None:
         def move(x: Array) -> Tensor:
@@ -47,7 +54,7 @@ class TorchInputs:
         self.mask = None if inputs.mask is None else move(inputs.mask)
 
     def joined(self, other: TorchInputs) -> TorchInputs:
-        """The rows of both."""
+        """Return the rows of both, these first."""
         both = object.__new__(TorchInputs)
         both.vector = torch.cat([self.vector, other.vector])
         both.images = {k: torch.cat([v, other.images[k]]) for k, v in self.images.items()}
@@ -55,50 +62,54 @@ class TorchInputs:
         return both
 
     def flatten(self) -> TorchInputs:
-        """[T, B, *] to [T * B, *]."""
-        flat = object.__new__(TorchInputs)
-        flat.vector = self.vector.flatten(0, 1)
-        flat.images = {k: v.flatten(0, 1) for k, v in self.images.items()}
-        flat.mask = None if self.mask is None else self.mask.flatten(0, 1)
-        return flat
+        """Return [T, B, *] as [T * B, *]."""
+        return self._each(lambda x: x.flatten(0, 1))
 
-    def take(self, rows: Array | slice | tuple[slice, Array] | Tensor) -> TorchInputs:
-        taken = object.__new__(TorchInputs)
-        taken.vector = self.vector[rows]
-        taken.images = {k: v[rows] for k, v in self.images.items()}
-        taken.mask = None if self.mask is None else self.mask[rows]
-        return taken
+    def take(self, rows: Rows) -> TorchInputs:
+        """Return the rows that an index selects."""
+        return self._each(lambda x: x[rows])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> TorchInputs:
+        changed = object.__new__(TorchInputs)
+        changed.vector = change(self.vector)
+        changed.images = {k: change(v) for k, v in self.images.items()}
+        changed.mask = None if self.mask is None else change(self.mask)
+        return changed
 
 
 class TwinMLP(nn.Module):
-    """Fully connected trunks, their memories and the heads; the same table of weights as `small.SmallNetwork`."""
+    """Fully connected trunks, their memories and the heads. Its weights have the table of `numpy_mlp.SmallNetwork`."""
 
     def __init__(self, spec: NetworkSpec, num_inputs: int, rng: np.random.Generator) -> None:
         super().__init__()
         self.spec = spec
         self.table = spec.mlp_table(num_inputs)
-        self.activation = _ACTIVATIONS[spec.activation]
+        self.activation = ACTIVATIONS[spec.activation]
         self.weights = nn.ParameterDict()
         for name, view in flat_views(initial_mlp(spec, num_inputs, rng), self.table).items():
             self.weights[name.replace(".", "/")] = nn.Parameter(torch.from_numpy(view.copy()))
         self.noise: dict[str, Tensor] = {}
         self.in_half = False
-        """The learner's choice: products between hidden layers in bfloat16."""
+        """Whether products between hidden layers are computed in bfloat16. The learner decides it."""
 
     def perturb(self, rng: np.random.Generator | None) -> None:
-        """Draw new noise for noisy layers, or take it away."""
+        """Draw new noise for noisy layers; with None, remove it."""
         device = self.weights["policy/bias"].device
         drawn = {} if rng is None else factorised_noise(self.table, rng)
         self.noise = {name.replace(".", "/"): torch.from_numpy(eps).to(device) for name, eps in drawn.items()}
 
+    def _weight(self, name: str) -> Tensor:
+        """Return a weight, with its noise where there is some."""
+        weight: Tensor = self.weights[name]
+        noise = self.noise.get(name)
+        return weight if noise is None else weight + self.weights[f"{name}_sigma"] * noise
+
     def forward(self, x: Tensor, memory: Memory | None = None) -> Outputs:
-        """x [N, D]; with a memory these are T * B rows, time-major."""
-        w: Any = self.weights
-        if self.noise:
-            w = {**w, **{name: w[name] + w[f"{name}_sigma"] * eps for name, eps in self.noise.items()}}
+        """Evaluate x [N, D]. With a memory these are T * B rows, time-major."""
+        w = self._weight
         h = x.expand(self.spec.num_trunks, *x.shape)
         for i in range(len(self.spec.hidden)):
-            weight, bias = w[f"trunk/{i}/weight"], w[f"trunk/{i}/bias"]
+            weight, bias = w(f"trunk/{i}/weight"), w(f"trunk/{i}/bias")
             if self.in_half and i:
                 h = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
             else:
@@ -108,26 +119,27 @@ class TwinMLP(nn.Module):
             h = self.activation(h)
         state = None
         if memory is not None:
-            x = torch.baddbmm(w["memory/bias"], h, w["memory/input"])
+            x = torch.baddbmm(w("memory/bias"), h, w("memory/input"))
             x = x.unflatten(1, memory.first.shape)  # [K, T, B, G * M]
-            out, state = unroll(self.spec.memory, x, w["memory/recurrent"], memory)
+            out, state = unroll(self.spec.memory, x, w("memory/recurrent"), memory)
             h = out.flatten(1, 2)
-        params = torch.addmm(w["policy/bias"], h[0], w["policy/weight"])
+        params = torch.addmm(w("policy/bias"), h[0], w("policy/weight"))
         if not self.spec.num_values:
             return params, None, state
-        value = torch.addmm(w["value/bias"], h[-1], w["value/weight"])
+        value = torch.addmm(w("value/bias"), h[-1], w("value/weight"))
         return params, value[:, 0] if self.spec.num_values == 1 else value, state
 
 
 def _conv(in_channels: int, out_channels: int, kernel: int, stride: int, padding: int = 0) -> nn.Conv2d:
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding)
     nn.init.orthogonal_(conv.weight, math.sqrt(2))
-    nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+    assert conv.bias is not None
+    nn.init.zeros_(conv.bias)
     return conv
 
 
 class NatureEncoder(nn.Sequential):
-    """Convolutions of Mnih et al. 2015 for images of 64 and more pixels a side; smaller strides for smaller images."""
+    """The convolutions of Mnih et al. 2015, with smaller strides for images of less than 36 pixels a side."""
 
     def __init__(self, shape: ImageShape, channels: tuple[int, ...] = ()) -> None:
         c, side = shape[0], min(shape[1:])
@@ -152,7 +164,8 @@ class _Residual(nn.Module):
         self.first, self.second = _conv(width, width, 3, 1, 1), _conv(width, width, 3, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(torch.relu(self.first(torch.relu(x))))
+        inner: Tensor = self.second(torch.relu(self.first(torch.relu(x))))
+        return x + inner
 
 
 class ResNetEncoder(nn.Sequential):
@@ -168,9 +181,9 @@ class ResNetEncoder(nn.Sequential):
 
 
 class ImageNetwork(nn.Module):
-    """One convolutional encoder for each image, joined with the vector, below fully connected trunks."""
+    """A convolutional encoder for each image. Their features and the vector go into fully connected trunks."""
 
-    encoder: type[nn.Module] = NatureEncoder
+    encoder: type[NatureEncoder | ResNetEncoder] = NatureEncoder
 
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
         super().__init__()
@@ -187,11 +200,13 @@ class ImageNetwork(nn.Module):
 
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
         parts = [e(self._scaled(inputs.images[p], p)) for e, p in zip(self.encoders, self.paths, strict=True)]
-        out: Outputs = self.mlp(torch.cat([*parts, inputs.vector], 1), memory)
-        return out
+        return self.mlp.forward(torch.cat([*parts, inputs.vector], 1), memory)
 
     def _scaled(self, image: Tensor, path: str) -> Tensor:
-        """float32; on a CPU with the channels last where gradients follow: there convolutions learn in three quarters of the time."""
+        """Scale an image to float32.
+
+        On a CPU, channels come last where gradients are computed: convolutions learn in three quarters of the time then.
+        """
         last = torch.is_grad_enabled() and image.device.type == "cpu"
         layout = torch.channels_last if last else torch.contiguous_format
         return image.to(torch.float32, memory_format=layout) * self.scales[path]
@@ -206,54 +221,35 @@ class ImpalaResNet(ImageNetwork):
 
 
 class VectorNetwork(nn.Module):
-    """Trunks on the vector alone."""
+    """Fully connected trunks on the vector."""
 
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
         super().__init__()
         self.mlp = TwinMLP(spec, spec.pipeline.vector_size, rng)
 
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
-        out: Outputs = self.mlp(inputs.vector, memory)
-        return out
+        return self.mlp.forward(inputs.vector, memory)
 
 
-class CustomNetwork(nn.Module):
-    """A user's module. It is called with the vector [N, D] where the observation has no image, with the image
-    [N, C, H, W] (float, scaled) where it is one image, else with {"vector": ..., path: image, ...}.
+class UserModule(nn.Module):
+    """A torch.nn.Module that a user registered.
 
-    Built as `Class(spec, **model.custom)`, or `Class(**model.custom)` where its signature has no `spec`. It returns
-    (params [N, P], value [N]), or features [N, F], to which the memory, where there is one, and the two heads are added.
+    It is built as `Class(spec, **model.custom)`, or `Class(**model.custom)` where its signature has no `spec`. It is called
+    with the vector [N, D] where the observation has no image, with the image [N, C, H, W] (float, scaled) where the
+    observation is one image, else with {"vector": ..., path: image, ...}.
+
+    Raises:
+        UserError: it cannot be built from `model.custom`, or its state is not all in its parameters.
     """
 
-    def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
+    def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
-        self.spec = spec
+        self.name = spec.network
         self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
-        cls = NETWORKS.find(spec.network, spec.target)
-        self.module = _construct(cls, spec)
-        self.heads: TwinMLP | None = None
-        out = self._call(_example_inputs(spec))
-        if isinstance(out, Tensor):
-            self.heads = TwinMLP(replace(spec, hidden=()), out.shape[-1], rng)
-        elif spec.memory:
-            raise UserError(
-                f"Network {spec.network!r} must return features [N, F], behind which model.memory {spec.memory!r} and the "
-                f"heads are put; it returned {_describe(out)}."
-            )
-        elif spec.head != "actor_critic":
-            raise UserError(
-                f"Network {spec.network!r} must return features [N, F] for this algorithm, which adds its own heads; "
-                f"it returned {_describe(out)}."
-            )
-        elif not (isinstance(out, tuple) and len(out) == 2 and out[0].shape[-1] == spec.num_outputs):
-            raise UserError(
-                f"Network {spec.network!r} must return features [N, F], or (params [N, {spec.num_outputs}], value [N]); "
-                f"it returned {_describe(out)}."
-            )
-        elif spec.num_log_std:
-            self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
+        self.module = _construct(NETWORKS.find(spec.network, spec.target), spec)
 
-    def _call(self, inputs: TorchInputs) -> Any:
+    def call(self, inputs: TorchInputs) -> object:
+        """Return whatever the module returns."""
         images = {p: x.float() * self.scales[p] for p, x in inputs.images.items()}
         if not images:
             return self.module(inputs.vector)
@@ -261,28 +257,82 @@ class CustomNetwork(nn.Module):
             return self.module(next(iter(images.values())))
         return self.module({"vector": inputs.vector, **images})
 
+    def features(self, inputs: TorchInputs) -> Tensor:
+        """Return the features [N, F] of a module that is known to return features."""
+        out = self.call(inputs)
+        assert isinstance(out, Tensor)
+        return out
+
+
+class CustomNetwork(UserModule):
+    """A registered module as a policy network.
+
+    It returns features [N, F], to which the memory (where there is one) and the heads are added; or, for an actor-critic,
+    (params [N, P], value [N]).
+
+    Raises:
+        UserError: what it returns does not fit the algorithm.
+    """
+
+    def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
+        super().__init__(spec)
+        self.heads: TwinMLP | None = None
+        out = self.call(example_inputs(spec))
+        takes = "features [N, F]"
+        if isinstance(out, Tensor) and out.ndim == 2:
+            self.heads = TwinMLP(replace(spec, hidden=()), out.shape[-1], rng)
+            return
+        if spec.memory:
+            takes += f", behind which model.memory {spec.memory!r} and the heads are put"
+        elif spec.head != "actor_critic":
+            takes += " for this algorithm, which adds its own heads"
+        elif isinstance(out, tuple) and len(out) == 2 and _width(out[0]) == spec.num_outputs:
+            if spec.num_log_std:
+                self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
+            return
+        else:
+            takes += f", or (params [N, {spec.num_outputs}], value [N])"
+        raise UserError(f"Network {spec.network!r} must return {takes}; it returned {_describe(out)}.")
+
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
-        out = self._call(inputs)
         if self.heads is not None:
-            through: Outputs = self.heads(out, memory)
-            return through
+            return self.heads.forward(self.features(inputs), memory)
+        out = self.call(inputs)
+        assert isinstance(out, tuple)
         params, value = out
         return params, value[:, 0] if value.ndim == 2 else value, None
 
 
-def _describe(out: Any) -> str:
+def check_network(spec: NetworkSpec) -> None:
+    """Build a registered network once, for what is wrong with it.
+
+    Raises:
+        UserError: it cannot be built, or the algorithm cannot use it.
+    """
+    with torch.random.fork_rng(devices=[]):
+        CustomNetwork(spec, np.random.default_rng(0))
+
+
+def _width(out: object) -> int:
+    return out.shape[-1] if isinstance(out, Tensor) else 0
+
+
+def _describe(out: object) -> str:
     if isinstance(out, (tuple, list)):
         return "(" + ", ".join(_describe(o) for o in out) + ")"
     return f"a tensor {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
 
 
-def _construct(cls: Any, spec: NetworkSpec) -> nn.Module:
-    import inspect
-
+def _construct(cls: object, spec: NetworkSpec) -> nn.Module:
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
         raise UserError(f"Network {spec.network!r} must be a torch.nn.Module class, not {cls!r}.")
-    parameters = inspect.signature(cls).parameters
-    module = cls(spec, **spec.custom) if "spec" in parameters else cls(**spec.custom)
+    signature = inspect.signature(cls)
+    arguments = {"spec": spec, **spec.custom} if "spec" in signature.parameters else dict(spec.custom)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"model.custom {spec.custom!r} does not fit network {spec.network!r}: {error}.") from None
+    module = cls(**arguments)
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
         raise UserError(
@@ -292,15 +342,16 @@ def _construct(cls: Any, spec: NetworkSpec) -> nn.Module:
     return module
 
 
-def _example_inputs(spec: NetworkSpec) -> TorchInputs:
+def example_inputs(spec: NetworkSpec) -> TorchInputs:
+    """Two rows of zeros."""
     images = {p: np.zeros((2, *shape), np.float32) for p, shape in spec.pipeline.images}
     return TorchInputs(Inputs(np.zeros((2, spec.pipeline.vector_size), np.float32), images), torch.device("cpu"))
 
 
 class FlatParameters:
-    """The parameters of a module as views of one flat tensor [P] (`flat`), their gradients of another (`gradient`).
+    """The parameters of a module as views of one flat tensor `flat` [P], and their gradients of another, `gradient` [P].
 
-    `table` names the parts. On a CPU `numpy()` shares memory with the tensor.
+    `table` has the name and shape of each part. On a CPU, `numpy()` shares memory with the tensor.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -309,11 +360,11 @@ class FlatParameters:
         self.table = tuple((name, tuple(p.shape)) for name, p in named)
         self.flat = torch.cat([p.detach().reshape(-1) for _, p in named])
         self.gradient = torch.zeros_like(self.flat)
-        self.gradients = flat_views(self.gradient, self.table)
+        self.gradients: dict[str, Tensor] = flat_views(self.gradient, self.table)
         self.parameters = [p for _, p in named]
-        for (name, p), view in zip(named, flat_views(self.flat, self.table).values(), strict=True):
-            p.data = view
-            p.grad = self.gradients[name]
+        weights: dict[str, Tensor] = flat_views(self.flat, self.table)
+        for name, p in named:
+            p.data, p.grad = weights[name], self.gradients[name]
 
     def load(self, flat: Array) -> None:
         """Copy weights [P] in."""
@@ -330,20 +381,20 @@ class TorchNetwork(FlatParameters):
     def __init__(self, spec: NetworkSpec, seed: int = 0, device: str = "cpu") -> None:
         self.spec, self.device = spec, torch.device(device)
         rng = np.random.default_rng(seed)
-        kinds = {"mlp": VectorNetwork, "cnn": NatureCNN, "resnet": ImpalaResNet}
+        cls = NETWORKS.get(spec.network) if NETWORKS.is_own(spec.network) else CustomNetwork
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = kinds.get(spec.network, CustomNetwork)(spec, rng)
+            module: nn.Module = cls(spec, rng)
         super().__init__(module.to(self.device))
         self.log_std = next((p for name, p in module.named_parameters() if _plain(name) == "log_std"), None)
 
     def perturb(self, rng: np.random.Generator | None) -> None:
-        """Draw new noise for noisy layers, or take it away."""
+        """Draw new noise for noisy layers; with None, remove it."""
         for part in self._fully_connected():
             part.perturb(rng)
 
     def compute_in_half(self) -> None:
-        """Products between hidden fully connected layers in bfloat16 from now on; weights stay float32."""
+        """From now on compute products between hidden fully connected layers in bfloat16. Weights stay float32."""
         for part in self._fully_connected():
             part.in_half = True
 
@@ -351,24 +402,30 @@ class TorchNetwork(FlatParameters):
         return [part for part in self.module.modules() if isinstance(part, TwinMLP)]
 
     def __call__(self, inputs: TorchInputs, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
-        """params [N, P] and value [N]; with a memory, N = T * B rows, time-major (row t * B + b)."""
+        """Return params [N, P] and value [N] (None without a value head).
+
+        With a memory, N is T * B rows, time-major: row t * B + b.
+        """
         return self.outputs(inputs, memory)[:2]
 
     def outputs(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
-        """What `__call__` gives, and the memory after the last row."""
+        """Return what `__call__` returns, and the state of the memory after the last row."""
         assert (memory is not None) == bool(self.spec.memory)
         out: Outputs = self.module(inputs, memory)
         return out
 
     def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
-        """Distribution parameters [N, P] and values [N], as NumPy: how a worker acts."""
+        """Return distribution parameters [N, P] and values [N] as NumPy arrays. Workers act with it."""
         with torch.inference_mode():
             params, value = self(TorchInputs(inputs, self.device))
         return params.cpu().numpy(), None if value is None else value.cpu().numpy()
 
     def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
-        """One step of B streams through the memories, as NumPy: params [B, P], value [B] (None without a value head), and
-        the next state. state [B, K, S], 0 where an episode begins."""
+        """Do one step of B streams through the memories.
+
+        `state` [B, K, S] is 0 where an episode begins. Returns NumPy arrays: params [B, P], value [B] (None without a value
+        head), and the next state.
+        """
         first = torch.zeros(1, len(state), dtype=torch.bool)
         with torch.inference_mode():
             before = torch.from_numpy(state).to(self.device)
@@ -377,7 +434,7 @@ class TorchNetwork(FlatParameters):
         return params.cpu().numpy(), None if value is None else value.cpu().numpy(), after.cpu().numpy()
 
     def value(self, inputs: Inputs) -> Array:
-        """State values [N], as NumPy."""
+        """Return state values [N] as a NumPy array."""
         value = self.policy(inputs)[1]
         assert value is not None
         return value
@@ -386,7 +443,7 @@ class TorchNetwork(FlatParameters):
 
 
 def _plain(name: str) -> str:
-    """ "mlp.weights.trunk/0/weight" -> "trunk.0.weight": the names of `mlp_table`."""
+    """Return a parameter's name as `mlp_table` has it: "trunk.0.weight" for "mlp.weights.trunk/0/weight"."""
     for prefix in ("mlp.weights.", "heads.weights."):
         if name.startswith(prefix):
             return name.removeprefix(prefix).replace("/", ".")

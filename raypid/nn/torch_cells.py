@@ -1,44 +1,59 @@
-"""Recurrent memory in torch: a whole sequence at once, with episodes that begin inside it.
+"""LSTM and GRU in torch: a whole sequence at once, in which episodes may begin.
 
 Axes: T steps; B streams; K memories (one for each trunk); M units; G gates (4 or 3); S numbers of state (2M or M).
 
-The cells are those of `memory.py`. Autograd through a loop of small operations costs several times their arithmetic, so
-forward and backward pass are written out: slopes for all steps at once, a handful of operations in each step of the
-loop, and one product for the gradient of the recurrent weights.
+The cells are those of `numpy_cells.py`. Autograd through a loop of small operations takes several times as long as their
+arithmetic. So forward and backward pass are written out: derivatives for all steps at once, a handful of operations in
+each step of the loop, and one product for the gradient of the recurrent weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+
+    class _Context(FunctionCtx):
+        saved_tensors: tuple[Tensor, ...]
+        resets: list[bool]
+        """Whether an episode begins in some stream at each step."""
+
 
 @dataclass(slots=True)
 class Memory:
-    """Where a sequence begins, and its episodes."""
+    """The state that a sequence begins with, and where episodes begin in it."""
 
     state: Tensor
-    """[B, K, S] before its first row."""
+    """[B, K, S], before the first row."""
     first: Tensor
-    """[T, B] bool: an episode begins, so the state before this row is 0. It may lie on the CPU beside a network on a GPU."""
+    """[T, B] bool: an episode begins, so the state before this row is 0. It may be on the CPU although the network is on a
+    GPU."""
 
 
 def unroll(cell: str, x: Tensor, recurrent: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-    """Outputs [K, T, B, M] and the state [B, K, S] after the last step.
+    """Run a sequence through the cells; returns outputs [K, T, B, M] and the state [B, K, S] after the last step.
 
-    cell: lstm or gru. x [K, T, B, G * M]: projected inputs, bias included. recurrent [K, M, G * M]. The gradient goes to
-    x and recurrent, not to the state that the sequence begins with.
+    Gradients go to `x` and `recurrent`, not to the state that the sequence begins with.
+
+    Args:
+        cell: lstm or gru.
+        x: [K, T, B, G * M], the projected inputs with their bias.
+        recurrent: [K, M, G * M].
     """
     state = memory.state.transpose(0, 1)
     resets = memory.first.any(1).tolist()
     keep = (~memory.first)[:, :, None].to(x)  # [T, B, 1]
     if cell == "gru":
-        h = _GRU.apply(x, recurrent, state, keep, resets)
-        return h, h[:, -1].detach().transpose(0, 1)
+        outputs: Tensor = _GRU.apply(x, recurrent, state, keep, resets)
+        return outputs, outputs[:, -1].detach().transpose(0, 1)
+    h: Tensor
+    c: Tensor
     h, c = _LSTM.apply(x, recurrent, state, keep, resets)
     return h, torch.cat([h[:, -1].detach(), c], -1).transpose(0, 1)
 
@@ -46,9 +61,9 @@ def unroll(cell: str, x: Tensor, recurrent: Tensor, memory: Memory) -> tuple[Ten
 class _LSTM(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, recurrent: Tensor, state: Tensor, keep: Tensor, resets: list[bool]
+        ctx: _Context, x: Tensor, recurrent: Tensor, state: Tensor, keep: Tensor, resets: list[bool]
     ) -> tuple[Tensor, Tensor]:
-        """Outputs [K, T, B, M] and the last cell state [K, B, M]."""
+        """Return outputs [K, T, B, M] and the last cell state [K, B, M]."""
         k, t, b, _ = x.shape
         m = recurrent.shape[1]
         gates, tanh_c = torch.empty_like(x), x.new_empty(k, t, b, m)
@@ -75,11 +90,11 @@ class _LSTM(torch.autograd.Function):
         return hs[:, 1:], last
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: _Context, d_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         recurrent, gates, hs, cs, tanh_c, keep = ctx.saved_tensors
         m = tanh_c.shape[-1]
         i, f, g, o = gates.split(m, -1)
-        # first what dc is multiplied with for i, f and g, and dh for o; then, from the last step on, the gradients
+        # first the factors of dc (for i, f and g) and of dh (for o); then, from the last step backwards, the gradients
         d_gates = torch.addcmul(gates, gates, gates, value=-1)
         d_gates[..., :m] *= g
         d_gates[..., m : 2 * m] *= cs[:, :-1] * keep
@@ -106,8 +121,8 @@ class _LSTM(torch.autograd.Function):
 
 class _GRU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, recurrent: Tensor, state: Tensor, keep: Tensor, resets: list[bool]) -> Tensor:
-        """Outputs [K, T, B, M]."""
+    def forward(ctx: _Context, x: Tensor, recurrent: Tensor, state: Tensor, keep: Tensor, resets: list[bool]) -> Tensor:
+        """Return outputs [K, T, B, M]."""
         k, t, b, _ = x.shape
         m = recurrent.shape[1]
         from_h, n = torch.empty_like(x), x.new_empty(k, t, b, m)
@@ -127,13 +142,13 @@ class _GRU(torch.autograd.Function):
         return hs[:, 1:]
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: _Context, d_out: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         recurrent, from_h, hs, n, keep = ctx.saved_tensors
         m = n.shape[-1]
         r, z, u = from_h.split(m, -1)
         before = hs[:, :-1] * keep
         by_n = (1 - z) * (1 - n * n)
-        # first what dh is multiplied with for r, z and n's part of h U; then, from the last step on, the gradients
+        # first the factors of dh, for r, z and n's part of h U; then, from the last step backwards, the gradients
         d_gates = torch.addcmul(from_h, from_h, from_h, value=-1)
         d_gates[..., :m] *= by_n * u
         d_gates[..., m : 2 * m] *= before - n
@@ -154,10 +169,10 @@ class _GRU(torch.autograd.Function):
 
 
 def _steps(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Views of [K, T, B, *] arrays for each step: [K, B, *]."""
+    """Yield views [K, B, *] of [K, T, B, *] arrays for each step."""
     return zip(*(array.unbind(1) for array in arrays), strict=True)
 
 
 def _by_recurrent(h_before: Tensor, d_gates: Tensor) -> Tensor:
-    """The gradient [K, M, G * M] of the recurrent weights: one product over all steps."""
+    """Return the gradient [K, M, G * M] of the recurrent weights, by one product over all steps."""
     return torch.bmm(h_before.flatten(1, 2).transpose(1, 2), d_gates.flatten(1, 2))

@@ -20,7 +20,7 @@ from raypid.types import Array, Tree, tree_map
 MAX_EPISODE_STEPS = 200_000
 
 
-def register_networks(networks: Mapping[str, object]) -> None:
+def register_networks(networks: Mapping[str, type]) -> None:
     """Register networks in this process, which lacks what the driver has registered."""
     for name, entry in networks.items():
         NETWORKS.register(name, entry)

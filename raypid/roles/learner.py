@@ -1,93 +1,121 @@
-"""Learner: an algorithm and the fragments it is fed."""
+"""Learner: an algorithm, and what workers collect for it."""
 
 from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
+from raypid.algorithms.base import Algorithm, State
+from raypid.config import Config
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.ops.normalizer import merge_moments
-from raypid.registry import ALGORITHMS, NETWORKS
+from raypid.ops.normalizer import Moments, merge_moments
+from raypid.roles.acting import register_networks
 from raypid.roles.actor import Program
-from raypid.types import Update, Weights, concat_fitness, concat_trajectories
+from raypid.runtime.collective import TorchCollective
+from raypid.types import Fitness, Gradients, Trajectory, Update, Weights, concat_fitness, concat_trajectories
 
 
 class Learner:
-    """Holds the algorithm; joins fragments in the order given, which is the workers'.
+    """Holds the algorithm, and joins what it learns from in the order given, which is the workers'.
 
-    `program` may learn in place of the algorithm.
-
-    `collective` (with `open` and `join`) is for one of several learners that update together; they meet before anything else.
+    Args:
+        algorithm: the class itself: names that the user has registered are not known in every process.
+        networks: registered networks by name, for the same reason.
+        collective: the other learners of the run, if there are several. They meet (`open`, `join`) before anything else.
+        program: learns in place of the algorithm, if it is given.
     """
+
+    algorithm: Algorithm[Any]
 
     def __init__(
         self,
-        algorithm: str,
-        config: Any,
+        algorithm: type[Algorithm[Config]],
+        config: Config,
         spec: NetworkSpec,
         seed: int,
-        networks: dict[str, Any] | None = None,
+        networks: Mapping[str, type] | None = None,
         num_threads: int = 1,
-        collective: Any = None,
+        collective: TorchCollective | None = None,
         program: Program | None = None,
     ) -> None:
-        for name, entry in (networks or {}).items():
-            NETWORKS.register(name, entry)
-        self.algorithm = ALGORITHMS.get(algorithm)(config, spec, seed)
+        register_networks(networks or {})
+        self.algorithm = algorithm(config, spec, seed)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         self.collective = collective
-        self._learn = self.algorithm.update
+        self._update = self.algorithm.update
         if program is not None:
             program = copy.copy(program)
             program.algorithm_instance = self.algorithm
-            self._learn = program.update
+            self._update = program.update
 
     def open(self) -> str:
-        """Rank 0 of several: the address at which the others join."""
+        """Open the collective, on rank 0; returns the address at which the other learners join."""
+        assert self.collective is not None
         return self.collective.open()
 
     def join(self, address: str) -> None:
-        """Meet the other learners; from here on updates are made together."""
+        """Meet the other learners. From here on updates are made together."""
+        assert self.collective is not None
         self.collective.join(address)
         self.algorithm.meet(self.collective)
 
-    def update(self, timesteps: int, *parts: Any) -> tuple[Update, Weights]:
-        """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights."""
-        batch: Any = list(parts)
-        if self.algorithm.collect != "gradients":  # those are applied one by one, or as the algorithm adds them up
-            batch = concat_fitness(parts) if self.algorithm.collect == "fitness" else concat_trajectories(parts)
-            moments = [part.moments for part in parts if part.moments is not None]
-            if self.algorithm.collective is not None:
-                moments = [m for part in self.algorithm.collective.gather(moments) for m in part]
-            if moments:
-                batch.moments = reduce(merge_moments, moments)
-        update, weights = self._done(self._learn(batch, timesteps)), self.algorithm.weights()
+    def update(self, timesteps: int, *parts: Trajectory | Gradients | Fitness) -> tuple[Update, Weights]:
+        """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights.
+
+        Raises:
+            UserError: a user's `update` did not return an Update.
+        """
+        update = self._update(self._joined(parts), timesteps)
+        if not isinstance(update, Update):
+            raise UserError(
+                f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
+            )
+        weights = self.algorithm.weights()
         update.version = weights.version
         return update, weights
 
-    def _done(self, update: Any) -> Update:
-        if isinstance(update, Update):
-            return update
-        raise UserError(
-            f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
-        )
+    def _joined(
+        self, parts: tuple[Trajectory | Gradients | Fitness, ...]
+    ) -> Trajectory | Fitness | list[Trajectory | Gradients | Fitness]:
+        """One batch of all parts, with the moments of what all workers saw, those of other learners included. Gradients stay
+        apart: the algorithm says how they add up."""
+        collect = self.algorithm.collect
+        if collect == "gradients":
+            return list(parts)
+        batch: Trajectory | Fitness
+        if collect == "fitness":
+            batch = concat_fitness([part for part in parts if isinstance(part, Fitness)])
+        else:
+            batch = concat_trajectories([part for part in parts if isinstance(part, Trajectory)])
+        moments: list[Moments] = [part.moments for part in parts if part.moments is not None]
+        if self.algorithm.collective is not None:
+            moments = [m for found in self.algorithm.collective.gather(moments) for m in found]
+        if moments:
+            batch.moments = reduce(merge_moments, moments)
+        return batch
 
     def weights(self) -> Weights:
+        """A copy of the current weights."""
         return self.algorithm.weights()
 
     def set_weights(self, weights: Weights) -> None:
+        """Start from given weights."""
         self.algorithm.set_weights(weights)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
+        """Everything that the next update depends on."""
         return self.algorithm.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
+        """Go on from what `state_dict` returned."""
         self.algorithm.load_state_dict(state)
 
     def close(self) -> None:
+        """Leave the other learners."""
         if self.collective is not None:
             self.collective.close()

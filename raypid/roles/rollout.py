@@ -34,7 +34,7 @@ class RolloutSpec:
     callbacks: Callbacks | None = None
     record_memory: bool = False
     """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
-    networks: dict[str, object] = field(default_factory=dict)
+    networks: dict[str, type] = field(default_factory=dict)
     """Registered networks that the worker needs, by name."""
 
 

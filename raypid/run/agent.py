@@ -33,6 +33,18 @@ EPISODE_WINDOW = 100
 _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.replay}
 
 
+A = TypeVar("A", bound="Agent")
+
+
+class _DefaultConfig:
+    """All settings of an agent's algorithm with their defaults; a new dict whenever it is asked for."""
+
+    def __get__(self, agent: Agent | None, owner: type[Agent]) -> dict[str, object]:
+        if owner.algorithm is None:
+            raise AttributeError("DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has.")
+        return ALGORITHMS.get(owner.algorithm).Config().to_dict()
+
+
 class Agent:
     """One training run.
 
@@ -50,6 +62,7 @@ class Agent:
     """
 
     algorithm: ClassVar[str | None] = None
+    DEFAULT_CONFIG = _DefaultConfig()
 
     def __init__(
         self,
@@ -395,7 +408,7 @@ class Agent:
 
     @classmethod
     def from_checkpoint(
-        cls,
+        cls: type[A],
         path: str | Path,
         config: Mapping[str, object] | None = None,
         *,
@@ -458,7 +471,7 @@ class Agent:
                 "This agent is closed. Build a new one; Agent.from_checkpoint, or restore(), goes on from a checkpoint."
             )
 
-    def __enter__(self) -> Agent:
+    def __enter__(self: A) -> A:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -116,7 +116,7 @@ def assemble(run: str, config: Config, program: Program | None = None, like: Net
     network = _network(run, config, observation_space, action_space, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
-    settled, surprises = ALGORITHMS.get(run).settled(config, network)
+    settled, surprises = algorithm.settled(config, network)
     notes += surprises
     limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
     try:
@@ -132,7 +132,7 @@ def assemble(run: str, config: Config, program: Program | None = None, like: Net
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
-        learner = _learner(run, settled, spec, backend, program)
+        learner = _learner(algorithm, settled, spec, backend, program)
         if initial is not None:
             backend.get(learner.submit(Learner.set_weights, initial))
         workers = _workers(algorithm, settled, spec, backend, program)
@@ -166,6 +166,10 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
         )
     network = algorithm.network_spec(c, network)
+    if network.head != "model" and not NETWORKS.is_own(network.network):
+        from raypid.nn.networks import check_network
+
+        check_network(network)
     if like is not None and (differs := differences(like, network)):
         raise ConfigError(
             f"The checkpoint has another network: {'; '.join(differs)}. Keep these settings as they were, or start a new run."
@@ -173,7 +177,9 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
     return network
 
 
-def _learner(run: str, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None) -> Handle:
+def _learner(
+    algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None
+) -> Handle:
     """The learner's handle: in this process, in an actor (num_learners=1), or several learners that answer as one.
 
     Raises:
@@ -183,14 +189,15 @@ def _learner(run: str, c: Config, spec: RolloutSpec, backend: Backend, program: 
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
     given = (network, spec.seed, spec.networks, threads)
-    build: Callable[..., Learner] = partial(Learner, run, c, *given, program=program)
+    build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=program)
     if isinstance(c, OffPolicyConfig):
+        assert issubclass(algorithm, OffPolicy)
         part = c
         if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each updates alone, with its part of a batch
             part = c.replace({"batch_size": c.batch_size // c.num_learners})
-        build = partial(ReplayLearner, run, part, *given, replay=_replay_factory(ALGORITHMS.get(run), c))
+        build = partial(ReplayLearner, algorithm, part, *given, replay=_replay_factory(algorithm, c))
         if c.num_replay_shards:
-            build = partial(ShardLearner, run, c, *given)
+            build = partial(ShardLearner, algorithm, c, *given)
     try:
         if c.num_learners > 1:
             return _learners(c, build, backend)
@@ -406,7 +413,7 @@ def callbacks_of(entry: object) -> Callbacks | None:
 
 def new_run_folder(run: str, config: Config) -> Path:
     """The name of a new folder under runs/."""
-    safe = re.sub(r"[^\w.-]+", "-", entry_name(config.env)).strip("-")
-    base = f"{run}_{safe}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
+    algorithm, env = (re.sub(r"[^\w.-]+", "-", name).strip("-") for name in (run, entry_name(config.env)))
+    base = f"{algorithm}_{env}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
     return next(p for p in names if not p.exists())

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -140,7 +141,7 @@ class RayBackend:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus, "address": "local"}
         else:
             options["address"] = address
-        with _one_thread_in_children():
+        with _environment_of_children():
             try:
                 with _ctrl_c_waits():
                     ray.init(**options)
@@ -280,10 +281,12 @@ def _ctrl_c_waits() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _one_thread_in_children() -> Iterator[None]:
-    """Ray's processes start with one BLAS thread; this process keeps its own setting."""
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+def _environment_of_children() -> Iterator[None]:
+    """Ray's processes start with one BLAS thread, and find the modules that this process finds."""
+    own = [path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))]
+    settings = {**dict.fromkeys(_THREAD_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(own)}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         yield
     finally:

@@ -161,7 +161,7 @@ class Small:
         env = EnvSpec(env="CartPole-v1", num_envs=self.config.num_envs_per_worker, vectorizer="native", seed=seed)
         self.spec = RolloutSpec(env=env, network=network, fragment_length=1, seed=seed)
         self.workers = [FitnessRollout(self.spec, i, 0, *ES.shared(self.config)) for i in range(num_workers)]
-        self.learner = Learner("ES" if algorithm is ES else "ARS", self.config, network, seed)
+        self.learner = Learner(algorithm, self.config, network, seed)
 
     def train(self, updates: int) -> Any:
         for _ in range(updates):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from raypid.algorithms.ppo import PPOConfig
+from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
@@ -22,7 +22,7 @@ SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidde
 
 
 def learner(spec: NetworkSpec = SPEC, seed: int = 0, **settings: Any) -> Learner:
-    return Learner("PPO", PPOConfig(**{"num_epochs": 2, "batch_size": 32, **settings}), spec, seed)
+    return Learner(PPO, PPOConfig(**{"num_epochs": 2, "batch_size": 32, **settings}), spec, seed)
 
 
 def fragments(weights: Any, num_workers: int = 2) -> list[Trajectory]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from raypid.algorithms.ppo import PPOConfig
+from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvError, EnvSpec, make_vector
 from raypid.nn.catalog import build_spec
@@ -123,7 +123,7 @@ def learn(
     )  # fmt: skip
     vector.close()
     rollout = Rollout(RolloutSpec(env=env, network=network, fragment_length=6, seed=0))
-    learner = Learner("PPO", PPOConfig(num_epochs=1, batch_size=64), network, 0)
+    learner = Learner(PPO, PPOConfig(num_epochs=1, batch_size=64), network, 0)
     weights = learner.weights()
     assert np.isfinite(weights.flat).all()
     for round_ in range(2):

@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 from member import Member
 
-from raypid.algorithms.ppo import PPOConfig
+from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_cells import initial_memory
@@ -141,7 +141,7 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
         pytest.skip("a memory learns with torch")
     config = ALGORITHMS.get(run).Config().replace({**settings, "kernel": kernel, "seed": 0, "model": model})
     spec = build_spec(MASKED if masked else BOX, spaces.Discrete(3), model, normalize=True)
-    arguments = (run, config, spec, 0)
+    arguments = (ALGORITHMS.get(run), config, spec, 0)
     batches = [[fragment(10 * u + i, masked, streams=1 + i % 2) for i in range(num)] for u in range(3)]
     batches[1][0] = fragment(7, masked, no_valid=True, streams=1)  # for three fragments, all that rank 0 has
     for part in (part for batch in batches for part in batch if spec.memory):
@@ -181,12 +181,12 @@ def test_a_state_of_one_goes_on_with_several(members: Members) -> None:
     config = PPOConfig(normalize_rewards=True, batch_size=24, seed=0)
     spec = build_spec(BOX, spaces.Discrete(3), ModelConfig(hidden=(16,)), normalize=True)
     first, second = ([fragment(10 * u + i, False) for i in range(4)] for u in range(2))
-    one = Learner("PPO", config, spec, 0)
+    one = Learner(PPO, config, spec, 0)
     one.update(100, *first)
     state = one.state_dict()
     _, expected = one.update(100, *second)
     shares = split(second, SIZE)
-    together = members.call(Member.learn, *((("PPO", config, spec, 5), [share], state) for share in shares))
+    together = members.call(Member.learn, *(((PPO, config, spec, 5), [share], state) for share in shares))
     for [(_, weights)], _ in together:
         np.testing.assert_allclose(weights.flat, expected.flat, atol=1e-5)
 
