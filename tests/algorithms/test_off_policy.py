@@ -636,7 +636,7 @@ def test_greedy_noisy_acting_has_no_noise() -> None:
             view[:] = 0
     plain = make_policy(algorithm.spec)
     plain.load(silent)
-    expected = plain.act(obs, None, first, rng, explore=False)[0]
+    expected = plain.act(obs, None, first, rng, explore=False).action
     explored = [policy.act(obs, None, first, rng, explore=True).action for _ in range(5)]
     for _ in range(3):
         np.testing.assert_array_equal(policy.act(obs, None, first, rng, explore=False).action, expected)
