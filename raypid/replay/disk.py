@@ -105,7 +105,9 @@ def _load(buffer: Buffer, folder: Path, after: bool) -> SavedRows:
     from safetensors.numpy import load_file
 
     index = json.loads((folder / "index.json").read_text())
-    checksums: dict[str, str] = {"links.safetensors": index["links_sha256"]} | {s["file"]: s["sha256"] for s in index["segments"]}
+    checksums: dict[str, str] = {"links.safetensors": index["links_sha256"]} | {
+        s["file"]: s["sha256"] for s in index["segments"]
+    }
     for name, checksum in checksums.items():
         if sha256_of(folder / name) != checksum:
             raise ValueError(f"{name} was altered or cut short.")
