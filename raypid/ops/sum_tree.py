@@ -1,4 +1,4 @@
-"""Drawing in proportion to priorities that change: a sum tree with wide nodes, vectorised over the draws."""
+"""Drawing in proportion to changing priorities: a sum tree with wide nodes, vectorised over the draws."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from raypid.types import Array, Collective
 
 FAN = 32
-"""Children of a node: a draw is one row of FAN cumulative sums a level, and a million leaves are four levels."""
+"""Children of a node. A draw looks at one row of FAN cumulative sums on each level; a million leaves need four levels."""
 
 
 class SumTree:
-    """Priorities [capacity] >= 0 of slots, all 0 at first. Sums are computed anew from below, so that nothing drifts."""
+    """Priorities [capacity] >= 0 of slots, all 0 at first. Sums are always recomputed from below, so no error builds up."""
 
     def __init__(self, capacity: int) -> None:
         self.levels: list[Array] = []  # leaves first; every level but the last is a multiple of FAN long
@@ -30,15 +30,15 @@ class SumTree:
         return self.levels[0][slots]
 
     def set(self, slots: Array, priorities: Array) -> None:
-        """Set the priorities [n] of slots [n]; of a slot that comes twice the last counts."""
+        """Set the priorities [n] of slots [n]. If a slot occurs twice, its last priority counts."""
         self.levels[0][slots] = priorities
         for below, level in zip(self.levels, self.levels[1:], strict=False):
             slots = slots // FAN
             level[slots] = below.reshape(-1, FAN)[slots].sum(1)
 
     def sample(self, num: int, rng: np.random.Generator) -> Array:
-        """Slots [num], each drawn from its own of `num` equal parts of the total (Schaul et al. 2016, appendix B.2.1), in
-        random order: rows for several batches may be drawn at once."""
+        """Draw slots [num] in proportion to their priorities, one from each of `num` equal parts of the total (Schaul et al. 2016,
+        appendix B.2.1). They come in random order, so rows for several batches may be drawn at once."""
         cumulative = self.levels[-1].cumsum()
         x = (rng.permutation(num) + rng.random(num)) * (cumulative[-1] / num)
         node = np.minimum(np.searchsorted(cumulative, x, "right"), _last(self.levels[-1]))
@@ -53,14 +53,14 @@ class SumTree:
 
 
 def _last(level: Array) -> int:
-    """The last node that has something to draw."""
+    """The last node with a priority above 0."""
     found = np.flatnonzero(level)
     return int(found[-1]) if len(found) else 0
 
 
 def importance(probability: Array, num_rows: int, beta: float, collective: Collective | None = None) -> Array:
-    """Weights (N * P)^-beta / max, float32 (Schaul et al. 2016, section 3.4). With a collective the largest is that of
-    all learners' rows."""
+    """Importance weights (N * P)^-beta / max [n] float32, for probabilities [n] (Schaul et al. 2016, section 3.4). With a
+    collective, the maximum is that over all learners' rows."""
     if not beta:
         return np.ones(len(probability), np.float32)
     weight = (num_rows * probability) ** -beta
