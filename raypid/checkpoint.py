@@ -329,7 +329,8 @@ def _verify(path: Path, index: str) -> dict[str, Any]:
     """Compare every file with the JSON file and return its entries; errors name the file and what is wrong with it."""
     folder, kind = _current(path), _KIND[index]
     entries = _read_index(folder, index)
-    for name, expected in entries["files"].items():
+    files: dict[str, dict[str, int | str]] = entries["files"]
+    for name, expected in files.items():
         file = folder / name
         if not file.is_file():
             raise CheckpointError(f"The {kind} {path} is damaged: {name} is missing.")
