@@ -15,11 +15,22 @@ import math
 import re
 import textwrap
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol, SupportsIndex, TypeVar, Union, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import (
+    ClassVar,
+    Literal,
+    Protocol,
+    SupportsIndex,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from raypid.errors import UserError
 from raypid.registry import did_you_mean
@@ -419,6 +430,44 @@ class Config(Settings):
     max_restarts: int = 10
     """Replaced workers, and rebuilt environments of one worker, after which the run stops with the first traceback."""
 
+    no_effect: ClassVar[Mapping[str, str]] = {}
+    """Settings that never have an effect for this algorithm -> the end of the sentence "NAME has no effect ..."."""
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether the run uses Ray."""
+        return self.backend == "ray" or (self.backend == "auto" and self.num_workers > 0)
+
+    def idle(self) -> dict[str, str]:
+        """Return the settings that have no effect beside the others, with the end of the sentence "NAME has no effect ...".
+
+        What depends on the environment is in `raypid.nn.idle_settings`. Subclasses add theirs.
+        """
+        scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
+        return {
+            **unless(self.on_ray, "unless something runs on Ray: set num_workers, or backend ray", *_ON_RAY),
+            **unless(self.address is None, "on a cluster that is joined by its address", "num_cpus"),
+            **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
+            **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
+            **self.no_effect,
+        }
+
+    def refuse(self, idle: Mapping[str, str], given: Collection[str]) -> None:
+        """Refuse settings that the user gave for nothing: those in `idle` and `given` that differ from the defaults.
+
+        Values of saved runs and of tuned settings are not given, and may have no effect.
+
+        Raises:
+            ConfigError: names the setting, the reason and the default.
+        """
+        default = type(self)()
+        for name in sorted(idle.keys() & set(given)):
+            plain = attrgetter(name)(default)
+            if attrgetter(name)(self) != plain:
+                raise ConfigError(
+                    f"{name} has no effect {idle[name]}. Otherwise leave it at its default, {'none' if plain is None else plain}."
+                )
+
     def validate(self) -> None:
         """Check what types cannot say.
 
@@ -457,6 +506,26 @@ class Config(Settings):
             raise ConfigError("parameter_server is an actor on Ray: set num_workers, or backend ray.")
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
+
+
+def unless(condition: object, why: str, *names: str) -> dict[str, str]:
+    """Say of settings that they have no effect unless `condition` holds: {} if it does, else {name: why}."""
+    return {} if condition else dict.fromkeys(names, why)
+
+
+def given_names(values: Mapping[str, object]) -> set[str]:
+    """Return the full names ("lr", "model.hidden") of the settings in a mapping."""
+    names: set[str] = set()
+    for key, value in values.items():
+        name, _, rest = key.replace("-", "_").partition(".")
+        if isinstance(value, ModelConfig):
+            value = value.to_dict()
+        parts = value if name == "model" and not rest and isinstance(value, Mapping) else [rest.partition(".")[0]]
+        names |= {f"model.{part}" for part in parts} if name == "model" else {ALIASES.get(name, name)}
+    return names
+
+
+_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "worker_timeout_s")
 
 
 def divides(num_gpus: float, num_learners: int) -> bool:

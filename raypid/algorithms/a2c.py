@@ -31,6 +31,7 @@ class A2C(ActorCritic):
     """One pass over each batch: -log pi(a|s) * A + value_coef * (V - target)^2 / 2 - entropy_coef * H."""
 
     Config: ClassVar[type[ActorCriticConfig]] = A2CConfig
+    metric_names = frozenset({"policy_loss", "value_loss", "entropy", "grad_norm", "lr"})
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr = self.lr(timesteps)

@@ -18,6 +18,11 @@ class A3CConfig(GradientsConfig, A2CConfig):
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
     lr: float = 3e-3
 
+    no_effect = {"batch_size": "for A3C, whose workers make one gradient of each whole fragment: set fragment_length"}
+
+    def idle(self) -> dict[str, str]:
+        return {**A2CConfig.idle(self), **GradientsConfig.idle(self)}
+
     def validate(self) -> None:
         A2CConfig.validate(self)
         GradientsConfig.validate(self)
@@ -32,6 +37,7 @@ class A3C(A2C):
     for all workers (the paper's shared RMSProp, or Adam)."""
 
     Config = A3CConfig
+    metric_names = A2C.metric_names
     flow = "async"
     collect = "gradients"
     several_learners = False

@@ -10,7 +10,7 @@ import numpy as np
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch
-from raypid.config import ConfigError
+from raypid.config import ConfigError, unless
 from raypid.types import Array, Trajectory, Update
 
 
@@ -35,10 +35,17 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | None = None
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
 
+    def idle(self) -> dict[str, str]:
+        several = unless(self.num_epochs > 1, "with one epoch, after which nothing is left to stop", "target_kl")
+        return {**ActorCriticConfig.idle(self), **several}
+
     def validate(self) -> None:
         ActorCriticConfig.validate(self)
         if self.num_epochs < 1 or not self.clip > 0:
             raise ConfigError(f"num_epochs must be at least 1 and clip above 0, not {self.num_epochs} and {self.clip}.")
+
+
+CLIPPED_METRICS = frozenset({"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "lr"})
 
 
 class ClippedSurrogate(ActorCritic):
@@ -99,6 +106,7 @@ class PPO(ClippedSurrogate):
     """The clipped surrogate, with generalised advantages, several times over each batch."""
 
     Config = PPOConfig
+    metric_names = CLIPPED_METRICS | {"explained_variance"}
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         c, lr = self.config, self.lr(timesteps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous
-from raypid.config import ConfigError
+from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 
 
@@ -29,6 +29,12 @@ class TD3Config(OffPolicyConfig):
     lr_critic: float | None = None
     """Learning rate of the critics; none: lr."""
 
+    def idle(self) -> dict[str, str]:
+        return {
+            **OffPolicyConfig.idle(self),
+            **unless(self.target_noise, "unless target_noise is above 0", "target_noise_clip"),
+        }
+
     def validate(self) -> None:
         OffPolicyConfig.validate(self)
         if self.num_critics < 1 or self.policy_delay < 1:
@@ -45,6 +51,7 @@ class TD3(OffPolicy):
     """Q towards r + gamma * min_k Q'_k(s', pi'(s') + clipped noise); the policy climbs Q_1 (algorithm 1)."""
 
     Config = TD3Config
+    metric_names = frozenset({"critic_loss", "policy_loss", "q"})
 
     @classmethod
     def network_spec(cls, config: Any, spec: NetworkSpec) -> NetworkSpec:
@@ -137,3 +144,4 @@ class DDPG(TD3):
     """Deep deterministic policy gradient (Lillicrap et al. 2016)."""
 
     Config = DDPGConfig
+    metric_names = TD3.metric_names

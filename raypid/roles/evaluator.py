@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,14 @@ class Evaluation:
     seconds: float
     confirms: bool = False
     """It was played since an evaluation before it, of the same weights, had reached its goal."""
+
+    metric_names: ClassVar[frozenset[str]] = frozenset(
+        {
+            "episode_reward_mean", "episode_reward_ci95", "episode_reward_std", "episode_reward_min", "episode_reward_max",
+            "episode_len_mean", "episodes", "weights_version",
+        }
+    )  # fmt: skip
+    """Keys of `summary`."""
 
     def summary(self) -> dict[str, float]:
         """episode_reward_mean, its 95% interval's half width, min, max, std, mean length, episodes, weights_version."""

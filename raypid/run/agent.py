@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raypid import checkpoint
-from raypid.config import ConfigError, overlay
+from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
@@ -35,6 +35,7 @@ class Agent:
         config: settings as a mapping; keywords win over it. `DEFAULT_CONFIG` has all of them.
         tuned: begin from the tuned settings for this algorithm and environment (`raypid list tuned`).
         out: the run's folder, for `save` and errors; a default under runs/ when it is needed.
+        below: settings under those given, from a checkpoint; they may be without effect.
         program: what workers and learner do in place of the algorithm's collecting and learning (`raypid.DistributedAgent`).
         like: the network that it must have, as a checkpoint that will be restored needs it.
 
@@ -54,6 +55,7 @@ class Agent:
         tuned: bool = False,
         program: Program | None = None,
         like: NetworkSpec | None = None,
+        below: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         if isinstance(run, Mapping):  # raypid.PPO({...})
@@ -64,8 +66,8 @@ class Agent:
         self.run = name
         given = {**(config or {}), **settings}
         if tuned:
-            given = overlay(tuned_settings(name, given.get("env")), given)
-        checked = resolve_config(name, given)
+            below = tuned_settings(name, given.get("env"))
+        checked = resolve_config(name, given, below)
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
         self.time_total_s = 0.0
@@ -79,7 +81,7 @@ class Agent:
         """The newest saved replay buffer of this run."""
         self.program = "" if program is None else entry_name(type(program))
         """"module:Class" of what a user may have overridden."""
-        system = assemble(name, checked, program, like)
+        system = assemble(name, checked, program, like, given)
         self.config, self.network, self.backend = system.config, system.network, system.backend
         self.context, self.callbacks, self.evaluations = system.context, system.callbacks, system.evaluations
         self.notes = system.notes
@@ -338,7 +340,12 @@ class Agent:
             )
         like = read_policy_weights(folder / "policy")[0]
         saved = {**manifest["config"], "init_from": None}  # that was where it began
-        agent = cls(manifest["algorithm"], overlay(saved, {**(config or {}), **settings}), out=out, like=like)
+        given = {**(config or {}), **settings}
+        if given.keys() & {"init_from", "weights_file"}:
+            raise ConfigError(
+                "init_from has no effect here: the checkpoint's weights are those that training goes on with."
+            )
+        agent = cls(manifest["algorithm"], given, out=out, like=like, below=saved)
         try:
             agent.restore(folder)
         except BaseException:

@@ -14,9 +14,10 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, given_names, overlay
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.nn.catalog import OWN_NETWORKS, build_spec
+from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
@@ -73,14 +74,15 @@ def tuned_settings(run: str, env: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
-    """The algorithm's Config with `settings` over its defaults, checked; a seed is drawn where none is given.
+def resolve_config(run: str, settings: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> Any:
+    """The algorithm's Config with `settings` over its defaults, checked; a seed is drawn where none is given. `below` are
+    settings that nobody gave for this run: those of a checkpoint, or tuned ones.
 
     Raises:
-        ConfigError: what does not exist or does not fit.
+        ConfigError: what does not exist or does not fit, or would have no effect.
     """
     algorithm = ALGORITHMS.get(run)
-    config: Config = algorithm.Config().replace(settings)
+    config: Config = algorithm.Config().replace(overlay(below or {}, settings))
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
@@ -88,12 +90,19 @@ def resolve_config(run: str, settings: Mapping[str, Any]) -> Any:
     if config.num_learners > 1 and not algorithm.several_learners:
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     config.validate()
+    config.refuse(config.idle(), given_names(settings))
     return config
 
 
-def assemble(run: str, config: Any, program: Program | None = None, like: NetworkSpec | None = None) -> System:
+def assemble(
+    run: str,
+    config: Any,
+    program: Program | None = None,
+    like: NetworkSpec | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> System:
     """Check the settings against the environment and the machine, then build workers, learner and evaluator. `like` is the
-    network that it must be.
+    network that it must be; `given` are the settings that the user gave.
 
     Raises:
         ConfigError, EnvError, ResourceError: before anything has started.
@@ -116,6 +125,7 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
         raise ConfigError(
             f"The checkpoint has another network: {'; '.join(differs)}. Leave these settings as they were, or begin a new run."
         )
+    config.refuse(idle_settings(config, network), given_names(given or {}))
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     config, backend, notes = place(config, network)
     limit_threads(1)  # BLAS serves small matrices here; torch has threads of its own

@@ -104,9 +104,9 @@ class DistributedAgent:
         }
         if entry.num_envs is not None:
             settings["num_envs_per_worker"] = math.ceil(entry.num_envs / (num_actors if entry.shared else 1))
-        self.settings = settings | given
-        """What `raypid.Agent` takes."""
-        self.config = resolve_config(self.algorithm, self.settings)
+        self.settings, self.given = settings, given
+        """What `raypid.Agent` takes: settings of this class, and the user's over them."""
+        self.config = resolve_config(self.algorithm, given, settings)
         self._check_storages()
         self.learner: Any = None
         """In a learner: the algorithm, with its networks. None elsewhere."""
@@ -250,9 +250,9 @@ class DistributedAgent:
             saved = before.save()
             before.close()
             self._agent = None
-        settings = self.settings | {"th_compile": bool(th_compile)}
+        given = self.given | {"th_compile": bool(th_compile)}
         try:
-            self._agent = agent = Agent(self.algorithm, settings, out=out, program=self, like=like)
+            self._agent = agent = Agent(self.algorithm, given, out=out, program=self, like=like, below=self.settings)
         except ResourceError as error:
             raise ResourceError(_in_our_words(str(error))) from None
         agent.notes = [_in_our_words(note) for note in agent.notes]
