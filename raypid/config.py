@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import (
+    Any,
     ClassVar,
     Literal,
     Protocol,
@@ -181,7 +182,7 @@ class _Array(Protocol):
 def _fit(value: object, hint: object) -> tuple[bool, object]:
     """Return whether `value` fits, and the converted value."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is object:
+    if hint in _ANYTHING:
         return True, value
     if isinstance(value, _Array) and value.ndim == 0:
         value = value.item()
@@ -227,6 +228,7 @@ def _fit_number(value: object, *, whole: bool) -> tuple[bool, object]:
     return True, int(value)
 
 
+_ANYTHING = (object, Any)
 _WORDS: dict[object, str] = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
@@ -241,7 +243,7 @@ def describe_type(hint: object) -> str:
         return f"a list, each {describe_type(arguments[0])}"
     if hint is type(None):
         return "null"
-    if hint is object:
+    if hint in _ANYTHING:
         return "anything"
     if origin is dict or hint is dict:
         return "a mapping"
@@ -263,7 +265,7 @@ def field_docs(cls: type[Settings]) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                     docs[statement.target.id] = " ".join(str(following.value.value).split())
-    return docs
+    return {f.name: docs[f.name] for f in dataclasses.fields(cls) if f.name in docs}
 
 
 def parse_value(text: str) -> object:

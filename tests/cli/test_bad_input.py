@@ -234,7 +234,8 @@ def test_observations_that_do_not_fit(
     if num_workers and mode == "shape":
         pytest.skip("as on one process; test_agent has the error's type on Ray")
     config = json.dumps({"mode": mode})
-    more = ("--env-config", config, "--num-workers", num_workers, "--num-cpus-per-worker", 0.1)
+    more = ("--env-config", config, "--num-workers", num_workers)
+    more += ("--num-cpus-per-worker", 0.1) if num_workers else ()
     done = raypid("train", "--run", "PPO", "--env", "fragile:Fragile", *SMALL, *more)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1

@@ -209,7 +209,7 @@ def make(worker_index, stream_index): return Mine()
 if __name__ == "__main__":
     num_workers = int(sys.argv[1])
     for env in (Mine, make):
-        with raypid.PPO(env=env, num_workers=num_workers, num_cpus_per_worker=0.1, callbacks=Success, fragment_length=16) as agent:
+        with raypid.PPO(env=env, num_workers=num_workers, num_cpus_per_worker=0.1 if num_workers else 1, callbacks=Success, fragment_length=16) as agent:
             result = agent.train()
             print(agent.backend.name, result["episode_len_mean"], result["custom/success"])
             path = agent.save("saved")
