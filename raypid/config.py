@@ -115,14 +115,14 @@ def alias_of(key: str, known: Iterable[str]) -> str:
 
 
 def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Lay the settings `above` over those `below`. Where a setting below would override one given above, it is dropped."""
-    named = {key.replace("-", "_") for key in above}
-    hidden = {other for key, other in _SAME_THING.items() if key in named and other not in named}
+    """Lay the settings `above` over those `below`. What is below and says the same as a setting above is dropped."""
+    named = _SAME_THING & {key.replace("-", "_") for key in above}
+    hidden = _SAME_THING - named if named else set()
     return {**{k: v for k, v in below.items() if k not in hidden}, **above}
 
 
-_SAME_THING = {"samples_per_insert": "a_l_ratio"}
-"""A setting -> the one that overrides it."""
+_SAME_THING = {"samples_per_insert", "a_l_ratio"}
+"""Two settings that say the same: what is given last wins."""
 
 ELSEWHERE = {
     "learning_rate": "lr", "n_envs": "num_envs_per_worker", "num_envs": "num_envs_per_worker", "discount": "gamma",

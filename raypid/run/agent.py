@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raypid import checkpoint
-from raypid.config import ConfigError
+from raypid.config import ConfigError, overlay
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
@@ -64,7 +64,7 @@ class Agent:
         if name is None:
             raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
         self.run = name
-        given = {**(config or {}), **settings}
+        given = overlay(config or {}, settings)
         if tuned:
             below = tuned_settings(name, given.get("env"))
         checked = resolve_config(name, given, below)
