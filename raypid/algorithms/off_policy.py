@@ -74,7 +74,10 @@ class OffPolicyConfig(Config):
     th_compile: bool = False
     """Compile the losses with torch.compile: half a minute at the start, faster on a GPU."""
 
-    no_effect = {"normalize_rewards": "for algorithms with replay, whose buffer holds old rewards: set reward_scale"}
+    no_effect = {
+        "normalize_rewards": "for algorithms with replay, whose buffer holds old rewards: set reward_scale",
+        "kernel": "for algorithms with replay, which always learn with torch",
+    }
 
     def idle(self) -> dict[str, str]:
         drawn = ("priority_exponent", "importance_exponent", "importance_steps")
@@ -130,8 +133,6 @@ class OffPolicyConfig(Config):
                 "learner_sync asynchronous: each learner has a buffer of its own and shares parameters alone; "
                 "set num_replay_shards to 0 and normalize_observations to false."
             )
-        if self.kernel == "numpy":
-            raise ConfigError("kernel numpy serves PPO and A2C; algorithms with replay learn with torch.")
 
     def rows_to_start(self) -> int:
         """Rows that the buffer holds before learning starts."""

@@ -726,7 +726,7 @@ def test_td3_acts_with_noise_inside_the_range() -> None:
             "batch_size 64 must be a multiple of 3",
         ),
         ("SAC", {"buffer_size": 500}, "buffer_size 500 is too small: .*start_steps"),
-        ("SAC", {"kernel": "numpy"}, "kernel numpy serves PPO and A2C"),
+        ("SAC", {"kernel": "numpy"}, "kernel has no effect for algorithms with replay"),
         ("SAC", {"n_step": 0}, "n_step must be at least 1"),
         ("SAC", {"samples_per_insert": 0.0}, "samples_per_insert must be above 0"),
         ("SAC", {"target_tau": 1.5}, r"target_tau must lie in \[0, 1\]"),
