@@ -466,9 +466,9 @@ class Config(Settings):
         for name in sorted(idle.keys() & set(given)):
             plain = attrgetter(name)(default)
             if attrgetter(name)(self) != plain:
-                raise ConfigError(
-                    f"{name} has no effect {idle[name]}. Otherwise leave it at its default, {'none' if plain is None else plain}."
-                )
+                words = {None: "none", False: "false", True: "true"}
+                shown = words[plain] if plain is None or isinstance(plain, bool) else plain
+                raise ConfigError(f"{name} has no effect {idle[name]}. Otherwise leave it at its default, {shown}.")
 
     def validate(self) -> None:
         """Check what types cannot say.

@@ -20,6 +20,7 @@ import raypid
 from raypid.config import Config, ConfigError, ModelConfig, overlay, type_hints
 from raypid.registry import ALGORITHMS, NETWORKS
 from raypid.run.agent import Agent
+from raypid.run.known_keys import known_keys
 
 ROOT = Path(__file__).parent.parent
 CLOCKS = ("time_", "timing/", "env_steps_per_s")
@@ -131,7 +132,8 @@ CONTEXTS: dict[str, Settings] = {
     "priority_exponent": DRAWN, "importance_exponent": DRAWN, "importance_steps": DRAWN, "priority_max_share": DRAWN,
     "updates_per_call": {**DRAWN, "samples_per_insert": 40.0}, "v_min": {"num_atoms": 5}, "v_max": {"num_atoms": 5}, "huber": {"num_atoms": 1},
     **dict.fromkeys(("epsilon_start", "epsilon_steps"), {"noisy": 0.0, "worker_epsilon": None, "epsilon_steps": 40}),
-    "epsilon_end": {"noisy": 0.0, "epsilon_steps": 40}, "worker_epsilon": {"noisy": 0.0}, "model.memory_size": {"model.memory": "gru", "kernel": "auto"},
+    "epsilon_end": {"noisy": 0.0, "epsilon_steps": 40}, "worker_epsilon": {"noisy": 0.0},
+    "model.memory_size": {"model.memory": "gru", "kernel": "auto"},
     "num_atoms": {"num_atoms": 1}, "noisy": {"noisy": 0.0}, "target_noise_clip": {"target_noise": 0.6},
     "model.shared": {"dueling": True}, "alpha_init": {"alpha": None}, "target_entropy": {"alpha": None},
     **dict.fromkeys(("model.distribution", "model.log_std_init", "action_noise"), {**PENDULUM, "kernel": "auto"}),
@@ -308,6 +310,29 @@ def test_nothing_changed_changes_nothing(run: str, tmp_path: Path) -> None:
 def test_what_is_shown_elsewhere_is_shown(test: str) -> None:
     path, _, name = test.partition("::")
     assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("more", [{}, {"intrinsic_reward": "rnd"}, {"prioritized": True}], ids=str)
+@pytest.mark.parametrize("run", ALGORITHMS.names())
+def test_results_have_exactly_the_declared_keys(run: str, more: Settings, tmp_path: Path) -> None:
+    if not more.keys() <= _fields(config_of(run)) or (run == "A3C" and more):
+        pytest.skip(f"{run} takes no {next(iter(more))}")
+    with Agent(run, {**BASES[run], "seed": 3, "evaluation_interval": 1, "evaluation_num_episodes": 1, **more}) as agent:
+        found = {key for _ in range(3) for key in agent.train()}
+        known = known_keys(run, agent.config)
+    assert known.open == (("custom/", "learner/") if run == "CustomModel" else ("custom/",))
+    assert {key for key in found if not key.startswith(known.open)} == known.keys
+
+
+def test_a_subclass_that_declares_none_may_report_anything() -> None:
+    class Mine(ALGORITHMS.get("PPO")):  # type: ignore[misc]
+        pass
+
+    ALGORITHMS.register("effect-mine", Mine)
+    try:
+        assert "learner/" in known_keys("effect-mine", Mine.Config()).open
+    finally:
+        ALGORITHMS._entries.pop("effect-mine")
 
 
 def test_device_and_threads() -> None:
