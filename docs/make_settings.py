@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ModelConfig, field_docs
 from raypid.registry import ALGORITHMS
