@@ -43,7 +43,7 @@ class TD3Config(OffPolicyConfig):
             raise ConfigError("exploration_noise, target_noise and target_noise_clip must not be below 0.")
         if self.critic_norm == "batch" or not self.target_network:
             raise ConfigError(
-                "TD3 and DDPG bootstrap from target networks: critic_norm is none or layer. SAC has CrossQ."
+                "TD3 and DDPG bootstrap from target networks: leave target_network true, and critic_norm none or layer. SAC has CrossQ."
             )
 
 
