@@ -44,8 +44,8 @@ THRESHOLD, TIMES = 200.0, 10.0
 def build(settings: dict[str, Any], seed: int) -> Any:
     """The agent, whose `eval` plays the ordinary lander."""
     import raypid
+    from raypid.config import overlay
     from raypid.roles.evaluator import Evaluator
-    from raypid.settings import overlay
     from raypid.tuned import TUNED
 
     config = overlay(TUNED.get(("SAC", ORDINARY), {}), settings)

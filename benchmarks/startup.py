@@ -17,7 +17,7 @@ from pathlib import Path
 
 FIRST_UPDATE = """
 import raypid
-with raypid.PPO(env="CartPole-v1", seed=0, num_workers={workers}, num_cpus_per_worker={share}, backend="{backend}") as agent:
+with raypid.PPO(env="CartPole-v1", seed=0, num_workers={workers}, {share}backend="{backend}") as agent:
     agent.train()
     print("UPDATED", flush=True)
     input()
@@ -27,7 +27,9 @@ with raypid.PPO(env="CartPole-v1", seed=0, num_workers={workers}, num_cpus_per_w
 def measure(workers: int, backend: str) -> tuple[float, list[tuple[float, float]]]:
     """(seconds from the start of the process to the end of the first update, [(resident, own) MB of each worker])."""
     share = len(os.sched_getaffinity(0)) / workers if workers else 1
-    code = FIRST_UPDATE.format(workers=workers, share=min(1.0, share), backend=backend)
+    code = FIRST_UPDATE.format(
+        workers=workers, share=f"num_cpus_per_worker={min(1.0, share)}, " if workers else "", backend=backend
+    )
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -11,9 +11,9 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from raypid.config import Config, ModelConfig, Settings, field_docs
+from raypid.algorithms.base import Algorithm
+from raypid.config import Config, ModelConfig, field_docs
 from raypid.registry import ALGORITHMS
 from raypid.tuned import TUNED
 
@@ -45,28 +45,33 @@ def main() -> int:
     return 0
 
 
-def own(of: Callable[[Any], bool]) -> list[str]:
-    """Settings that the algorithms for which `of` is true add to Config."""
+def own(of: Callable[[type[Algorithm]], bool]) -> list[str]:
+    """Return the table of the settings that the algorithms for which `of` is true add to Config."""
     configs = {name: cls for name, cls in _configs().items() if of(ALGORITHMS.get(name))}
     common = {f.name for f in dataclasses.fields(Config)}
     rows = []
     for name in {f.name: None for cls in configs.values() for f in dataclasses.fields(cls) if f.name not in common}:
         owners = [cls for cls in configs.values() if name in cls.__dataclass_fields__]
-        defaults = [_code(getattr(cls(), name)) if cls in owners else "–" for cls in configs.values()]
+        acts = [cls in owners and name not in cls.no_effect for cls in configs.values()]
+        defaults = [
+            _code(getattr(cls(), name)) if act else "–" for cls, act in zip(configs.values(), acts, strict=True)
+        ]
         rows.append([f"`{name}`", *defaults, field_docs(owners[0])[name]])
     return _table(["setting", *configs, "meaning"], rows)
 
 
 def shared() -> list[str]:
-    """Settings of every algorithm: the most common default, and whose is another."""
+    """Return the table of the settings that every algorithm has: the most common default, and the exceptions."""
     rows = []
     for field in dataclasses.fields(Config):
         if field.name == "model":
             continue
         values = {name: _code(getattr(cls(), field.name)) for name, cls in _configs().items()}
         default = max(values.values(), key=list(values.values()).count)
-        others = ", ".join(f"{name} {value}" for name, value in values.items() if value != default)
-        rows.append([f"`{field.name}`", default, others, field_docs(Config)[field.name]])
+        idle = [name for name, cls in _configs().items() if field.name in cls.no_effect]
+        others = [f"{name} {value}" for name, value in values.items() if value != default and name not in idle]
+        others += [f"no effect: {' '.join(idle)}"] if idle else []
+        rows.append([f"`{field.name}`", default, ", ".join(others), field_docs(Config)[field.name]])
     return _table(["setting", "default", "other defaults", "meaning"], rows)
 
 
@@ -83,16 +88,16 @@ def tuned() -> list[str]:
     return _table(["algorithm", "environment", "settings"], rows)
 
 
-def _configs() -> dict[str, type[Settings]]:
+def _configs() -> dict[str, type[Config]]:
     names = sorted(ALGORITHMS.names(), key=lambda name: (name != "PPO", name))
     return {name: ALGORITHMS.get(name).Config for name in names}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value).strip('"').replace("null", "none")
 
 
-def _code(value: Any) -> str:
+def _code(value: object) -> str:
     return f"`{_text(value)}`"
 
 

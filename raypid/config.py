@@ -1,46 +1,303 @@
-"""What every algorithm shares: `Config`, and the network's `ModelConfig`. An algorithm's own Config inherits from it and
-lies beside the algorithm."""
+"""Settings: keyword-only dataclasses with a docstring for each field, built from dicts, files and dotted overrides.
+
+`Config` and `ModelConfig` hold what every algorithm has. An algorithm's own Config inherits from `Config` and lies beside
+the algorithm.
+"""
 
 from __future__ import annotations
 
+import ast
+import copy
+import dataclasses
+import inspect
+import json
 import math
 import re
+import textwrap
+import types
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
-
-from raypid.settings import (
-    ALIASES,
-    ELSEWHERE,
-    ConfigError,
-    Settings,
-    alias_of,
-    coerce,
-    describe_type,
-    field_docs,
-    load_file,
-    overlay,
-    parse_value,
-    type_hints,
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    SupportsIndex,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
 )
 
-__all__ = [  # of settings.py, for everybody
-    "Config",
-    "ModelConfig",
-    "divides",
-    "ALIASES",
-    "ELSEWHERE",
-    "ConfigError",
-    "Settings",
-    "alias_of",
-    "coerce",
-    "describe_type",
-    "field_docs",
-    "load_file",
-    "overlay",
-    "parse_value",
-    "type_hints",
-]
+from raypid.errors import UserError
+from raypid.registry import did_you_mean
+
+C = TypeVar("C", bound="Settings")
+
+
+class ConfigError(UserError):
+    """A setting that does not exist or does not fit."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Settings:
+    """Base of dataclasses that users fill in."""
+
+    @classmethod
+    def from_dict(cls: type[C], values: Mapping[str, object]) -> C:
+        """Build from a mapping; unknown keys and wrong types are errors with a suggestion."""
+        return cls().replace(values)
+
+    def replace(self: C, values: Mapping[str, object]) -> C:
+        """Return a copy with `values` laid over it. Keys may be dotted ("model.hidden"), with "-" in place of "_".
+
+        Raises:
+            ConfigError: an unknown key (the message names the nearest ones) or a value of the wrong type.
+        """
+        changed = copy.copy(self)
+        hints = type_hints(type(self))
+        for raw_key, value in values.items():
+            if not isinstance(raw_key, str):
+                raise ConfigError(f"The name of a setting is text, not {raw_key!r}.")
+            key, _, rest = raw_key.replace("-", "_").partition(".")
+            key = alias_of(key, hints)
+            if key in ALIASES.values() and values.get(key) not in (None, value):
+                raise ConfigError(f"{raw_key!r} and {key!r} are the same setting: give one of them.")
+            if key not in hints:
+                raise ConfigError(f"Unknown setting {raw_key!r}.{_suggestion(key, hints)}")
+            current = getattr(changed, key)
+            if isinstance(current, Settings):
+                value = _nested(current, key, {rest: value} if rest else value)
+            elif rest:
+                if not isinstance(current, dict):
+                    raise ConfigError(f"{raw_key!r}: {key} is a single value, it has no {rest!r}.")
+                value = {**current, rest: value}
+            else:
+                value = coerce(key, value, hints[key])
+            setattr(changed, key, value)
+        return changed
+
+    def to_dict(self) -> dict[str, object]:
+        """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
+        plain: dict[str, object] = {}
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Settings):
+                value = value.to_dict()
+            plain[f.name] = list(value) if isinstance(value, tuple) else copy.copy(value)
+        return plain
+
+
+def _nested(current: Settings, key: str, value: object) -> Settings:
+    """Lay `value` over the group of settings called `key`."""
+    if isinstance(value, Settings):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} takes a mapping such as {{{_example(current)}}}, not {value!r}.")
+    try:
+        return current.replace(value)
+    except ConfigError as error:
+        raise ConfigError(f"In {key!r}: {error}") from None
+
+
+ALIASES = {"weights_file": "init_from"}
+"""Older or other names of settings -> their names."""
+
+
+def alias_of(key: str, known: Iterable[str]) -> str:
+    """Resolve a second name of a setting; return any other key as it is."""
+    ours = ALIASES.get(key, key)
+    return ours if ours in known else key
+
+
+def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """Lay the settings `above` over those `below`. What is below and says the same as a setting above is dropped."""
+    named = _SAME_THING & {key.replace("-", "_") for key in above}
+    hidden = _SAME_THING - named if named else set()
+    return {**{k: v for k, v in below.items() if k not in hidden}, **above}
+
+
+_SAME_THING = {"samples_per_insert", "a_l_ratio"}
+"""Two settings that say the same: what is given last wins."""
+
+ELSEWHERE = {
+    "learning_rate": "lr", "n_envs": "num_envs_per_worker", "num_envs": "num_envs_per_worker", "discount": "gamma",
+    "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
+    "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "train_batch_size": "batch_size", "n_epochs": "num_epochs",
+    "num_sgd_iter": "num_epochs", "update_epochs": "num_epochs", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
+    "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip", "lambda": "gae_lambda", "lambda_": "gae_lambda",
+    "policy": "model", "net_arch": "model", "num_env_runners": "num_workers",
+}  # fmt: skip
+"""What other libraries call our settings."""
+
+
+def _suggestion(key: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown setting."""
+    if ELSEWHERE.get(key, "") in known:
+        return f" Here it is called {ELSEWHERE[key]!r}."
+    return did_you_mean(key, known)
+
+
+def _example(settings: Settings) -> str:
+    first = dataclasses.fields(settings)[0].name
+    return f"{first!r}: {getattr(settings, first)!r}"
+
+
+_hints_of: dict[type[Settings], dict[str, object]] = {}
+
+
+def type_hints(cls: type[Settings]) -> dict[str, object]:
+    """Return the type of each field."""
+    if cls not in _hints_of:
+        hints = get_type_hints(cls)
+        _hints_of[cls] = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    return _hints_of[cls]
+
+
+def coerce(key: str, value: object, hint: object) -> object:
+    """Convert `value` to the type `hint`: 3 fits a float, "1e6" and 1e6 fit an int, a list fits a tuple.
+
+    Raises:
+        ConfigError: the value does not fit the type.
+    """
+    fits, result = _fit(value, hint)
+    if not fits:
+        raise ConfigError(f"{key} takes {describe_type(hint)}, not {value!r} ({type(value).__name__}).")
+    return result
+
+
+@runtime_checkable
+class _Array(Protocol):
+    """An array of NumPy or another framework, none of which is imported for this."""
+
+    ndim: int
+
+    def item(self) -> object: ...
+
+
+def _fit(value: object, hint: object) -> tuple[bool, object]:
+    """Return whether `value` fits, and the converted value."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint in _ANYTHING:
+        return True, value
+    if isinstance(value, _Array) and value.ndim == 0:
+        value = value.item()
+    if origin in (Union, types.UnionType):
+        exact = [a for a in arguments if isinstance(a, type) and type(value) is a]
+        for argument in exact + list(arguments):
+            fits, result = _fit(value, argument)
+            if fits:
+                return True, result
+        return False, value
+    if origin is Literal:
+        return value in arguments, value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            return False, value
+        parts = [_fit(v, arguments[0]) for v in value]
+        return all(fits for fits, _ in parts), tuple(result for _, result in parts)
+    if hint is bool or isinstance(value, bool):
+        return hint is bool and isinstance(value, bool), value
+    if hint is int or hint is float:
+        return _fit_number(value, whole=hint is int)
+    if hint is type(None):
+        return value is None, None
+    if origin is dict or hint is dict:
+        return isinstance(value, Mapping), dict(value) if isinstance(value, Mapping) else value
+    if isinstance(hint, type):
+        return isinstance(value, hint), value
+    return callable(value), value
+
+
+def _fit_number(value: object, *, whole: bool) -> tuple[bool, object]:
+    if isinstance(value, str):  # YAML reads 1e6 as a string
+        try:
+            value = float(value) if not value.lstrip("+-").isdigit() else int(value)
+        except ValueError:
+            return False, value
+    if not isinstance(value, (int, float, SupportsIndex)):
+        return False, value
+    if not whole:
+        return True, float(value)
+    if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
+        return False, value
+    return True, int(value)
+
+
+_ANYTHING = (object, Any)
+_WORDS: dict[object, str] = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+
+
+def describe_type(hint: object) -> str:
+    """Describe a type for users: "a whole number or null", "one of 'auto', 'ray'"."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe_type(a) for a in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(a) for a in arguments)
+    if origin is tuple:
+        return f"a list, each {describe_type(arguments[0])}"
+    if hint is type(None):
+        return "null"
+    if hint in _ANYTHING:
+        return "anything"
+    if origin is dict or hint is dict:
+        return "a mapping"
+    if hint in _WORDS:
+        return _WORDS[hint]
+    return hint.__name__ if isinstance(hint, type) else "a function"
+
+
+def field_docs(cls: type[Settings]) -> dict[str, str]:
+    """Map each field to its docstring: the string that follows it in the class body. Base classes are included."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        source = inspect.getsource(base)
+        body = ast.parse(textwrap.dedent(source)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, body.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                    docs[statement.target.id] = " ".join(str(following.value.value).split())
+    return {f.name: docs[f.name] for f in dataclasses.fields(cls) if f.name in docs}
+
+
+def parse_value(text: str) -> object:
+    """Parse a value of the command line as JSON; return the text itself where it is not JSON."""
+    try:
+        value: object = json.loads(text)
+        return value
+    except json.JSONDecodeError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def load_file(path: str | Path) -> dict[str, object]:
+    """Read settings from a JSON or YAML file.
+
+    Raises:
+        ConfigError: the file does not exist, cannot be read, or does not hold a mapping.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"There is no settings file {str(path)!r}.")
+    try:
+        if path.suffix == ".json":
+            values = json.loads(path.read_text())
+        else:
+            import yaml
+
+            values = yaml.safe_load(path.read_text())
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, not {type(values).__name__}.")
+    return values
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,7 +323,7 @@ class ModelConfig(Settings):
     """Distribution of continuous actions; auto is a diagonal Gaussian."""
     log_std_init: float = 0.0
     """Initial log standard deviation of a Gaussian."""
-    custom: dict[str, Any] = field(default_factory=dict)
+    custom: dict[str, object] = field(default_factory=dict)
     """Keyword arguments for a registered network."""
 
     @property
@@ -90,9 +347,9 @@ class ModelConfig(Settings):
 class Config(Settings):
     """What every algorithm shares."""
 
-    env: Any = None
+    env: object = None
     """Environment: an id (CartPole-v1, ALE/Pong-v5), "envpool:Pong-v5", "module:Name", a registered name, a class or a function."""
-    env_config: dict[str, Any] = field(default_factory=dict)
+    env_config: dict[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "async"] = "auto"
     """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
@@ -155,11 +412,11 @@ class Config(Settings):
     """Standard deviation of Gaussian noise that training adds to float observations."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
-    callbacks: Any = None
+    callbacks: object = None
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
     """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
-    evaluation_env: Any = None
+    evaluation_env: object = None
     """Environment of evaluations, given as env is (without env_config), with the same spaces; none: the one that is trained on."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation."""
@@ -174,6 +431,44 @@ class Config(Settings):
     """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
     max_restarts: int = 10
     """Replaced workers, and rebuilt environments of one worker, after which the run stops with the first traceback."""
+
+    no_effect: ClassVar[Mapping[str, str]] = {}
+    """Settings that never have an effect for this algorithm -> the end of the sentence "NAME has no effect ..."."""
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether the run uses Ray."""
+        return self.backend == "ray" or (self.backend == "auto" and self.num_workers > 0)
+
+    def idle(self) -> dict[str, str]:
+        """Return the settings that have no effect beside the others, with the end of the sentence "NAME has no effect ...".
+
+        What depends on the environment is in `raypid.nn.idle_settings`. Subclasses add theirs.
+        """
+        scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
+        return {
+            **unless(self.on_ray, "unless something runs on Ray: set num_workers, or backend ray", *_ON_RAY),
+            **unless(self.address is None, "on a cluster that is joined by its address", "num_cpus"),
+            **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
+            **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
+            **self.no_effect,
+        }
+
+    def refuse(self, idle: Mapping[str, str], given: Collection[str]) -> None:
+        """Refuse settings that the user gave for nothing: those in `idle` and `given` that differ from the defaults.
+
+        Values of saved runs and of tuned settings are not given, and may have no effect.
+
+        Raises:
+            ConfigError: names the setting, the reason and the default.
+        """
+        default = type(self)()
+        for name in sorted(idle.keys() & set(given)):
+            plain = attrgetter(name)(default)
+            if attrgetter(name)(self) != plain:
+                words = {None: "none", False: "false", True: "true"}
+                shown = words[plain] if plain is None or isinstance(plain, bool) else plain
+                raise ConfigError(f"{name} has no effect {idle[name]}. Otherwise leave it at its default, {shown}.")
 
     def validate(self) -> None:
         """Check what types cannot say.
@@ -213,6 +508,26 @@ class Config(Settings):
             raise ConfigError("parameter_server is an actor on Ray: set num_workers, or backend ray.")
         if self.backend == "local" and self.num_learners:
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
+
+
+def unless(condition: object, why: str, *names: str) -> dict[str, str]:
+    """Say of settings that they have no effect unless `condition` holds: {} if it does, else {name: why}."""
+    return {} if condition else dict.fromkeys(names, why)
+
+
+def given_names(values: Mapping[str, object]) -> set[str]:
+    """Return the full names ("lr", "model.hidden") of the settings in a mapping."""
+    names: set[str] = set()
+    for key, value in values.items():
+        name, _, rest = key.replace("-", "_").partition(".")
+        if isinstance(value, ModelConfig):
+            value = value.to_dict()
+        parts = value if name == "model" and not rest and isinstance(value, Mapping) else [rest.partition(".")[0]]
+        names |= {f"model.{part}" for part in parts} if name == "model" else {ALIASES.get(name, name)}
+    return names
+
+
+_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "worker_timeout_s")
 
 
 def divides(num_gpus: float, num_learners: int) -> bool:

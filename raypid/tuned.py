@@ -5,26 +5,24 @@ Times and seeds behind them stand in benchmarks/results.
 
 from __future__ import annotations
 
-from typing import Any
-
-_Q_CARTPOLE: dict[str, Any] = {
+_Q_CARTPOLE: dict[str, object] = {
     "num_envs_per_worker": 16, "a_l_ratio": 8, "lr": 2e-3, "model": {"hidden": [64, 64]}, "batch_size": 256, "n_step": 5,
     "target_tau": 0.02, "layer_norm": True, "start_steps": 500, "reward_scale": 0.1,
 }  # fmt: skip
-_Q_LANDER: dict[str, Any] = {
+_Q_LANDER: dict[str, object] = {
     "num_envs_per_worker": 32, "a_l_ratio": 8, "lr": 1e-3, "batch_size": 256, "n_step": 5, "gamma": 0.995, "target_tau": 0.005,
     "layer_norm": True, "start_steps": 2_000, "reward_scale": 0.1,
 }  # fmt: skip
-_PENDULUM: dict[str, Any] = {
+_PENDULUM: dict[str, object] = {
     "a_l_ratio": 4,
     "lr": 1e-3,
     "model": {"hidden": [64, 64]},
     "batch_size": 128,
     "target_tau": 0.01,
 }
-_MEMORY: dict[str, Any] = {"model": {"network": "lstm"}, "fragment_length": 64, "batch_size": 256}
+_MEMORY: dict[str, object] = {"model": {"network": "lstm"}, "fragment_length": 64, "batch_size": 256}
 
-TUNED: dict[tuple[str, str], dict[str, Any]] = {
+TUNED: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "CartPole-v1"): {"fragment_length": 128, "normalize_observations": True},
     ("PPO", "Pendulum-v1"): {
         "fragment_length": 128, "num_envs_per_worker": 16, "num_epochs": 8, "gamma": 0.95, "gae_lambda": 0.95, "lr": 1e-3,

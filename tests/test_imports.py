@@ -18,7 +18,7 @@ FILES = {
     # layer -> its files; the first pattern that matches a file decides
     "base": ["errors.py", "types.py", "callbacks.py", "tuned.py", "spaces.py"],
     "registry": ["registry.py"],
-    "config": ["settings.py", "config.py"],
+    "config": ["config.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],
@@ -30,7 +30,7 @@ FILES = {
     "loops": ["run/loops.py"],
     "run": ["run/*"],
     "deploy": ["deploy.py"],
-    "public": ["__init__.py"],
+    "public": ["__init__.py", "agents.py"],
     "cli": ["cli/*", "__main__.py"],
 }
 BELOW_ROLES = {"base", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}

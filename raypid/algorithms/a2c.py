@@ -56,6 +56,7 @@ class A2C(AdvantageLoss[A2CConfig]):
     """One pass over each batch."""
 
     Config = A2CConfig
+    metric_names = frozenset({"policy_loss", "value_loss", "entropy", "grad_norm", "lr"})
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr, rows, steps = self.lr(timesteps), self.prepare(batch), []

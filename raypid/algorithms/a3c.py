@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from raypid.algorithms.a2c import A2CConfig, AdvantageLoss
+from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
 from raypid.algorithms.base import State
 from raypid.algorithms.gradients import GradientsConfig, reduced
 from raypid.algorithms.minibatches import as_array
@@ -19,6 +19,11 @@ class A3CConfig(GradientsConfig, A2CConfig):
 
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
     lr: float = 3e-3
+
+    no_effect = {"batch_size": "for A3C, whose workers make one gradient of each whole fragment: set fragment_length"}
+
+    def idle(self) -> dict[str, str]:
+        return {**A2CConfig.idle(self), **GradientsConfig.idle(self)}
 
     def validate(self) -> None:
         A2CConfig.validate(self)
@@ -34,6 +39,7 @@ class A3C(AdvantageLoss[A3CConfig]):
     for all workers (the paper's shared RMSProp, or Adam)."""
 
     Config = A3CConfig
+    metric_names = A2C.metric_names
     flow = "async"
     collect = "gradients"
     several_learners = False

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluated, NumpyNetwork, NumpyOptimizer, Slopes
-from raypid.algorithms.base import Algorithm, ObservationMoments, State, schedule
+from raypid.algorithms.base import Algorithm, ObservationMoments, State, optimizer_idle, schedule
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_rows, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, as_array, cut
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.optimizer import Optimizer
@@ -58,10 +58,18 @@ class ActorCriticConfig(Config):
     """Environment steps of the linear schedules; the command line takes the stop at timesteps_total where there is one."""
     schedule_end: float = 0.0
     """Fraction at the end of the linear schedules."""
-    intrinsic_reward: Any = None
+    intrinsic_reward: object = None
     """What replaces the task's reward in the learner, for pretraining: rnd (novelty), an IntrinsicReward class or "module:Name"; none: the task's."""
     th_compile: bool = False
     """Compile the network with torch.compile: half a minute at the start, faster on a GPU. It makes kernel auto torch."""
+
+    def idle(self) -> dict[str, str]:
+        linear = "linear" in (self.lr_schedule, getattr(self, "clip_schedule", ""))
+        return {
+            **Config.idle(self),
+            **optimizer_idle(self.optimizer),
+            **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
+        }
 
     def validate(self) -> None:
         Config.validate(self)

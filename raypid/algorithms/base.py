@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.types import Array, Collective, Update, Weights
@@ -29,6 +29,14 @@ class AsynchronousConfig:
     steps_per_iteration: int | None = None
     """Environment steps of one training iteration; none: a call of every worker."""
 
+    def idle(self) -> dict[str, str]:
+        """Return the settings of this class that have no effect beside the others (`Config.idle`)."""
+        assert isinstance(self, Config)
+        return {
+            **unless(self.on_ray, "in one process, where calls take turns", "fragments_in_flight"),
+            **unless(not self.on_ray, "on Ray for asynchronous algorithms, whose runs differ anyway", "exact_resume"),
+        }
+
     def validate(self) -> None:
         """Check what types cannot say.
 
@@ -41,6 +49,15 @@ class AsynchronousConfig:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} must be at least {low} (or none), not {value}.")
+
+
+def optimizer_idle(optimizer: str) -> dict[str, str]:
+    """Return the settings that have no effect with this optimizer (`Config.idle`)."""
+    return {
+        **unless(optimizer == "adam", "unless optimizer is adam", "adam_eps"),
+        **unless(optimizer == "rmsprop", "unless optimizer is rmsprop", "rmsprop_eps", "rmsprop_decay"),
+        **unless(optimizer == "sgd", "unless optimizer is sgd", "momentum"),
+    }
 
 
 class ObservationMoments:
@@ -107,6 +124,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     flow: ClassVar[Literal["sync", "async", "replay"]]
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]]
 
+    metric_names: ClassVar[frozenset[str] | None] = None
+    """Names of all metrics that an update can report (learner/NAME). A class whose own body declares none may report any."""
     several_learners: ClassVar[bool] = False
     """`update` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
     own_model: ClassVar[bool] = False

@@ -5,18 +5,16 @@ Asynchronous gradient descent, as in Downpour SGD (Dean et al. 2012) and A3C (Mn
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from raypid.algorithms.base import Algorithm, Parameters, schedule
+from raypid.algorithms.base import Algorithm, Parameters, optimizer_idle, schedule
 from raypid.algorithms.gradients import GradientsConfig, reduced
-from raypid.config import Config, ConfigError, ModelConfig
+from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
 from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
 from raypid.types import Gradients, Update
-
-_PLAIN = ModelConfig().to_dict()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,6 +41,29 @@ class CustomModelConfig(GradientsConfig, Config):
     schedule_end: float = 0.0
     """Fraction at the end of the linear schedule."""
 
+    no_effect = {
+        **dict.fromkeys(
+            ("normalize_observations", "normalize_rewards", "reward_scale", "reward_clip", "frame_stack"),
+            "for a model of your own, which is given observations and rewards as they are, and learns by itself: change them in "
+            "the model, or in the environment with a Gymnasium wrapper",
+        ),
+        **dict.fromkeys(("kernel", "num_gpus"), "for a model of your own, which learns by itself in the workers"),
+        **{
+            f"model.{f.name}": "for a model of your own, whose arguments are in model.custom"
+            for f in fields(ModelConfig)
+            if f.name not in ("network", "custom")
+        },
+    }
+
+    def idle(self) -> dict[str, str]:
+        linear = self.lr_schedule == "linear"
+        return {
+            **Config.idle(self),
+            **GradientsConfig.idle(self),
+            **optimizer_idle(self.optimizer),
+            **unless(linear, "unless lr_schedule is linear", "schedule_steps", "schedule_end"),
+        }
+
     def validate(self) -> None:
         Config.validate(self)
         GradientsConfig.validate(self)
@@ -53,15 +74,6 @@ class CustomModelConfig(GradientsConfig, Config):
             raise ConfigError(f"max_grad_norm must be above 0 (or none), not {self.max_grad_norm!r}.")
         if self.lr_schedule == "linear" and not self.schedule_steps:
             raise ConfigError("lr_schedule linear needs schedule_steps (or a stop at timesteps_total).")
-        ours = {"normalize_observations": False, "normalize_rewards": False, "frame_stack": 1, "reward_scale": 1.0}
-        if self.kernel != "auto":
-            raise ConfigError(f"kernel {self.kernel}: a model of your own learns by itself; leave it at auto.")
-        for name, default in {**ours, "reward_clip": None}.items():
-            if getattr(self, name) != default:
-                raise ConfigError(
-                    f"{name}: a model of your own is given observations and rewards as they are, and learns by itself. Change them in "
-                    "the model, or in the environment with a Gymnasium wrapper."
-                )
 
 
 class CustomModel(Algorithm[CustomModelConfig]):
@@ -88,13 +100,6 @@ class CustomModel(Algorithm[CustomModelConfig]):
 
     @classmethod
     def network_spec(cls, config: CustomModelConfig, spec: NetworkSpec) -> NetworkSpec:
-        unlike = [
-            f"model.{n}" for n, v in config.model.to_dict().items() if n not in ("network", "custom") and v != _PLAIN[n]
-        ]
-        if unlike:
-            raise ConfigError(
-                f"{unlike[0]} shapes networks of raypid's; a model of your own has its arguments in model.custom."
-            )
         told = {"gamma": config.gamma, "batch_size": config.batch_size, "device": config.device}
         return replace(spec, facts={**spec.facts, **told})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
-from raypid.config import ConfigError, ModelConfig
+from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Sample, Update
 
@@ -58,6 +58,20 @@ class DQNConfig(OffPolicyConfig):
     worker_epsilon: float | None = None
     """alpha of Ape-X: stream i of N explores with epsilon_end ** (1 + alpha * i / (N - 1)) for ever; none: all alike."""
 
+    no_effect = {**OffPolicyConfig.no_effect, "bf16": "for Q-learning, which has no critics of its own"}
+
+    def idle(self) -> dict[str, str]:
+        start, noisy = ("epsilon_start", "epsilon_steps"), "with noisy layers, which explore in place of epsilon"
+        return {
+            **OffPolicyConfig.idle(self),
+            **unless(self.worker_epsilon is None, "with worker_epsilon, which never changes", *start),
+            **unless(not self.noisy, noisy, "epsilon_end", "worker_epsilon", *start),
+            **unless(self.num_atoms > 1, "unless num_atoms is above 1", "v_min", "v_max"),
+            **unless(self.num_atoms == 1, "with num_atoms above 1, whose loss is a cross-entropy", "huber"),
+            **unless(self.target_network, "unless target_network is true", "double"),
+            **self.no_effect,
+        }
+
     def validate(self) -> None:
         OffPolicyConfig.validate(self)
         for name in ("epsilon_start", "epsilon_end"):
@@ -79,6 +93,7 @@ class DQN(OffPolicy[DQNConfig]):
     """Q(s, a) towards r + gamma * Q_target(s', argmax_a' Q(s', a')) (van Hasselt et al. 2016, equation 4)."""
 
     Config = DQNConfig
+    metric_names = frozenset({"loss", "q", "td_error"})
 
     @classmethod
     def network_spec(cls, config: DQNConfig, spec: NetworkSpec) -> NetworkSpec:
@@ -200,6 +215,7 @@ class Rainbow(DQN):
     """Double, dueling, prioritised, n-step, distributional, noisy (Hessel et al. 2018)."""
 
     Config = RainbowConfig
+    metric_names = DQN.metric_names
 
 
 @dataclass(kw_only=True, slots=True)
@@ -219,3 +235,4 @@ class ApeX(DQN):
     """DQN from the replay of many workers (Horgan et al. 2018)."""
 
     Config = ApeXConfig
+    metric_names = DQN.metric_names

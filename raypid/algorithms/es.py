@@ -9,8 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, AsynchronousConfig, ObservationMoments, Parameters, schedule
-from raypid.config import Config, ConfigError, ModelConfig
+from raypid.algorithms.base import (
+    Algorithm,
+    AsynchronousConfig,
+    ObservationMoments,
+    Parameters,
+    optimizer_idle,
+    schedule,
+)
+from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.nn.pipeline import Pipeline
@@ -61,6 +68,28 @@ class ESConfig(AsynchronousConfig, Config):
     schedule_end: float = 0.0
     """Fraction at the end of the linear schedule."""
 
+    no_effect = {
+        "gamma": "for ES and ARS, which compare undiscounted returns",
+        "batch_size": "for ES and ARS, which have no minibatches: set population",
+        "fragment_length": "for ES and ARS, which play whole episodes: set population or time_limit",
+        **dict.fromkeys(
+            ("normalize_rewards", "reward_scale", "reward_clip"),
+            "for ES and ARS, which compare the returns of whole episodes: set reward_shift",
+        ),
+        **dict.fromkeys(
+            ("kernel", "device", "num_gpus", "num_threads"), "for ES and ARS, which compute no gradient of a network"
+        ),
+    }
+
+    def idle(self) -> dict[str, str]:
+        linear = self.lr_schedule == "linear"
+        return {
+            **Config.idle(self),
+            **AsynchronousConfig.idle(self),
+            **optimizer_idle(self.optimizer),
+            **unless(linear, "unless lr_schedule is linear", "schedule_steps", "schedule_end"),
+        }
+
     def validate(self) -> None:
         Config.validate(self)
         AsynchronousConfig.validate(self)
@@ -76,19 +105,13 @@ class ESConfig(AsynchronousConfig, Config):
             raise ConfigError(f"weight_decay must not be below 0, it is {self.weight_decay!r}.")
         if self.lr_schedule == "linear" and not self.schedule_steps:
             raise ConfigError("lr_schedule linear needs schedule_steps (or a stop at timesteps_total).")
-        if self.normalize_rewards or self.reward_scale != 1 or self.reward_clip is not None:
-            raise ConfigError(
-                "normalize_rewards, reward_scale and reward_clip have nothing to act on: ES and ARS compare the returns of whole "
-                "episodes. There is reward_shift."
-            )
-        if self.kernel == "torch":
-            raise ConfigError("kernel torch: ES and ARS compute no gradient of a network; leave it at auto.")
 
 
 class ES(Algorithm[ESConfig]):
     """theta climbs 1 / (2 n sigma) sum_k (u_k+ - u_k-) e_k, with u the shaped returns of n antithetic pairs."""
 
     Config = ESConfig
+    metric_names = frozenset({"fitness_mean", "fitness_std", "fitness_max", "grad_norm", "weight_norm", "lr"})
     network: Parameters
     optimizer: Adam | SGD
     flow = "async"
@@ -187,20 +210,24 @@ class ARSConfig(ESConfig):
     top_directions: int | None = None
     """b: only the pairs with the highest of their two returns count; none: all."""
 
+    no_effect = {
+        **ESConfig.no_effect,
+        "fitness_shaping": "for ARS, which divides by the deviation of the returns: take ES",
+    }
+
     def validate(self) -> None:
         ESConfig.validate(self)
         if self.top_directions is not None and not 1 <= self.top_directions <= self.population:
             raise ConfigError(
                 f"top_directions must lie in [1, population], which is {self.population}, not {self.top_directions!r}."
             )
-        if self.fitness_shaping != "rank":
-            raise ConfigError("ARS divides by the deviation of the returns: fitness_shaping is a setting of ES.")
 
 
 class ARS(ES):
     """theta climbs 1 / (b sigma_R) sum over the b best pairs of (r_k+ - r_k-) e_k, sigma_R the deviation of their 2 b returns."""
 
     Config = ARSConfig
+    metric_names = ES.metric_names
     config: ARSConfig
 
     def weigh(self, value: Array) -> Array:

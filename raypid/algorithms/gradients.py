@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from raypid.algorithms.base import AsynchronousConfig
-from raypid.config import ConfigError
+from raypid.config import ConfigError, unless
 from raypid.types import Array, Gradients, means
 
 
@@ -21,6 +21,11 @@ class GradientsConfig(AsynchronousConfig):
     """Gradients that one step of the optimizer takes; 1 applies each as it arrives."""
     gradient_reduce: Literal["mean", "sum"] = "mean"
     """How several gradients become one."""
+
+    def idle(self) -> dict[str, str]:
+        """Return the settings of this class that have no effect beside the others (`Config.idle`)."""
+        several = unless(self.gradients_per_update > 1, "unless gradients_per_update is above 1", "gradient_reduce")
+        return {**AsynchronousConfig.idle(self), **several}
 
     def validate(self) -> None:
         """Check what types cannot say.

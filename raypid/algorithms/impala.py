@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from raypid.algorithms.a2c import AdvantageLoss
+from raypid.algorithms.a2c import A2C, AdvantageLoss
 from raypid.algorithms.actor_critic import ActorCriticConfig, step_metrics
 from raypid.algorithms.backprop import Evaluated
 from raypid.algorithms.base import AsynchronousConfig, State
@@ -19,8 +19,8 @@ from raypid.algorithms.minibatches import (
     Streams,
     vtrace_columns,
 )
-from raypid.algorithms.ppo import clipped_loss, clipped_loss_gradient
-from raypid.config import ConfigError
+from raypid.algorithms.ppo import CLIPPED_METRICS, clipped_loss, clipped_loss_gradient
+from raypid.config import ConfigError, unless
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.vtrace import vtrace
@@ -52,6 +52,9 @@ class IMPALAConfig(AsynchronousConfig, ActorCriticConfig):
     num_epochs: int = 1
     """Passes over each batch."""
 
+    def idle(self) -> dict[str, str]:
+        return {**ActorCriticConfig.idle(self), **AsynchronousConfig.idle(self)}
+
     def validate(self) -> None:
         ActorCriticConfig.validate(self)
         AsynchronousConfig.validate(self)
@@ -68,6 +71,7 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
     """A2C's loss, with advantages and targets by V-trace (section 4.2): the policy that acted may be older."""
 
     Config = IMPALAConfig
+    metric_names = A2C.metric_names
     flow = "async"
 
     @property
@@ -149,10 +153,15 @@ class APPOConfig(IMPALAConfig):
     target_ratio: float = 2.0
     """Largest ratio of the acting policy to the target network's that counts (IMPACT's rho)."""
 
+    def idle(self) -> dict[str, str]:
+        return {
+            **IMPALAConfig.idle(self),
+            **unless(self.vtrace, "unless vtrace is true", "rho_clip", "c_clip"),
+            **unless(self.target_network, "unless target_network is true", "target_interval", "target_ratio"),
+        }
+
     def validate(self) -> None:
         IMPALAConfig.validate(self)
-        if not self.vtrace and (self.rho_clip, self.c_clip) != (1.0, 1.0):
-            raise ConfigError("rho_clip and c_clip are V-trace's: set vtrace to true, or leave them at 1.")
         for name in ("clip", "target_interval", "target_ratio"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
@@ -167,6 +176,7 @@ class APPO(IMPALA):
     """
 
     Config = APPOConfig
+    metric_names = CLIPPED_METRICS
     config: APPOConfig
 
     def __init__(self, config: APPOConfig, spec: NetworkSpec, seed: int) -> None:

@@ -29,6 +29,8 @@ class IntrinsicReward(ABC):
         seed: of everything random.
     """
 
+    metric_names: ClassVar[frozenset[str] | None] = None
+    """Names of all numbers that `metrics` returns (learner/NAME). A class whose own body declares none may return any."""
     several_learners: ClassVar[bool] = False
     """`reward` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
     collective: Collective | None = None
@@ -84,6 +86,7 @@ class RandomNetworkDistillation(IntrinsicReward):
     """
 
     several_learners = True
+    metric_names = frozenset({"novelty"})
 
     def __init__(self, spec: NetworkSpec, gamma: float, seed: int) -> None:
         self.pipeline = Pipeline(replace(spec.pipeline, normalize=False, frame_stack=1))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, ObservationMoments, State, check_size
-from raypid.config import Config, ConfigError, ModelConfig
+from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments
@@ -81,6 +81,23 @@ class OffPolicyConfig(Config):
     th_compile: bool = False
     """Compile the losses with torch.compile: half a minute at the start, faster on a GPU."""
 
+    no_effect = {
+        "normalize_rewards": "for algorithms with replay, whose buffer holds old rewards: set reward_scale",
+        "kernel": "for algorithms with replay, which always learn with torch",
+    }
+
+    def idle(self) -> dict[str, str]:
+        drawn = ("priority_exponent", "importance_exponent", "importance_steps")
+        return {
+            **Config.idle(self),
+            **unless(not self.on_ray, "on Ray for algorithms with replay, whose runs differ anyway", "exact_resume"),
+            **unless(self.a_l_ratio is None, "beside a_l_ratio, which sets the same ratio", "samples_per_insert"),
+            **unless(self.prioritized, "unless prioritized is true", *drawn),
+            **unless(self.num_learners > 1, "unless num_learners is above 1", "learner_sync"),
+            **unless(self.target_network, "unless target_network is true", "target_tau", "target_interval"),
+            **unless(len(self.model.hidden) > 1, "without two hidden layers, between which it computes", "bf16"),
+        }
+
     def validate(self) -> None:
         Config.validate(self)
         for name in ("buffer_size", "n_step", "target_interval", "updates_per_call", "steps_per_iteration"):
@@ -95,10 +112,6 @@ class OffPolicyConfig(Config):
         for name in ("a_l_ratio", "max_grad_norm", "samples_per_insert", "target_tau"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
-        if self.normalize_rewards:
-            raise ConfigError(
-                "normalize_rewards is for on-policy algorithms: old rewards lie in the buffer. Use reward_scale."
-            )
         if self.model.cell and not self.replays_sequences:
             raise ConfigError(
                 f"A memory ({self.model.cell}) learns from sequences, this algorithm from single rows of its buffer: "
@@ -127,8 +140,6 @@ class OffPolicyConfig(Config):
                 "learner_sync asynchronous: each learner has a buffer of its own and shares parameters alone; "
                 "set num_replay_shards to 0 and normalize_observations to false."
             )
-        if self.kernel == "numpy":
-            raise ConfigError("kernel numpy serves PPO and A2C; algorithms with replay learn with torch.")
 
     def rows_to_start(self) -> int:
         """Rows that the buffer holds before learning starts."""
@@ -138,6 +149,11 @@ class OffPolicyConfig(Config):
     def updates_per_step(self) -> float:
         """The ratio that the loop holds to."""
         return 1 / self.a_l_ratio if self.a_l_ratio is not None else self.samples_per_insert / self.batch_size
+
+
+def temperature_idle(alpha: float | None) -> dict[str, str]:
+    """Return the settings that have no effect with this temperature (`Config.idle`)."""
+    return unless(alpha is None, "with a fixed temperature, which alpha sets", "alpha_init", "target_entropy")
 
 
 @dataclass(slots=True)

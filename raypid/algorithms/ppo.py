@@ -10,7 +10,7 @@ import numpy as np
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
-from raypid.config import ConfigError
+from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Array, Trajectory, Update
 
@@ -39,10 +39,17 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | None = None
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
 
+    def idle(self) -> dict[str, str]:
+        several = unless(self.num_epochs > 1, "with one epoch, after which nothing is left to stop", "target_kl")
+        return {**ActorCriticConfig.idle(self), **several}
+
     def validate(self) -> None:
         ActorCriticConfig.validate(self)
         if self.num_epochs < 1 or not self.clip > 0:
             raise ConfigError(f"num_epochs must be at least 1 and clip above 0, not {self.num_epochs} and {self.clip}.")
+
+
+CLIPPED_METRICS = frozenset({"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "lr"})
 
 
 class PPO(ActorCritic[PPOConfig]):
@@ -50,6 +57,7 @@ class PPO(ActorCritic[PPOConfig]):
     times over each batch; generalised advantages."""
 
     Config = PPOConfig
+    metric_names = CLIPPED_METRICS | {"explained_variance"}
 
     def __init__(self, config: PPOConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)

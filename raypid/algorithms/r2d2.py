@@ -13,7 +13,7 @@ import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
-from raypid.config import ConfigError, ModelConfig
+from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
 from raypid.types import Array, Sequences, tree_map
 
@@ -54,14 +54,21 @@ class R2D2Config(DQNConfig):
     value_rescaling: bool = True
     """Learn h(Q) = sign(Q) (sqrt(|Q| + 1) - 1) + 0.001 Q, so that returns of every size can be learnt (Pohlen et al. 2018)."""
 
+    no_effect = {
+        **DQNConfig.no_effect,
+        **dict.fromkeys(
+            ("num_atoms", "v_min", "v_max", "noisy"), "for R2D2, with plain values and epsilon: take Rainbow"
+        ),
+    }
+
+    def idle(self) -> dict[str, str]:
+        drawn = unless(self.prioritized, "unless prioritized is true", "priority_max_share")
+        return {**DQNConfig.idle(self), **drawn}
+
     def validate(self) -> None:
         DQNConfig.validate(self)
         if not self.model.cell:
             raise ConfigError("R2D2 needs a memory: set model.memory to lstm or gru, or take DQN.")
-        if self.num_atoms > 1 or self.noisy:
-            raise ConfigError(
-                "R2D2 takes plain values and explores by epsilon: leave num_atoms at 1 and noisy at 0, or take Rainbow."
-            )
         if self.num_replay_shards or self.th_compile:
             raise ConfigError(
                 "R2D2 replays in the learner's process and is not compiled: leave num_replay_shards and th_compile alone."
@@ -125,6 +132,7 @@ class R2D2(DQN):
     """Double Q-learning with n-step targets inside stored sequences (Kapturowski et al. 2019, section 2.3)."""
 
     Config = R2D2Config
+    metric_names = DQN.metric_names
     config: R2D2Config
     several_learners = False
 

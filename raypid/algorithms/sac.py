@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypid.algorithms.base import State
-from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous, one_discrete
+from raypid.algorithms.off_policy import (
+    Batch,
+    Norm,
+    OffPolicy,
+    OffPolicyConfig,
+    continuous,
+    one_discrete,
+    temperature_idle,
+)
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Collective, Sample, Update
@@ -42,6 +50,9 @@ class SACConfig(OffPolicyConfig):
     lr_critic: float | None = None
     """Learning rate of the critics; none: lr."""
 
+    def idle(self) -> dict[str, str]:
+        return {**OffPolicyConfig.idle(self), **temperature_idle(self.alpha)}
+
     def validate(self) -> None:
         OffPolicyConfig.validate(self)
         if self.num_critics < 1 or self.policy_delay < 1:
@@ -60,6 +71,7 @@ class SAC(OffPolicy[SACConfig]):
     """Maximise sum gamma^t (r + alpha * entropy): Q by equation 5, the policy by equation 9, alpha by equation 18."""
 
     Config = SACConfig
+    metric_names = frozenset({"critic_loss", "policy_loss", "q", "entropy", "alpha"})
 
     @classmethod
     def network_spec(cls, config: SACConfig, spec: NetworkSpec) -> NetworkSpec:

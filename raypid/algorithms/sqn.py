@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
-from raypid.algorithms.off_policy import Batch
+from raypid.algorithms.off_policy import Batch, temperature_idle
 from raypid.config import ConfigError
 from raypid.nn.q_head import q_values
 from raypid.types import Sample, Update, Weights
@@ -29,12 +29,20 @@ class SQNConfig(DQNConfig):
     target_entropy: float | None = None
     """In nats; none: a quarter of log(number of actions)."""
 
+    no_effect = {
+        **DQNConfig.no_effect,
+        **dict.fromkeys(
+            ("epsilon_start", "epsilon_end", "epsilon_steps", "worker_epsilon", "noisy"),
+            "for SQN, which explores by its own softmax: set alpha or target_entropy",
+        ),
+        **dict.fromkeys(("num_atoms", "v_min", "v_max"), "for SQN, which learns plain values"),
+    }
+
+    def idle(self) -> dict[str, str]:
+        return {**DQNConfig.idle(self), **temperature_idle(self.alpha)}
+
     def validate(self) -> None:
         DQNConfig.validate(self)
-        if self.noisy or self.num_atoms > 1 or self.worker_epsilon is not None:
-            raise ConfigError(
-                "SQN explores by its own softmax over plain values: leave noisy, num_atoms and worker_epsilon out."
-            )
         if self.alpha is not None and not self.alpha > 0 or not self.alpha_init > 0:
             raise ConfigError("alpha and alpha_init must be above 0.")
 
@@ -43,6 +51,7 @@ class SQN(DQN):
     """Q(s, a) towards r + gamma * V(s') with V(s) = alpha * log sum_a exp(Q(s, a) / alpha) (equations 3 and 5)."""
 
     Config = SQNConfig
+    metric_names = frozenset({"loss", "q", "td_error", "entropy", "alpha"})
     config: SQNConfig
 
     @classmethod

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous
-from raypid.config import ConfigError
+from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Sample, Update
 
@@ -33,6 +33,12 @@ class TD3Config(OffPolicyConfig):
     lr_critic: float | None = None
     """Learning rate of the critics; none: lr."""
 
+    def idle(self) -> dict[str, str]:
+        return {
+            **OffPolicyConfig.idle(self),
+            **unless(self.target_noise, "unless target_noise is above 0", "target_noise_clip"),
+        }
+
     def validate(self) -> None:
         OffPolicyConfig.validate(self)
         if self.num_critics < 1 or self.policy_delay < 1:
@@ -41,7 +47,7 @@ class TD3Config(OffPolicyConfig):
             raise ConfigError("exploration_noise, target_noise and target_noise_clip must not be below 0.")
         if self.critic_norm == "batch" or not self.target_network:
             raise ConfigError(
-                "TD3 and DDPG bootstrap from target networks: critic_norm is none or layer. SAC has CrossQ."
+                "TD3 and DDPG bootstrap from target networks: leave target_network true, and critic_norm none or layer. SAC has CrossQ."
             )
 
 
@@ -49,6 +55,7 @@ class TD3(OffPolicy[TD3Config]):
     """Q towards r + gamma * min_k Q'_k(s', pi'(s') + clipped noise); the policy climbs Q_1 (algorithm 1)."""
 
     Config = TD3Config
+    metric_names = frozenset({"critic_loss", "policy_loss", "q"})
 
     @classmethod
     def network_spec(cls, config: TD3Config, spec: NetworkSpec) -> NetworkSpec:
@@ -142,3 +149,4 @@ class DDPG(TD3):
     """Deep deterministic policy gradient (Lillicrap et al. 2016)."""
 
     Config = DDPGConfig
+    metric_names = TD3.metric_names

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 from raypid.config import (
     ALIASES,
@@ -18,98 +18,24 @@ from raypid.config import (
     Settings,
     field_docs,
     load_file,
-    overlay,
     parse_value,
     type_hints,
 )
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 
+if TYPE_CHECKING:
+    from raypid.run.agent import Agent
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
 _SETTING = "setting:"
 _TEXTS = ("env", "evaluation_env", "callbacks", "init_from", "address", "intrinsic_reward")
 """Settings whose values are names: never JSON."""
 
 
-def add_parser(subparsers: Any, argv: Sequence[str]) -> None:
-    """The options, with those of the algorithm that `--run` names."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a policy",
-        description="Train a policy. `raypid train --run PPO --help` shows every setting with its default.",
-        formatter_class=argparse.RawTextHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(main=main)
-    add = parser.add_argument
-    add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
-    add(
-        "--stop",
-        metavar="JSON",
-        help='when to end, e.g. \'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\'',
-    )
-    add(
-        "--config",
-        metavar="JSON|FILE",
-        action="append",
-        default=[],
-        help="settings as JSON, or a JSON or YAML file; flags win over it",
-    )
-    add(
-        "--tuned",
-        action="store_true",
-        help="begin from the tuned settings for this algorithm and environment (`raypid list tuned`)",
-    )
-    add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    add(
-        "--resume", metavar="DIR", help="go on with the run in this folder; settings given anew win over the saved ones"
-    )
-    add("--overwrite", action="store_true", help="replace the run that --out holds")
-    add(
-        "--checkpoint-interval",
-        type=partial(_at_least, 0),
-        default=0,
-        metavar="N",
-        help="iterations between checkpoints (default: one a minute)",
-    )
-    add(
-        "--keep-checkpoints",
-        type=partial(_at_least, 1),
-        default=3,
-        metavar="N",
-        help="newest checkpoints that stay, besides the best (default: 3)",
-    )
-    add(
-        "--final-episodes",
-        type=partial(_at_least, 0),
-        default=50,
-        metavar="N",
-        help="episodes that the best policy plays at the end, fewer where these take over a minute; 0: none (default: 50)",
-    )
-    add("--quiet", action="store_true", help="print errors only")
-    name = _value_of("--run", argv) or _algorithm_in(_value_of("--resume", argv))
-    known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
-    cls = Config
-    if known:
-        with contextlib.suppress(UserError):  # the check of --run itself reports it
-            cls = ALGORITHMS.get(str(name)).Config
-    _add_settings(
-        parser.add_argument_group(f"settings of {name}" if cls is not Config else "settings of every algorithm"),
-        cls(),
-        "",
-    )
-
-
-def _algorithm_in(folder: str | None) -> str | None:
-    """The algorithm of the run in a folder, so that a resumed run takes its settings as flags."""
-    if folder is None:
-        return None
-    from raypid.reporting.logger import read_params
-
-    return read_params(folder).get("run")
-
-
 def _algorithm(name: str) -> str:
-    """Checked while the options are parsed: an unknown algorithm's settings would be unknown options."""
+    """Check the name while options are parsed: otherwise the algorithm's settings would be unknown options."""
     try:
         ALGORITHMS.get(name)
     except UserError as error:
@@ -123,51 +49,97 @@ def _at_least(low: int, text: str) -> int:
     return int(text)
 
 
-def _add_settings(group: Any, settings: Settings, prefix: str) -> None:
+_OPTIONS: dict[str, tuple[str, str] | tuple[str, str, Callable[[str], object]]] = {
+    "--run": ("NAME", f"algorithm: {', '.join(ALGORITHMS.names())}", _algorithm),
+    "--stop": ("JSON", 'when to end, e.g. \'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''),
+    "--out": ("DIR", "the run's folder (default: a new one under runs/)"),
+    "--resume": ("DIR", "go on with the run in this folder; settings given here win over the saved ones"),
+    "--checkpoint-interval": ("N", "iterations between checkpoints (default: one a minute)", partial(_at_least, 0)),
+    "--keep-checkpoints": ("N", "newest checkpoints to keep, besides the best (default: 3)", partial(_at_least, 1)),
+    "--final-episodes": (
+        "N",
+        "episodes that the best policy plays at the end, fewer if they take over a minute; 0: none (default: 50)",
+        partial(_at_least, 0),
+    ),
+}
+_SWITCHES = {
+    "--tuned": "start from the tuned settings for this algorithm and environment (`raypid list tuned`)",
+    "--overwrite": "replace the run in the folder of --out",
+    "--quiet": "print errors only",
+}
+
+
+def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
+    """Add the options of `raypid train`, with the settings of the algorithm that `--run` names."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a policy",
+        description="Train a policy. `raypid train --run PPO --help` shows every setting with its default.",
+        formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(main=main)
+    for flag, (metavar, text, *convert) in _OPTIONS.items():
+        parser.add_argument(flag, metavar=metavar, help=text, type=convert[0] if convert else str)
+    add = parser.add_argument
+    add(
+        "--config",
+        metavar="JSON|FILE",
+        action="append",
+        default=[],
+        help="settings: JSON, or a file; flags win over it",
+    )
+    for flag, text in _SWITCHES.items():
+        add(flag, action="store_true", help=text)
+    parser.set_defaults(checkpoint_interval=0, keep_checkpoints=3, final_episodes=50)
+    name = _value_of("--run", argv) or _algorithm_in(_value_of("--resume", argv))
+    known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
+    cls = ALGORITHMS.get(str(name)).Config if known else Config
+    title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
+    _add_settings(parser.add_argument_group(title), cls(), "")
+
+
+def _algorithm_in(folder: str | None) -> str | None:
+    """The algorithm of the run in a folder, so that a resumed run takes its settings as flags."""
+    if folder is None:
+        return None
+    from raypid.reporting.logger import read_params
+
+    name = read_params(folder).get("run")
+    return None if name is None else str(name)
+
+
+def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(value, ModelConfig):
-            group.add_argument(
-                f"--{field.name}",
-                dest=_SETTING + field.name,
-                metavar="JSON",
-                default=argparse.SUPPRESS,
-                help=docs[field.name],
-            )
-            _add_settings(group, value, f"{field.name}.")
-            continue
-        flag = f"--{prefix}{field.name}".replace("_", "-")
-        default = list(value) if isinstance(value, tuple) else value
-        text = f"{docs.get(field.name, '')} (default: {'none' if default is None else default})".replace("%", "%%")
-        extra = {"nargs": "?", "const": "true"} if bool in (hints[field.name], *get_args(hints[field.name])) else {}
-        others = [f"--{prefix}{name}".replace("_", "-") for name, ours in ALIASES.items() if ours == field.name]
+        value, hint = getattr(settings, field.name), hints[field.name]
+        names = [field.name, *(name for name, ours in ALIASES.items() if ours == field.name)]
+        text = docs[field.name]
+        if not isinstance(value, ModelConfig):
+            default = list(value) if isinstance(value, tuple) else value
+            text = f"{text} (default: {'none' if default is None else default})"
+        switch = bool in (hint, *get_args(hint))
         group.add_argument(
-            flag,
-            *others,
+            *(f"--{prefix}{name}".replace("_", "-") for name in names),
             dest=f"{_SETTING}{prefix}{field.name}",
-            metavar=_metavar(hints[field.name]),
+            metavar=_metavar(hint),
             default=argparse.SUPPRESS,
-            help=_wrapped(text),
-            **extra,
+            help="\n".join(textwrap.wrap(text.replace("%", "%%"), 90)),
+            nargs="?" if switch else None,
+            const="true" if switch else None,
         )
+        if isinstance(value, ModelConfig):
+            _add_settings(group, value, f"{field.name}.")
 
 
-def _metavar(hint: Any) -> str:
-    """What a value looks like: N, NUMBER, TEXT, {a,b}, JSON."""
+def _metavar(hint: object) -> str:
+    """Return what a value looks like in the help: N, NUMBER, TEXT, {a,b} or JSON."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
-    kinds = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
-    parts = get_args(hint) if get_origin(hint) not in (tuple, dict) else ()
-    return next(
-        (kinds[k] for k in (hint, *parts) if k in kinds), "JSON" if get_origin(hint) in (tuple, dict) else "TEXT"
-    )
-
-
-def _wrapped(text: str) -> str:
-    import textwrap
-
-    return "\n".join(textwrap.wrap(text, 90))
+    if hint is ModelConfig or get_origin(hint) in (tuple, dict):
+        return "JSON"
+    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
+    return next((kinds[kind] for kind in (hint, *get_args(hint)) if kind in kinds), "TEXT")
 
 
 def _value_of(flag: str, argv: Sequence[str]) -> str | None:
@@ -179,11 +151,11 @@ def _value_of(flag: str, argv: Sequence[str]) -> str | None:
     return None
 
 
-def read_mapping(text: str, option: str) -> dict[str, Any]:
-    """A mapping from JSON text or from a file.
+def read_mapping(text: str, option: str) -> dict[str, object]:
+    """Read a mapping from JSON text or from a file.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: `text` is neither JSON nor the name of a file with a mapping.
     """
     example = '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}'
     if not text.lstrip().startswith("{"):
@@ -197,9 +169,9 @@ def read_mapping(text: str, option: str) -> dict[str, Any]:
     return value
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings given on the command line; flags win over --config."""
-    given: dict[str, Any] = {}
+def settings_of(options: argparse.Namespace) -> dict[str, object]:
+    """Return the settings given on the command line; flags win over --config."""
+    given: dict[str, object] = {}
     for text in options.config:
         given.update(read_mapping(text, "--config"))
     for name, value in vars(options).items():
@@ -210,72 +182,99 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Check everything, then train; 0 at the end of a run, also after one Ctrl-C."""
+    """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.reporting.panel import make_progress
-    from raypid.run.agent import Agent
-    from raypid.run.experiment import Run, RunOptions, check_folder, check_stop, clear_folder, lock_folder
-    from raypid.tuned import TUNED
+    from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
 
-    stop = check_stop(read_mapping(options.stop, "--stop")) if options.stop else {}
+    stop = read_mapping(options.stop, "--stop") if options.stop else {}
     given = settings_of(options)
-    resume = bool(options.resume)
+    _check_together(options)
     out = Path(options.resume or options.out) if options.resume or options.out else None
-    if resume and options.out and Path(options.out) != out:
-        raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
     if out is not None:
-        check_folder(out, resume=resume, overwrite=options.overwrite)
-    if resume:
-        assert out is not None
-        agent, stop = _resumed(out, given, stop, options)
-    else:
-        agent = Agent(options.run, _new_config(options, given, stop), out=out)
-        if (options.run, agent.config.env) in TUNED and not options.tuned and not options.quiet:
-            agent.notes.append(f"Tuned settings for {options.run} on {agent.config.env} are there: --tuned uses them.")
+        check_folder(out, resume=bool(options.resume), overwrite=options.overwrite)
+    agent, criteria = (
+        _resumed(Path(options.resume), given, stop, options) if options.resume else _new(options, given, stop)
+    )
     try:
         with lock_folder(agent.default_out()):
-            if out is not None and options.overwrite and not resume:
+            if out is not None and options.overwrite:
                 clear_folder(out)
             run_options = RunOptions(
-                stop=stop,
+                stop=criteria,
                 checkpoint_interval=options.checkpoint_interval,
                 keep_checkpoints=options.keep_checkpoints,
                 final_episodes=options.final_episodes,
             )
-            Run(agent, run_options, make_progress(stop, options.quiet))()
+            Run(agent, run_options, make_progress(criteria, options.quiet))()
     finally:
         agent.close()
     return 0
 
 
-def _new_config(options: argparse.Namespace, given: dict[str, Any], stop: dict[str, float]) -> dict[str, Any]:
-    from raypid.run.assembly import tuned_settings
+def _check_together(options: argparse.Namespace) -> None:
+    """Refuse options that would have no effect beside others.
 
-    name = options.run
+    Raises:
+        ConfigError: names the two options.
+    """
+    if options.resume and options.out and Path(options.out) != Path(options.resume):
+        raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
+    if options.resume and options.overwrite:
+        raise ConfigError("Give --resume, which goes on with a run, or --overwrite, which replaces it: not both.")
+    if options.resume and options.tuned:
+        raise ConfigError(
+            "--tuned is for new runs: --resume goes on with the saved settings and those given beside it."
+        )
+    if options.overwrite and not options.out:
+        raise ConfigError("--overwrite replaces the run in the folder of --out: name that folder.")
+
+
+def _new(
+    options: argparse.Namespace, given: dict[str, object], stop: Mapping[str, object]
+) -> tuple[Agent, dict[str, float]]:
+    """Return the agent of a new run, and its stop criteria."""
+    from raypid.run.agent import Agent
+    from raypid.run.assembly import resolve_config, tuned_settings
+    from raypid.run.experiment import check_stop
+    from raypid.run.known_keys import known_keys
+    from raypid.tuned import TUNED
+
+    name, env = options.run, given.get("env")
     if name is None:
         raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
-    ALGORITHMS.get(name)
-    if not given.get("env"):
+    if not env:
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    config = overlay(tuned_settings(name, given["env"]), given) if options.tuned else dict(given)
+    tuned = tuned_settings(name, env) if options.tuned else {}
+    config = {**tuned, **given}
     linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
-    if linear and not config.get("schedule_steps") and "timesteps_total" in stop:
-        config["schedule_steps"] = int(stop["timesteps_total"])
-    return config
+    if linear and not config.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
+        given["schedule_steps"] = int(steps)
+    criteria = check_stop(stop, known_keys(name, resolve_config(name, given, tuned)))
+    agent = Agent(name, given, out=options.out, below=tuned)
+    if (name, env) in TUNED and not options.tuned and not options.quiet:
+        agent.notes.append(f"Tuned settings for {name} on {env} are there: --tuned uses them.")
+    return agent, criteria
 
 
 def _resumed(
-    out: Path, given: dict[str, Any], stop: dict[str, float], options: argparse.Namespace
-) -> tuple[Any, dict[str, float]]:
+    out: Path, given: Mapping[str, object], stop: Mapping[str, object], options: argparse.Namespace
+) -> tuple[Agent, dict[str, float]]:
+    """Return the agent of a saved run, and the stop criteria: those given, or else the saved ones."""
     from raypid import checkpoint
     from raypid.reporting.logger import read_params
     from raypid.run.agent import Agent
+    from raypid.run.assembly import resolve_config
+    from raypid.run.experiment import check_stop
+    from raypid.run.known_keys import known_keys
 
-    algorithm = checkpoint.read_manifest(checkpoint.find(out))["algorithm"]
+    manifest = checkpoint.read_manifest(checkpoint.find(out))
+    algorithm = manifest["algorithm"]
     if options.run and options.run != algorithm:
         raise ConfigError(f"{out} holds a run of {algorithm}, not of {options.run}.")
-    saved = read_params(out).get("stop") or {}
+    config = resolve_config(algorithm, given, manifest["config"])
+    criteria = check_stop(stop or read_params(out).get("stop") or {}, known_keys(algorithm, config))
     agent = Agent.from_checkpoint(out, given, out=out)
     if not options.quiet:
         rows = " with its replay buffer" if agent.replay_restored else ""
         agent.notes.append(f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}.")
-    return agent, stop or {k: float(v) for k, v in saved.items()}
+    return agent, criteria

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -36,6 +36,14 @@ class Evaluation:
     seconds: float
     confirms: bool = False
     """It was played to confirm an evaluation of the same weights that had reached the goal."""
+
+    metric_names: ClassVar[frozenset[str]] = frozenset(
+        {
+            "episode_reward_mean", "episode_reward_ci95", "episode_reward_std", "episode_reward_min", "episode_reward_max",
+            "episode_len_mean", "episodes", "weights_version",
+        }
+    )  # fmt: skip
+    """Keys of `summary`."""
 
     def summary(self) -> dict[str, float]:
         """Summarise as metrics: mean, 95% interval's half width, std, min and max of returns; mean length; episodes; weights_version."""

@@ -53,6 +53,7 @@ class Agent:
         config: settings as a mapping; keywords override it. `DEFAULT_CONFIG` has all of them.
         tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`).
         out: the run's folder, for `save` and errors. By default one under runs/ is chosen when it is needed.
+        below: settings below those given, from a checkpoint. They may be without effect.
         program: replaces the algorithm's collecting and learning (`raypid.DistributedAgent`).
         like: the network that the agent must have, for instance that of a checkpoint that will be restored.
 
@@ -73,6 +74,7 @@ class Agent:
         tuned: bool = False,
         program: Program | None = None,
         like: NetworkSpec | None = None,
+        below: Mapping[str, object] | None = None,
         **settings: object,
     ) -> None:
         if isinstance(run, Mapping):  # raypid.PPO({...})
@@ -81,10 +83,10 @@ class Agent:
         if name is None:
             raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
         self.run = name
-        given = {**(config or {}), **settings}
+        given = overlay(config or {}, settings)
         if tuned:
-            given = overlay(tuned_settings(name, given.get("env")), given)
-        checked = resolve_config(name, given)
+            below = tuned_settings(name, given.get("env"))
+        checked = resolve_config(name, given, below)
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
         self.time_total_s = 0.0
@@ -98,7 +100,7 @@ class Agent:
         """The newest saved replay buffer of this run."""
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
-        system = assemble(name, checked, program, like)
+        system = assemble(name, checked, program, like, given)
         self.config, self.network, self.context = system.config, system.network, system.context
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
         self.backend = system.context.backend
@@ -425,8 +427,13 @@ class Agent:
                 "and then train."
             )
         like = read_policy_weights(folder / "policy")[0]
-        saved = {**manifest["config"], "init_from": None}  # the weights are in the checkpoint
-        agent = cls(manifest["algorithm"], overlay(saved, {**(config or {}), **settings}), out=out, like=like)
+        saved = {**manifest["config"], "init_from": None}  # that was where it began
+        given = {**(config or {}), **settings}
+        if given.keys() & {"init_from", "weights_file"}:
+            raise ConfigError(
+                "init_from has no effect here: the checkpoint's weights are those that training goes on with."
+            )
+        agent = cls(manifest["algorithm"], given, out=out, like=like, below=saved)
         try:
             agent.restore(folder)
         except BaseException:

@@ -17,9 +17,10 @@ from raypid import checkpoint
 from raypid.algorithms.base import Algorithm, AsynchronousConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, given_names, overlay
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.nn.catalog import build_spec
+from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
@@ -80,14 +81,16 @@ def tuned_settings(run: str, env: object) -> dict[str, object]:
     return dict(found)
 
 
-def resolve_config(run: str, settings: Mapping[str, object]) -> Config:
+def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
     """The algorithm's Config with `settings` over its defaults, checked. A seed is drawn if none is given.
 
+    `below` are settings that nobody gave for this run: those of a checkpoint, or tuned ones.
+
     Raises:
-        ConfigError: a setting that does not exist or does not fit.
+        ConfigError: a setting that does not exist or does not fit, or would have no effect.
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
-    config = algorithm.Config().replace(settings)
+    config = algorithm.Config().replace(overlay(below or {}, settings))
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
@@ -95,16 +98,24 @@ def resolve_config(run: str, settings: Mapping[str, object]) -> Config:
     if config.num_learners > 1 and not algorithm.several_learners:
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     config.validate()
+    config.refuse(config.idle(), given_names(settings))
     return config
 
 
-def assemble(run: str, config: Config, program: Program | None = None, like: NetworkSpec | None = None) -> System:
+def assemble(
+    run: str,
+    config: Config,
+    program: Program | None = None,
+    like: NetworkSpec | None = None,
+    given: Mapping[str, object] | None = None,
+) -> System:
     """Check the settings against the environment and the machine, then build workers, learner and evaluator.
 
     Args:
         run: name of the algorithm.
         program: replaces the algorithm's collecting and learning (`Agent`).
         like: the network that the run must have.
+        given: the settings that the user gave. Of these, none may be without effect.
 
     Raises:
         ConfigError, EnvError, ResourceError: before anything has started.
@@ -114,6 +125,7 @@ def assemble(run: str, config: Config, program: Program | None = None, like: Net
     observation_space, action_space = spaces(env_spec_of(config))
     evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = _network(run, config, observation_space, action_space, like)
+    config.refuse(idle_settings(config, network), given_names(given or {}))
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
     settled, surprises = algorithm.settled(config, network)

@@ -114,9 +114,9 @@ class DistributedAgent:
         }
         if entry.num_envs is not None:
             settings["num_envs_per_worker"] = math.ceil(entry.num_envs / (num_actors if entry.shared else 1))
-        self.settings = settings | given
-        """As `raypid.Agent` takes them."""
-        self.config = resolve_config(self.algorithm, self.settings)
+        self.settings, self.given = settings, given
+        """As `raypid.Agent` takes them: settings of this class, and the user's over them."""
+        self.config = resolve_config(self.algorithm, given, settings)
         self._check_storages()
         self.algorithm_instance: Algorithm[Config] | None = None
         """In a learner's process: the algorithm with its networks. None elsewhere."""
@@ -270,8 +270,8 @@ class DistributedAgent:
             saved = before.save()
             before.close()
             self._agent = None
-        settings = self.settings | {"th_compile": compiled}
-        agent = Agent(self.algorithm, settings, out=out, program=self, like=like)
+        given = self.given | {"th_compile": compiled}
+        agent = Agent(self.algorithm, given, out=out, program=self, like=like, below=self.settings)
         self._agent, self._compiled = agent, compiled
         if saved is not None:
             agent.restore(saved)

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +24,7 @@ from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
+from raypid.run.known_keys import KnownKeys, known_keys
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -34,10 +35,6 @@ FIRST_SAVE_SECONDS = 10.0
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _EVALUATION = "evaluation/episode_reward_mean"
-_STOP_KEYS = (
-    "training_iteration", "timesteps_total", "episodes_total", "time_total_s", "learner_updates_total", "episode_reward_mean",
-    "episode_reward_min", "episode_reward_max", "episode_len_mean", _EVALUATION,
-)  # fmt: skip
 _RUN_FILES = ("params.json", "result.json", "checkpoints")
 
 
@@ -77,17 +74,20 @@ class Outcome:
     """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, if it played at the end."""
 
 
-def check_stop(stop: Mapping[str, object]) -> dict[str, float]:
-    """Stop criteria as numbers. Metrics of callbacks are called "custom/<name>".
+def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:
+    """Return the stop criteria as numbers.
 
     Raises:
-        ConfigError: an unknown key, or a value that is not a finite number.
+        ConfigError: a key that no result of this run will have, or a value that is not a number. Metrics of callbacks are
+            written "custom/<name>".
     """
     checked: dict[str, float] = {}
     for key, value in stop.items():
-        if key not in _STOP_KEYS and not key.startswith(("custom/", "learner/", "evaluation/", "lost/")):
+        if key not in known.keys and not key.startswith(known.open):
+            if key.startswith("evaluation/") and not known.evaluates:
+                raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
             raise ConfigError(
-                f"Unknown stop criterion {key!r}.{did_you_mean(key, _STOP_KEYS)} A callback's metric x is custom/x."
+                f"Unknown stop criterion {key!r}.{did_you_mean(key, known.keys)} A callback's metric x is custom/x."
             )
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ConfigError(f"The stop criterion {key!r} takes a number, not {value!r}.")
@@ -154,7 +154,12 @@ class Run:
 
     def __init__(self, agent: Agent, options: RunOptions, progress: Progress) -> None:
         self.agent, self.options, self.progress = agent, options, progress
-        self.stop = check_stop(options.stop)
+        known = known_keys(agent.run, agent.config)
+        if options.evaluation_steps:
+            known = replace(known, evaluates=True)
+        self.stop = check_stop(options.stop, known)
+        self._may_be_absent = known.open
+        """Beginnings of stop criteria of which nobody knows in advance whether they will be reported."""
         self.folder = agent.default_out()
         self.best = BestPolicy(self.folder)
         self._saved_at = time.monotonic()
@@ -186,6 +191,7 @@ class Run:
                 while not reason:
                     result = agent.train()
                     reason = self._reason(result)
+                    self._tell_absent(result)
                     self._remember_best(result)
                     if reason and self._last_evaluation(result):
                         reason = self._reason(result) or reason
@@ -232,6 +238,17 @@ class Run:
             if value is not None and value >= target:
                 return f"{key} reached {value:.6g}"
         return ""
+
+    def _tell_absent(self, result: Mapping[str, float]) -> None:
+        """Once episodes have ended and something was learnt, name stop criteria that no result has. Says so once."""
+        if not (self._may_be_absent and result["episodes_total"] and result["learner_updates_total"]):
+            return
+        for key in self.stop:
+            if key.startswith(self._may_be_absent) and not {key, key.removeprefix("custom/")} & result.keys():
+                self.progress.message(
+                    f"Nothing has reported the stop criterion {key} so far, though {result['episodes_total']} episodes have ended."
+                )
+        self._may_be_absent = ()
 
     def _last_evaluation(self, result: dict[str, float]) -> bool:
         """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""

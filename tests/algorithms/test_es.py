@@ -20,6 +20,7 @@ from raypid.roles.evaluator import Evaluator
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutSpec
+from raypid.run.assembly import resolve_config
 from raypid.types import Fitness
 
 F = np.float32
@@ -269,7 +270,7 @@ def test_images_of_any_size_need_a_flat_network() -> None:
 )
 def test_settings_out_of_range(config: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config().replace(settings).validate()
+        resolve_config(config.__name__.removesuffix("Config"), {"env": "CartPole-v1", **settings})
 
 
 def test_a_call_takes_a_workers_share_of_the_population() -> None:

@@ -16,6 +16,7 @@ from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import make_policy
 from raypid.ops.optim import RMSProp
+from raypid.run.assembly import resolve_config
 from raypid.types import Final, Trajectory
 
 T, B = 10, 5
@@ -261,14 +262,14 @@ def test_a_memory_is_unrolled_from_its_stored_state(name: str, network: str) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rho_clip": 0.0}, "rho_clip must be above 0, not 0.0"),
+        ({"vtrace": True, "rho_clip": 0.0}, "rho_clip must be above 0, not 0.0"),
         ({"fragments_in_flight": 3}, "fragments_in_flight is 1 or 2, not 3"),
         ({"max_staleness": -1}, "max_staleness must be at least 0 .*not -1"),
         ({"fragments_per_update": 0}, "fragments_per_update must be at least 1"),
-        ({"target_ratio": 0.0}, "target_ratio must be above 0"),
-        ({"c_clip": 2.0}, "rho_clip and c_clip are V-trace.s: set vtrace to true"),
+        ({"target_network": True, "target_ratio": 0.0}, "target_ratio must be above 0"),
+        ({"c_clip": 2.0}, "c_clip has no effect unless vtrace is true"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        APPOConfig(env="CartPole-v1", seed=0, **settings).validate()
+        resolve_config("APPO", {"env": "CartPole-v1", "seed": 0, **settings})

@@ -22,6 +22,7 @@ from raypid.nn.torch_cells import Memory
 from raypid.replay.buffer import Replay, ReplaySpec
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.run.agent import Agent
+from raypid.run.assembly import resolve_config
 
 F = np.float32
 
@@ -187,7 +188,7 @@ def test_priorities_draw_the_sequences_that_they_begin() -> None:
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        R2D2Config(env="CartPole-v1").replace(settings).validate()
+        resolve_config("R2D2", {"env": "CartPole-v1", **settings})
 
 
 @pytest.mark.parametrize("run", ["DQN", "SAC", "Rainbow"])

@@ -123,6 +123,36 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([*REPLAY, "DQN", "--env", "CartPole-v1", "--noizy", "0.5"], ["--noizy", "--noisy"]),
         ([*REPLAY, "SQN", "--env", "CartPole-v1", "--num-atoms", "51"], ["SQN", "num_atoms"]),
         (["train", "--resume", "nowhere"], ["nowhere"]),
+        ([*TRAIN, "--num-workers", "3", "--num-cpus", "2"], ["3 workers", "2"]),
+        ([*TRAIN, "--num-workers", "2", "--num-cpus-per-worker", "4096"], ["4096"]),
+        ([*TRAIN, "--address", "auto"], ["address has no effect", "num_workers"]),
+        ([*TRAIN, "--num-cpus", "2"], ["num_cpus has no effect"]),
+        ([*TRAIN, "--worker-timeout-s", "2"], ["worker_timeout_s has no effect"]),
+        ([*TRAIN, "--reward-scale", "0.1"], ["reward_scale has no effect with normalize_rewards", "default, 1.0"]),
+        ([*TRAIN, "--model.custom", '{"widht": 3}'], ["model.custom has no effect for mlp"]),
+        ([*TRAIN, "--model.channels", "[8]"], ["model.channels has no effect without an image"]),
+        ([*TRAIN, "--model", '{"memory_size": 8}'], ["model.memory_size has no effect without a memory"]),
+        ([*TRAIN, "--action-noise", "0.1"], ["action_noise has no effect with discrete actions"]),
+        ([*TRAIN, "--model.distribution", "gaussian"], ["model.distribution", "discrete actions"]),
+        ([*TRAIN, "--model.log-std-init", "-1"], ["model.log_std_init has no effect"]),
+        ([*TRAIN, "--rmsprop-eps", "0.1"], ["rmsprop_eps has no effect unless optimizer is rmsprop"]),
+        ([*TRAIN, "--schedule-end", "0.1"], ["schedule_end", "lr_schedule to linear"]),
+        ([*REPLAY, "A3C", "--env", "CartPole-v1", "--batch-size", "64"], ["batch_size", "A3C", "fragment_length"]),
+        ([*REPLAY, "ES", "--env", "CartPole-v1", "--gamma", "0.9"], ["gamma has no effect", "undiscounted"]),
+        ([*REPLAY, "ARS", "--env", "CartPole-v1", "--fragment-length", "9"], ["fragment_length", "whole episodes"]),
+        ([*REPLAY, "SQN", "--env", "CartPole-v1", "--epsilon-end", "0.1"], ["epsilon_end", "softmax"]),
+        ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--model.shared", "true"], ["model.shared has no effect"]),
+        ([*REPLAY, "DQN", "--env", "CartPole-v1", "--model.shared", "true"], ["model.shared has no effect"]),
+        ([*REPLAY, "DQN", "--env", "CartPole-v1", "--bf16"], ["bf16 has no effect"]),
+        ([*REPLAY, "DQN", "--env", "CartPole-v1", "--priority-exponent", "0.9"], ["prioritized is true"]),
+        ([*TRAIN, "--stop", '{"learner/entropi": 1}'], ["learner/entropi", "learner/entropy"]),
+        ([*TRAIN, "--stop", '{"lost/wokers": 1}'], ["lost/workers"]),
+        ([*TRAIN, "--stop", '{"evaluation/reward": 1}'], ["evaluation/episode_reward"]),
+        (
+            [*TRAIN, "--evaluation-interval", "0", "--stop", '{"evaluation/episode_reward_mean": 1}'],
+            ["can never be met", "evaluation_interval is 0"],
+        ),
+        ([*TRAIN, "--overwrite"], ["--overwrite", "--out"]),
         (["eval", "nowhere"], ["nowhere"]),
         (["eval"], ["PATH"]),
         (["eval", "nowhere", "--episodes", "0"], ["--episodes"]),
@@ -167,6 +197,11 @@ def test_nothing_to_resume_or_overwrite(refused: Callable[..., str], trained: Pa
         refused(*TRAIN, *SMALL, "--out", "run", "--overwrite", *bad)
     assert "A2C" in refused("train", "--resume", "run", "--run", "A2C")
     assert "--out" in refused("train", "--resume", "run", "--out", "other")
+    assert "--overwrite" in refused("train", "--resume", "run", "--overwrite")
+    assert "--tuned" in refused("train", "--resume", "run", "--tuned")
+    assert "init_from" in refused("train", "--resume", "run", "--init-from", "run")
+    assert "learner/entropy" in refused("train", "--resume", "run", "--stop", '{"learner/entropi": 1}')
+    assert "schedule_end" in refused("train", "--resume", "run", "--schedule-end", "0.1")
     (tmp_path / "file").write_text("mine")
     assert "file" in refused(*TRAIN, "--out", "file")
     (tmp_path / "empty").mkdir()
@@ -234,7 +269,8 @@ def test_observations_that_do_not_fit(
     if num_workers and mode == "shape":
         pytest.skip("as on one process; test_agent has the error's type on Ray")
     config = json.dumps({"mode": mode})
-    more = ("--env-config", config, "--num-workers", num_workers, "--num-cpus-per-worker", 0.1)
+    more = ("--env-config", config, "--num-workers", num_workers)
+    more += ("--num-cpus-per-worker", 0.1) if num_workers else ()
     done = raypid("train", "--run", "PPO", "--env", "fragile:Fragile", *SMALL, *more)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1

@@ -208,8 +208,9 @@ class Success(raypid.Callbacks):
 def make(worker_index, stream_index): return Mine()
 if __name__ == "__main__":
     num_workers = int(sys.argv[1])
+    more = {"num_cpus_per_worker": 0.1} if num_workers else {}
     for env in (Mine, make):
-        with raypid.PPO(env=env, num_workers=num_workers, num_cpus_per_worker=0.1, callbacks=Success, fragment_length=16) as agent:
+        with raypid.PPO(env=env, num_workers=num_workers, callbacks=Success, fragment_length=16, **more) as agent:
             result = agent.train()
             print(agent.backend.name, result["episode_len_mean"], result["custom/success"])
             path = agent.save("saved")

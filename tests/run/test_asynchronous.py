@@ -265,7 +265,7 @@ def test_a_learner_process_that_dies_is_named(call: str, ray_session: Any, tmp_p
 
 
 def test_a_save_wastes_no_update_of_a_learner_elsewhere(ray_session: Any, tmp_path: Path) -> None:
-    with Agent("IMPALA", SMALL, num_learners=1, num_cpus_per_worker=0.25, exact_resume=True) as agent:
+    with Agent("IMPALA", SMALL, num_learners=1, num_cpus_per_worker=0.25) as agent:
         agent.train()
         loop = agent._loop
         agent.save(tmp_path)

@@ -41,7 +41,7 @@ def where(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict
     monkeypatch.chdir(tmp_path)
     if request.param == "ray":
         request.getfixturevalue("ray_session")
-    return {"backend": request.param, "num_cpus_per_worker": 0.5}
+    return {"backend": request.param, **({"num_cpus_per_worker": 0.5} if request.param == "ray" else {})}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import fragile
 import pytest
 
 from raypid import checkpoint, load_policy
+from raypid.algorithms.ppo import PPOConfig
 from raypid.config import ConfigError
 from raypid.deploy import evaluate_policy
 from raypid.nn.policy import read_policy_weights
@@ -24,6 +25,7 @@ from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Evaluations
 from raypid.run.experiment import Outcome, Run, RunOptions, check_folder, check_stop, clear_folder
+from raypid.run.known_keys import known_keys
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 FROZEN = set(
@@ -260,17 +262,24 @@ def test_what_drives_a_run_asks_the_agent_alone(file: str) -> None:
         ({"timesteps_total": "soon"}, "takes a number"),
         ({"timesteps_total": True}, "takes a number"),
         ({"success": 1}, "custom/x"),
+        ({"learner/entropi": 1}, "'learner/entropi'. Did you mean 'learner/entropy'"),
+        ({"learner/alpha": 1}, "Unknown stop criterion 'learner/alpha'"),
+        ({"lost/worker": 1}, "'lost/workers'"),
+        ({"evaluation/episode_reward_meen": 1}, "'evaluation/episode_reward_mean'"),
+        ({"parameter_server/pushes": 1}, "Unknown stop criterion"),
+        ({"storages/full": 1}, "Unknown stop criterion"),
+        ({"timing/lerner": 1}, "'timing/learner'"),
     ],
 )
 def test_stop_criteria_are_checked(stop: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_stop(stop)
+        check_stop(stop, known_keys("PPO", PPOConfig()))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_stop_that_never_comes_is_refused(value: float) -> None:
     with pytest.raises(ConfigError, match="time_total_s"):
-        check_stop({"time_total_s": value})
+        check_stop({"time_total_s": value}, known_keys("PPO", PPOConfig()))
 
 
 def test_a_folder_that_holds_a_run_is_kept(tmp_path: Path) -> None:
@@ -312,3 +321,31 @@ def test_too_many_crashes_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"worker 0 raised.*max_restarts allows 5"):
         run(tmp_path, {"training_iteration": 9}, **config)
     assert "the simulator lost its balance" in (tmp_path / "errors.txt").read_text()
+
+
+def test_a_criterion_of_a_callback_that_nobody_reports_is_told_once(tmp_path: Path) -> None:
+    class Told(Quiet):
+        def __init__(self) -> None:
+            super().__init__()
+            self.texts: list[str] = []
+
+        def message(self, text: str) -> None:
+            self.texts.append(text)
+
+    progress = Told()
+    with Agent("PPO", {"env": "CartPole-v1", **SMALL}, out=tmp_path) as agent:
+        Run(
+            agent,
+            RunOptions(stop={"custom/succes": 1, "training_iteration": 4}, plot=False, final_episodes=0),
+            progress,
+        )()
+    assert len([text for text in progress.texts if "custom/succes" in text]) == 1
+
+
+def test_criteria_are_checked_before_the_folder_is_touched(tmp_path: Path) -> None:
+    with (
+        Agent("PPO", {"env": "CartPole-v1", **SMALL}, out=tmp_path / "run") as agent,
+        pytest.raises(ConfigError, match="learner/entropy"),
+    ):
+        Run(agent, RunOptions(stop={"learner/entropi": 1}), Quiet())
+    assert not (tmp_path / "run").exists()

@@ -27,14 +27,13 @@ from raypid.types import tree_map
 
 SMALL = {
     "model": {"hidden": (16, 16)}, "batch_size": 16, "num_envs_per_worker": 2, "start_steps": 60, "buffer_size": 2000,
-    "steps_per_iteration": 100, "seed": 3, "num_threads": 1, "samples_per_insert": 2.0, "num_cpus_per_worker": 0.1,
-    "evaluation_interval": 0,
+    "steps_per_iteration": 100, "seed": 3, "num_threads": 1, "samples_per_insert": 2.0, "evaluation_interval": 0,
 }  # fmt: skip
 DQN = {**SMALL, "env": "fragile:Fragile"}
 SAC = {**SMALL, "env": "Pendulum-v1"}
 SHARDED = {
     **DQN, "buffer_size": 8000, "num_workers": 2, "num_replay_shards": 2, "prioritized": True, "fragment_length": 8,
-    "updates_per_call": 2,
+    "updates_per_call": 2, "num_cpus_per_worker": 0.1,
 }  # fmt: skip
 SKIPPED = ("time_", "timing/", "env_steps_per_s", "learner/samples_per_insert", "learner/a_l_ratio")
 """Clocks, and ratios since the process began."""

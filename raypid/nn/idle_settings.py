@@ -1,0 +1,53 @@
+"""Which settings have no effect on a network, now that the environment's spaces are known."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+
+from raypid.config import Config, unless
+from raypid.nn.network_spec import NetworkSpec
+from raypid.registry import NETWORKS
+
+
+def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
+    """Return the settings that have no effect with this network, as `Config.idle` does for the others."""
+    own, leaves = NETWORKS.is_own(spec.network), spec.pipeline.leaves
+    layers = bool(spec.hidden or spec.memory) if own else bool(spec.memory)
+    continuous = any(not action.nvec and action.kind != "bernoulli" for action in spec.actions)
+    floats = any(np.issubdtype(np.dtype(leaf.dtype), np.floating) for leaf in leaves)
+    named = spec.network if own else "a registered network"
+    return {
+        **unless(not own, f"for {named}: it holds the arguments of a registered network", "model.custom"),
+        **unless(spec.images, "without an image that is convolved", "model.channels"),
+        **unless(spec.hidden, "without hidden layers", "model.activation", "layer_norm"),
+        **unless(spec.num_values and layers, f"for {_owner(spec)}", "model.shared"),
+        **unless(spec.num_log_std, "unless PPO or its kin act by a Gaussian (Box actions)", "model.log_std_init"),
+        **unless(continuous, "with discrete actions", "model.distribution", "action_noise"),
+        **unless(floats, "without floating-point observations", "observation_noise"),
+        **unless(
+            any(leaf.kind == "vector" for leaf in leaves),
+            "on images and one-hot observations, which are not normalised",
+            "normalize_observations",
+        ),
+        **unless(
+            own or spec.head not in ("actor_critic", "q") or _is_told(spec),
+            "for a registered network that takes no `spec`",
+            "model.hidden",
+            "model.channels",
+            "model.activation",
+        ),
+    }
+
+
+def _owner(spec: NetworkSpec) -> str:
+    """Whose policy and value have no trunks that could be shared."""
+    if not spec.num_values:
+        return "this algorithm, whose network has a policy or Q-values alone"
+    return "this network, which has no layers to share"
+
+
+def _is_told(spec: NetworkSpec) -> bool:
+    """Whether a registered network takes the NetworkSpec, which holds the settings of the model."""
+    return "spec" in inspect.signature(NETWORKS.get(spec.network)).parameters

@@ -1,0 +1,71 @@
+"""Which keys the results of a run will have, known before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raypid.algorithms.actor_critic import ActorCriticConfig
+from raypid.algorithms.base import Algorithm
+from raypid.algorithms.intrinsic import intrinsic_class
+from raypid.algorithms.off_policy import OffPolicyConfig
+from raypid.config import Config
+from raypid.registry import ALGORITHMS
+from raypid.roles.evaluator import Evaluation
+
+_ALWAYS = (
+    "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",
+    "learner_updates_total", "episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean",
+    "lost/workers", "lost/timeouts", "lost/env_crashes", "lost/evaluators",
+    "timing/env", "timing/inference", "timing/transport", "timing/learner", "timing/evaluation",
+)  # fmt: skip
+_PARAMETER_SERVER = ("version", "pushes", "pulls", "refused")
+_REPLAY = ("samples_per_insert", "a_l_ratio", "replay_rows")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """The keys of results, as far as they are declared."""
+
+    keys: frozenset[str]
+    """Keys that this run will report, sooner or later."""
+    open: tuple[str, ...]
+    """Beginnings of keys that may be anything: what users' callbacks and algorithms report is not declared."""
+    evaluates: bool
+    """Whether evaluations take place, and their keys are among `keys`."""
+
+
+def known_keys(run: str, config: Config) -> KnownKeys:
+    """Return the keys that results of the algorithm `run` have with these settings."""
+    algorithm: type[Algorithm[Config]] = ALGORITHMS.get(run)
+    keys = set(_ALWAYS)
+    learner = _learner_metrics(algorithm, config)
+    keys |= {f"learner/{name}" for name in learner or ()}
+    if algorithm.flow == "async":
+        keys.add("lost/stale")
+    if config.parameter_server:
+        keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in _PARAMETER_SERVER)}
+    evaluates = config.evaluation_interval != 0
+    if evaluates:
+        keys |= {f"evaluation/{name}" for name in (*Evaluation.metric_names, "timesteps_total")}
+    return KnownKeys(frozenset(keys), ("custom/",) if learner is not None else ("custom/", "learner/"), evaluates)
+
+
+def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[str] | None:
+    """Return the names under learner/; None if the algorithm, or the intrinsic reward, declares none itself."""
+    names: set[str] = set()
+    makers: list[type] = [algorithm]
+    if isinstance(config, ActorCriticConfig) and config.intrinsic_reward is not None:
+        makers.append(intrinsic_class(config.intrinsic_reward))
+    for maker in makers:
+        declared: frozenset[str] | None = vars(maker).get("metric_names")
+        if declared is None:
+            return None
+        names |= declared
+    if algorithm.flow == "async":
+        names.add("staleness")
+    if isinstance(config, OffPolicyConfig):
+        explored = {name for steps in (0, 2**62) for name in algorithm.exploration(config, steps, 0)}
+        names |= {*_REPLAY, *explored} - {"random"}
+        if config.prioritized and config.priority_exponent and config.learner_sync == "all_reduce":
+            names.add("replay_skipped_priorities")
+    return names
