@@ -120,7 +120,8 @@ if __name__ == "__main__":
     user = SimpleNamespace(
         Mine="Mine", Counting="Counting", Wide="wide", Chance="chance", Told=Told, Constant="constant"
     )
-    for where in (t.PLACES["one learner"], t.PLACES["two learners"]):
+    for place in ("one learner", "two learners"):
+        where = {{**t.PLACES[place], "num_cpus_per_worker": 0}}
         t.train(user, where)
         t.train_more(user, where)
 """
