@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from raypid.runtime.handle import Backend, Handle, WorkerLost
+from raypid.replay.buffer import Replay
+from raypid.roles.parameter_server import Change, SharedParameters
+from raypid.roles.replay_learner import ReplayLearner, ShardLearner
+from raypid.runtime.handle import Backend, Future, Handle, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup
 
 _ANSWER_S = 10.0
@@ -50,32 +53,34 @@ class OwnReplay:
 
     def __init__(self, backend: Backend, learner: Handle) -> None:
         self.backend, self.learner = backend, learner
-        self._ready = backend.put(0)
+        self._ready: Any = backend.put(0)
 
     def insert(self, worker: int, fragment: Any) -> None:
         self.backend.get(self._ready)  # what went wrong with the fragment before shows here
-        self._ready = self.learner.submit("insert", worker, fragment)
+        self._ready = self.learner.submit(ReplayLearner.insert, worker, fragment)
 
     def holds(self, num_rows: int) -> bool:
         return bool(self.backend.get(self._ready) >= num_rows)
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Any]:
-        done, weights = self.learner.submit("learn", timesteps, num_updates, num_returns=2)
+        done, weights = self.learner.submit_parts(ReplayLearner.learn, timesteps, num_updates)
         return self.backend.get(done), weights
 
     def metrics(self) -> dict[str, float]:
         return {}
 
     def save(self, folder: Path, previous: Path | None) -> None:
-        self.backend.get(self.learner.submit("save_replay", str(folder), None if previous is None else str(previous)))
+        self.backend.get(
+            self.learner.submit(ReplayLearner.save_replay, str(folder), None if previous is None else str(previous))
+        )
 
     def load(self, folder: Path) -> None:
         parts, draws = share_of_saves(folder, 1)
-        self._ready = self.learner.submit("load_replay", parts[0], draws)
+        self._ready = self.learner.submit(ReplayLearner.load_replay, parts[0], draws)
         self.backend.get(self._ready)
 
     def clear(self) -> None:
-        self._ready = self.learner.submit("clear_replay")
+        self._ready = self.learner.submit(ReplayLearner.clear_replay)
 
 
 class LearnersReplay(OwnReplay):
@@ -89,24 +94,24 @@ class LearnersReplay(OwnReplay):
     def insert(self, worker: int, fragment: Any) -> None:
         rank = worker % len(self.learners)
         self.backend.get(self._ready[rank])
-        self._ready[rank] = self.learners.submit_to(rank, "insert", worker, fragment)
+        self._ready[rank] = self.learners.submit_to(rank, ReplayLearner.insert, worker, fragment)
 
     def holds(self, num_rows: int) -> bool:
         return all(self.backend.get(f) * len(self.learners) >= num_rows for f in self._ready)
 
     def save(self, folder: Path, previous: Path | None) -> None:
         calls = zip(*(_places(p, "learner", len(self.learners)) for p in (folder, previous)), strict=True)
-        for future in [self.learners.submit_to(r, "save_replay", *call) for r, call in enumerate(calls)]:
+        for future in [self.learners.submit_to(r, ReplayLearner.save_replay, *call) for r, call in enumerate(calls)]:
             self.backend.get(future)
 
     def load(self, folder: Path) -> None:
         parts, draws = share_of_saves(folder, len(self.learners))
-        self._ready = [self.learners.submit_to(r, "load_replay", p, draws) for r, p in enumerate(parts)]
+        self._ready = [self.learners.submit_to(r, ReplayLearner.load_replay, p, draws) for r, p in enumerate(parts)]
         for future in self._ready:
             self.backend.get(future)
 
     def clear(self) -> None:
-        self._ready = [self.learners.submit_to(r, "clear_replay") for r in range(len(self.learners))]
+        self._ready = [self.learners.submit_to(r, ReplayLearner.clear_replay) for r in range(len(self.learners))]
 
 
 class AsynchronousLearners(LearnersReplay):
@@ -118,7 +123,7 @@ class AsynchronousLearners(LearnersReplay):
     def __init__(self, backend: Backend, learners: LearnerGroup, shared: Handle) -> None:
         LearnersReplay.__init__(self, backend, learners)
         self.shared = shared
-        self._running: dict[int, Any] = {}
+        self._running: dict[int, tuple[Future[int], Future[Change]]] = {}
         self._weights: Any = None
         self._held = False
         """The shared parameters are those of this iteration."""
@@ -130,9 +135,9 @@ class AsynchronousLearners(LearnersReplay):
             self.backend.get(self._hold())
         for rank in range(len(self.learners)):
             if rank not in self._running:
-                newest = self.shared.submit("newest")
-                call = self.learners.handles[rank].submit("learn_from", newest, timesteps, num_updates, num_returns=3)
-                self._running[rank] = call
+                newest = self.shared.submit(SharedParameters.newest)
+                handle = self.learners.handles[rank]
+                self._running[rank] = handle.submit_parts(ReplayLearner.learn_from, newest, timesteps, num_updates)
         self.backend.wait([call[0] for call in self._running.values()], num=1)
         for rank, call in list(self._running.items()):
             if self.backend.wait([call[0]], num=1, timeout=0)[0]:
@@ -144,7 +149,9 @@ class AsynchronousLearners(LearnersReplay):
         for rank in list(self._running):
             self._end(rank)
         if self._held:
-            self.backend.get(self.learners.submit("set_parameters", self.shared.submit("newest")))
+            self.backend.get(
+                self.learners.submit(ReplayLearner.set_parameters, self.shared.submit(SharedParameters.newest))
+            )
             self._held = False
         return {"replay_rows": float(sum(self.backend.get(f) for f in self._ready))}
 
@@ -163,13 +170,15 @@ class AsynchronousLearners(LearnersReplay):
 
     def _hold(self) -> Any:
         self._held = True
-        return self.shared.submit("hold", *self.learners.handles[0].submit("parameters", num_returns=2))
+        return self.shared.submit(
+            SharedParameters.hold, *self.learners.handles[0].submit_parts(ReplayLearner.parameters)
+        )
 
     def _end(self, rank: int) -> None:
         """Wait for a learner's portion, and add its change: not before it is there, since an actor serves in order."""
-        num, change, weights = self._running.pop(rank)
-        self._done += self.learners.result_of(rank, num, "learn_from()")
-        self._weights = self.shared.submit("add", change, weights)
+        num, change = self._running.pop(rank)
+        self._done += self.learners.result_of(rank, num, ReplayLearner.learn_from)
+        self._weights = self.shared.submit(SharedParameters.add, change)
 
 
 def _places(folder: Path | None, name: str, num: int) -> Sequence[str | None]:
@@ -211,9 +220,9 @@ class ShardedReplay:
     def insert(self, worker: int, fragment: Any) -> None:
         shard = worker % len(self.shards)
         self._get(shard, self._ready[shard], "add()")  # what went wrong with the fragment before shows here
-        self._ready[shard] = self.shards[shard].submit("add", worker, fragment)
+        self._ready[shard] = self.shards[shard].submit(Replay.add, worker, fragment)
         if self.moments:
-            self.learner.submit("seen", fragment)
+            self.learner.submit(ShardLearner.seen, fragment)
 
     def holds(self, num_rows: int) -> bool:
         rows = [self._get(i, future, "add()") for i, future in enumerate(self._ready)]
@@ -223,27 +232,29 @@ class ShardedReplay:
         while len(self._ahead) < 3:
             beta = self.beta(timesteps)
             draws = [
-                [shard.submit("sample", self.rows, beta) for shard in self.shards] for _ in range(self.num_learners)
+                [shard.submit(Replay.sample, self.rows, beta) for shard in self.shards]
+                for _ in range(self.num_learners)
             ]
             self._ahead.append(draws)
-        samples, size = self._ahead.popleft(), 2 + len(self.shards)
+        samples, num_shards = self._ahead.popleft(), len(self.shards)
         if isinstance(self.learner, LearnerGroup):
             calls = [(timesteps, self.chunk, *drawn) for drawn in samples]
-            done, answers = self.learner.submit_each("learn", calls, size)
+            done, answers = self.learner.split_each(ShardLearner.learn, num_shards, calls)
         else:
-            done, *answer = self.learner.submit("learn", timesteps, self.chunk, *samples[0], num_returns=size)
-            answers = [answer]
+            split = self.learner.submit_split
+            done, weights, priorities = split(ShardLearner.learn, num_shards, timesteps, self.chunk, *samples[0])
+            answers = [(weights, priorities)]
         try:
             num: int = self.backend.get(done)
             if self.prioritized:
-                for drawn, (_, *priorities) in zip(samples, answers, strict=True):
+                for drawn, (_, priorities) in zip(samples, answers, strict=True):
                     for shard, sample, new in zip(self.shards, drawn, priorities, strict=True):
-                        shard.submit("set_priorities_of", sample, self.backend.put(new))
+                        shard.submit(Replay.set_priorities_of, sample, self.backend.put(new))
             return num, answers[0][0]
         except Exception as error:
             for i, shard in enumerate(self.shards):
                 try:
-                    self.backend.get(shard.submit("ready"), timeout=_ANSWER_S)
+                    self.backend.get(shard.submit(Replay.ready), timeout=_ANSWER_S)
                 except (WorkerLost, TimeoutError):
                     raise self._failed(i, "sample()") from error
             raise
@@ -260,23 +271,23 @@ class ShardedReplay:
         )
 
     def metrics(self) -> dict[str, float]:
-        futures = [shard.submit("metrics") for shard in self.shards]
+        futures = [shard.submit(Replay.metrics) for shard in self.shards]
         found = [self._get(i, future, "metrics()") for i, future in enumerate(futures)]
         return {name: sum(m[name] for m in found) for name in found[0]}
 
     def save(self, folder: Path, previous: Path | None) -> None:
         calls = zip(*(_places(p, "shard", len(self.shards)) for p in (folder, previous)), strict=True)
-        saves = [s.submit("save", *call) for s, call in zip(self.shards, calls, strict=True)]
+        saves = [s.submit(Replay.save, *call) for s, call in zip(self.shards, calls, strict=True)]
         for i, future in enumerate(saves):
             self._get(i, future, "save()")
 
     def load(self, folder: Path) -> None:
         self._ahead.clear()
         parts, draws = share_of_saves(folder, len(self.shards))
-        self._ready = [s.submit("load", p, draws) for s, p in zip(self.shards, parts, strict=True)]
+        self._ready = [s.submit(Replay.load, p, draws) for s, p in zip(self.shards, parts, strict=True)]
         for i, future in enumerate(self._ready):
             self._get(i, future, "load()")
 
     def clear(self) -> None:
         self._ahead.clear()
-        self._ready = [s.submit("clear") for s in self.shards]
+        self._ready = [s.submit(Replay.clear) for s in self.shards]

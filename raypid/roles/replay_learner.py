@@ -11,6 +11,7 @@ from raypid.ops.normalizer import Moments
 from raypid.ops.sum_tree import importance
 from raypid.replay.buffer import Replay, ReplaySpec
 from raypid.roles.learner import Learner
+from raypid.roles.parameter_server import Change
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
 
@@ -44,15 +45,12 @@ class ReplayLearner(Learner):
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
-    def learn_from(
-        self, newest: tuple[int, dict[str, Array]], timesteps: int, num_updates: int
-    ) -> tuple[int, dict[str, Array], Weights]:
-        """Do updates beginning with the parameters that all learners share, without the other learners; returns their
-        number, how far the parameters moved, and weights."""
+    def learn_from(self, newest: tuple[int, dict[str, Array]], timesteps: int, num_updates: int) -> tuple[int, Change]:
+        """Do updates from the parameters that all learners share, without the other learners; returns their number and the change."""
         self.set_parameters(newest)
         num, weights = self.learn(timesteps, num_updates)
         _, after = self.parameters()
-        return num, {name: flat - newest[1][name] for name, flat in after.items()}, weights
+        return num, Change({name: flat - newest[1][name] for name, flat in after.items()}, weights)
 
     def parameters(self) -> tuple[int, dict[str, Array]]:
         """(version, all flat parameters by network)."""
@@ -100,18 +98,18 @@ class ShardLearner(Learner):
     def seen(self, fragment: Trajectory) -> None:
         self.algorithm.seen(fragment)
 
-    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Any, ...]:
+    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[int, Weights, list[Array | None]]:
         """Do `num_updates` updates with rows of every shard; returns their number, the new weights, and new
-        priorities for each shard's sample (None where rows are drawn uniformly)."""
+        priorities for each shard's sample (None if rows are drawn uniformly)."""
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.beta(timesteps), algorithm.collective)
         update = algorithm.update(sample, timesteps)
-        priorities: Any = [None] * len(samples)
+        priorities: list[Array | None] = [None] * len(samples)
         if update.priorities is not None:
             parts = update.priorities.reshape(num, len(samples), -1)
             priorities = [np.ascontiguousarray(parts[:, i]).ravel() for i in range(len(samples))]
-        return (update.num_updates, algorithm.weights(), *priorities)
+        return update.num_updates, algorithm.weights(), priorities
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
 from raypid.roles.actor import Program
+from raypid.roles.learner import Learner
+from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import assemble, entry_name, new_run_folder, resolve_config, tuned_settings
 from raypid.runtime.learner_group import losses_named
@@ -25,6 +27,8 @@ from raypid.types import Weights
 EPISODE_WINDOW = 100
 """Training episodes behind episode_reward_mean."""
 _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.replay}
+
+T = TypeVar("T")
 
 
 class Agent:
@@ -203,14 +207,14 @@ class Agent:
         """Write a checkpoint, whole or not at all; returns its folder. `score` (higher is better) decides what is best."""
         self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
-        workers = self.context.workers.call_all("state_dict")
+        workers = self.context.workers.call_all(Rollout.state_dict)
         self.num_saves += 1
         in_turn = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
         if self.config.exact_resume and in_turn:  # elsewhere runs differ anyway, by who comes first
-            self.context.workers.call_all("boundary", self.num_saves)
+            self.context.workers.call_all(Rollout.boundary, self.num_saves)
             self._loop = self._new_loop()  # as a resumed run does: it acts with the newest moments
         state = {
-            "learner": self._from_learner("state_dict"),
+            "learner": self._from_learner(Learner.state_dict),
             "workers": {str(i): w for i, w in enumerate(workers)},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
@@ -239,11 +243,10 @@ class Agent:
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
-        weights: Weights = self._from_learner("weights")
-        return weights
+        return self._from_learner(Learner.weights)
 
-    def _from_learner(self, method: str) -> Any:
-        with losses_named(self.config.num_learners, f"{method}()"):
+    def _from_learner(self, method: Callable[[Learner], T]) -> T:
+        with losses_named(self.config.num_learners, f"{method.__name__}()"):
             return self.backend.get(self.context.learner.submit(method))
 
     def set_weights(self, weights: Weights) -> None:
@@ -254,7 +257,7 @@ class Agent:
         """
         self.check_open()
         self.context.workers.drop()  # what is being collected belongs to others
-        self.backend.get(self.context.learner.submit("set_weights", weights))
+        self.backend.get(self.context.learner.submit(Learner.set_weights, weights))
         self._loop = self._new_loop()
 
     def write_policy(self, folder: Path, weights: Weights | None = None, info: Mapping[str, Any] | None = None) -> None:
@@ -286,8 +289,8 @@ class Agent:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
         self.evaluations.close()  # what is being evaluated belongs to before
         self.context.workers.drop()  # and so does what is being collected
-        self.backend.get(self.context.learner.submit("load_state_dict", state["learner"]))
-        self.context.weights.start(self.context.learner.submit("weights"))
+        self.backend.get(self.context.learner.submit(Learner.load_state_dict, state["learner"]))
+        self.context.weights.start(self.context.learner.submit(Learner.weights))
         counters = dict(manifest["counters"])
         self.context.timesteps = int(counters.pop("timesteps_total"))
         self._restore_replay(folder, float(counters.pop("owed_updates", 0.0)))
@@ -299,8 +302,8 @@ class Agent:
         self.lengths.extend(state["episodes"]["lengths"].tolist())
         for i, handle in enumerate(self.context.workers.handles):
             if str(i) in state["workers"]:
-                self.backend.get(handle.submit("load_state_dict", state["workers"][str(i)]))
-        self.context.workers.call_all("boundary", self.num_saves)
+                self.backend.get(handle.submit(Rollout.load_state_dict, state["workers"][str(i)]))
+        self.context.workers.call_all(Rollout.boundary, self.num_saves)
         self._loop = self._new_loop()
 
     def _restore_replay(self, folder: Path, owed: float) -> None:

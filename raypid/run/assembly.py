@@ -38,6 +38,7 @@ from raypid.runtime.resources import ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.tuned import TUNED
+from raypid.types import Report
 
 _PLACE_SECONDS = 60.0
 
@@ -136,8 +137,8 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
         )
         learner = _learner(run, config, network, networks, backend, program)
         if initial is not None:
-            backend.get(learner.submit("set_weights", initial))
-        workers = WorkerGroup(
+            backend.get(learner.submit(Learner.set_weights, initial))
+        workers: WorkerGroup[Report, Any] = WorkerGroup(
             backend,
             _rollout(algorithm, config, spec, program, [backend.put(array) for array in algorithm.shared(config)]),
             max(1, config.num_workers),
@@ -147,7 +148,7 @@ def assemble(run: str, config: Any, program: Program | None = None, like: Networ
             describe=entry_name(config.env),
         )
         workers.call_all(
-            "ready"
+            Rollout.ready
         )  # an environment that cannot be made shows here, and starting is no part of an iteration
         context = Context(
             backend,
@@ -199,7 +200,7 @@ def _learner(
             handle = backend.spawn(build)
         else:
             handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus) if c.num_learners else backend.here(build)
-        backend.get(handle.submit("weights"), timeout=_PLACE_SECONDS)  # its errors appear here
+        backend.get(handle.submit(Learner.weights), timeout=_PLACE_SECONDS)  # its errors appear here
     except TimeoutError:
         who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
         raise ResourceError(
@@ -287,7 +288,9 @@ def _asynchronous_plan(algorithm: Any, c: Any, backend: Any) -> AsynchronousPlan
     )
 
 
-def _publisher(c: Any, network: NetworkSpec, backend: Any, learner: Any, workers: WorkerGroup) -> ByReference:
+def _publisher(
+    c: Any, network: NetworkSpec, backend: Any, learner: Any, workers: WorkerGroup[Report, Any]
+) -> ByReference:
     """Weights with each call, or a parameter server on each node that has workers."""
     if not c.parameter_server:
         return ByReference(backend, learner)

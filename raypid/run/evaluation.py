@@ -12,6 +12,7 @@ from typing import Any
 
 from raypid.config import Config
 from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator
+from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutSpec
 from raypid.run.loops import Context
 from raypid.runtime.handle import ArgumentLost, WorkerLost
@@ -82,7 +83,7 @@ class Evaluations:
 
     def now(self, iteration: int) -> Played:
         """Evaluate the current weights in this process."""
-        weights, timesteps = self.context.learner.submit("weights"), self.context.timesteps
+        weights, timesteps = self.context.learner.submit(Learner.weights), self.context.timesteps
         evaluation = self.evaluator.confirmed(self.context.backend.get(weights), *self._order(iteration))
         self._owed, self._ended = False, time.perf_counter()
         self.last = Played(evaluation, weights, timesteps)
@@ -171,7 +172,7 @@ class Beside:
 
     def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
         self.config, self.context, self.spec = config, context, spec
-        self._group: WorkerGroup | None = None
+        self._group: WorkerGroup[object, object] | None = None
         self._job: tuple[Any, Any, int] | None = None
         """(future of the Evaluation, future of its weights, their timesteps)"""
         self.lost = self._overdue = 0
@@ -186,7 +187,7 @@ class Beside:
         """Have `weights` evaluated; `take` hands the result out."""
         assert self._job is None
         group = self._started()
-        played = group.handles[0].submit("confirmed", self.context.backend.put(weights), *order)
+        played = group.handles[0].submit(Evaluator.confirmed, self.context.backend.put(weights), *order)
         self._job = played, weights, timesteps
         self._limit_s = self._time_for(order)
         patience_s = self._limit_s if self._built else max(START_S, self.config.worker_timeout_s)
@@ -240,7 +241,7 @@ class Beside:
         turns = math.ceil(episodes / MAX_STREAMS) + math.ceil(CONFIRM_EPISODES / MAX_STREAMS) * (goal is not None)
         return self.config.worker_timeout_s * turns * 2.0**self._overdue
 
-    def _started(self) -> WorkerGroup:
+    def _started(self) -> WorkerGroup[object, object]:
         if self._group is None:
             self._built = False
             self._group = WorkerGroup(

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from raypid.replay.sources import ReplaySource
-from raypid.runtime.handle import Backend, Handle
+from raypid.roles.learner import Learner
+from raypid.roles.replay_learner import ReplayLearner
+from raypid.roles.rollout import Rollout
+from raypid.runtime.handle import Backend, Future, Handle
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference
-from raypid.types import Report, Update, means
+from raypid.types import Report, Update, Weights, means
 
 
 @dataclass(slots=True)
@@ -23,7 +26,7 @@ class Context:
     """The roles of a run and how far it has come."""
 
     backend: Backend
-    workers: WorkerGroup
+    workers: WorkerGroup[Report, Any]
     learner: Handle
     timesteps: int = 0
     """Valid environment steps so far."""
@@ -118,14 +121,14 @@ class Iteration:
 def sync(ctx: Context) -> Iterator[Iteration]:
     """Publish weights, collect a fragment from every worker, learn; then again. Lost shares are collected anew."""
     clock = time.perf_counter
-    ctx.weights.start(ctx.learner.submit("weights"))
+    ctx.weights.start(ctx.learner.submit(Learner.weights))
     while True:
         start = clock()
-        results = ctx.workers.call_all("collect", ctx.weights, num_returns=2)
+        results = ctx.workers.call_all_parts(Rollout.collect, ctx.weights)
         collected = clock()
         reports: list[Report] = [report for report, _ in results]
         ctx.timesteps += sum(r.num_steps for r in reports)
-        update, weights = ctx.learner.submit("update", ctx.timesteps, *(data for _, data in results), num_returns=2)
+        update, weights = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *(data for _, data in results))
         done: Update = ctx.backend.get(update)
         ctx.weights.publish(weights)
         yield Iteration(reports, done, {"collect": collected - start, "learner": clock() - collected})
@@ -135,7 +138,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     """Insert what is ready; learn while updates are owed; else wait. Workers set out with the newest weights."""
     assert ctx.replay is not None
     plan, clock = ctx.replay, time.perf_counter
-    weights = published = ctx.learner.submit("weights")
+    weights = published = ctx.learner.submit(Learner.weights)
     ctx.weights.start(weights)
     while True:
         plan.counted.append([0, 0])
@@ -148,7 +151,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 for i in ctx.workers.idle:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
-                    ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
             for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= plan.source.chunk else None):
                 reports.append(report)
                 _insert(ctx, plan, i, report, fragment)
@@ -159,7 +162,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 plan.counted[-1][1] += num
                 num_updates += num
             waited, learnt = waited + inserted - before, learnt + clock() - inserted
-        metrics: dict[str, float] = ctx.backend.get(ctx.learner.submit("metrics"))
+        metrics: dict[str, float] = ctx.backend.get(ctx.learner.submit(ReplayLearner.metrics))
         if weights is not published:  # an evaluation may come now
             ctx.weights.publish(published := weights)
         update = Update(metrics | plan.metrics(ctx.timesteps) | plan.source.metrics(), num_updates)
@@ -171,7 +174,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     another; one whose data wait for the learner waits too, so what is held stays bounded."""
     assert ctx.plan is not None
     plan, clock = ctx.plan, time.perf_counter
-    first = ctx.backend.get(ctx.learner.submit("weights"))
+    first = ctx.backend.get(ctx.learner.submit(Learner.weights))
     ctx.weights.start(ctx.backend.put(first))
     learning = Learning(ctx, first.version)
     try:
@@ -179,7 +182,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
             start, began, reports = clock(), ctx.timesteps, list[Report]()
             while not learning.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - began):
                 for i in learning.free():
-                    ctx.workers.start(i, "collect", ctx.weights, plan.exploration(ctx.timesteps, i), num_returns=2)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
                     learning.sent[i] += 1
                 for i, (report, data) in ctx.workers.finished(*learning.patience()):
                     reports.append(report)
@@ -202,8 +205,8 @@ class Learning:
         self.ctx, self.plan, self.version = ctx, ctx.plan, version
         self.waiting: list[tuple[int, Report, Any]] = []
         """(worker, report, future of the data), in the order of arrival."""
-        self.under_way: list[Any] | None = None
-        """[future of the update, future of its weights] in another process."""
+        self.under_way: tuple[Future[Update], Future[Weights]] | None = None
+        """The update in another process, and the weights that it makes."""
         self.size = 1
         """Of the part that came last."""
         self.done: list[Update] = []
@@ -286,7 +289,7 @@ class Learning:
         self._learning = parts
         before = time.perf_counter()
         data = (future for _, _, future in parts)
-        self.under_way = self.ctx.learner.submit("update", self.ctx.timesteps, *data, num_returns=2)
+        self.under_way = self.ctx.learner.submit_parts(Learner.update, self.ctx.timesteps, *data)
         if not self._pending():
             self._finish()
         self._seconds += time.perf_counter() - before

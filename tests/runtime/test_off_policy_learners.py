@@ -21,7 +21,7 @@ from raypid.ops.sum_tree import importance
 from raypid.registry import ALGORITHMS
 from raypid.replay.buffer import ReplaySpec
 from raypid.roles.learner import Learner
-from raypid.roles.parameter_server import SharedParameters
+from raypid.roles.parameter_server import Change, SharedParameters
 from raypid.roles.replay_learner import interleave
 from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
@@ -212,8 +212,8 @@ def test_changes_of_all_learners_add_up() -> None:
     assert version == 7
     parameters["acting"] += 9  # a learner works on its own copy
     given = Weights(0, np.zeros(3, F), (("w", (3,)),), {"temperature": np.array(2.0, F)})
-    shared.add({"acting": np.full(3, 2, F), "critics": np.full(2, -1, F)}, given)
-    weights = shared.add({"acting": np.full(3, 4, F), "critics": np.full(2, -1, F)}, given)
+    shared.add(Change({"acting": np.full(3, 2, F), "critics": np.full(2, -1, F)}, given))
+    weights = shared.add(Change({"acting": np.full(3, 4, F), "critics": np.full(2, -1, F)}, given))
     assert weights.version == 9 and weights.extra["temperature"] == 2 and weights.table == given.table
     np.testing.assert_array_equal(weights.flat, [3, 3, 3])
     np.testing.assert_array_equal(shared.newest()[1]["critics"], [0, 0])
