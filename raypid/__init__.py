@@ -89,15 +89,11 @@ register_model = register_network
 
 
 def _register(registry: Registry[type], name: str, entry: Entry | None) -> Entry | Callable[[Entry], Entry]:
-    if entry is None:
+    def add(new: Entry) -> Entry:
+        registry.add(name, new)
+        return new
 
-        def decorate(cls: Entry) -> Entry:
-            registry.add(name, cls)
-            return cls
-
-        return decorate
-    registry.add(name, entry)
-    return entry
+    return add if entry is None else add(entry)
 
 
 def __dir__() -> list[str]:

@@ -85,10 +85,7 @@ def save_checkpoint(
         RuntimeError: the disk is full; nothing is left behind.
         TypeError: a leaf cannot be saved; the message has its path.
     """
-    target = Path(parent) / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target.parent, "*")
-    return _put_in_place(target, "manifest.json", state, manifest, extra_writer)
+    return _put_in_place(Path(parent) / name, "manifest.json", state, manifest, extra_writer)
 
 
 def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
@@ -158,18 +155,15 @@ def find(path: Path | str) -> Path:
     """
     path = Path(path)
     is_named = _NAME.fullmatch(path.name) is not None and _current(path).is_dir()
-    if is_named or (_current(path) / "manifest.json").is_file():
-        chosen = path
-    elif not path.exists():
-        raise CheckpointError(f"There is nothing at {path}.")
-    else:
-        parent = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-        newest = latest(parent)
-        if newest is None:
-            raise CheckpointError(
-                f"{path} holds no checkpoint (a run writes its first after about 10 seconds); found there: {_found(path)}."
-            )
-        chosen = newest
+    chosen: Path | None = path
+    if not is_named and not (_current(path) / "manifest.json").is_file():
+        if not path.exists():
+            raise CheckpointError(f"There is nothing at {path}.")
+        chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
+    if chosen is None:
+        raise CheckpointError(
+            f"{path} holds no checkpoint (a run writes its first after about 10 seconds); found there: {_found(path)}."
+        )
     try:
         _verify(chosen, "manifest.json")
     except CheckpointError as error:
@@ -205,10 +199,7 @@ def write_policy(folder: Path | str, spec: Mapping[str, object], arrays: Mapping
     Raises:
         RuntimeError: the disk is full; the old folder is untouched.
     """
-    folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent, folder.name)
-    return _put_in_place(folder, "policy.json", arrays, {"spec": spec}, None)
+    return _put_in_place(Path(folder), "policy.json", arrays, {"spec": spec}, None)
 
 
 def read_policy(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -230,6 +221,8 @@ def _sweep(parent: Path, name: str) -> None:
 
 def _put_in_place(target: Path, index: str, state: object, entries: Entries, extra_writer: ExtraWriter) -> Path:
     """Write a folder beside `target`, rename it, and remove what was there before."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target.parent, "*" if index == "manifest.json" else target.name)
     temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}")
     old = target.with_name(f".old-{target.name}")
     try:
@@ -336,8 +329,9 @@ def _verify(path: Path, index: str) -> dict[str, Any]:
             raise CheckpointError(f"The {kind} {path} is damaged: {name} is missing.")
         size, saved_size = file.stat().st_size, int(expected["bytes"])
         if size < saved_size:
-            message = f"{name} is truncated, {size:,} of {saved_size:,} bytes"
-            raise CheckpointError(f"The {kind} {path} is damaged: {message}.")
+            raise CheckpointError(
+                f"The {kind} {path} is damaged: {name} is truncated, {size:,} of {saved_size:,} bytes."
+            )
         if size > saved_size or sha256_of(file) != expected["sha256"]:
             raise CheckpointError(f"The {kind} {path} is damaged: {name} was altered (its checksum does not match).")
     return entries

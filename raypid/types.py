@@ -152,15 +152,8 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
         offset += part.num_streams
     final = None
     if finals:
-        final = Final(
-            np.concatenate([f.t for f in finals]),
-            np.concatenate([f.b for f in finals]),
-            tree_concat([f.obs for f in finals]),
-        )
-
-    def joined(column: Callable[[Trajectory], Array]) -> Array:
-        return np.concatenate([column(p) for p in parts], axis=1)
-
+        t, b = (np.concatenate(rows) for rows in zip(*((f.t, f.b) for f in finals)))
+        final = Final(t, b, tree_concat([f.obs for f in finals]))
     states = [p.state for p in parts if p.state is not None]
     streams = [p.stream for p in parts if p.stream is not None]
     rows = [k for k in parts[0].behaviour if k != "final_value"]
@@ -169,12 +162,12 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
         behaviour["final_value"] = np.concatenate([p.behaviour["final_value"] for p in parts if p.final is not None])
     return Trajectory(
         obs=tree_concat([p.obs for p in parts], axis=1),
-        first=joined(lambda p: p.first),
+        first=np.concatenate([p.first for p in parts], axis=1),
         action=tree_concat([p.action for p in parts], axis=1),
-        reward=joined(lambda p: p.reward),
-        terminated=joined(lambda p: p.terminated),
-        truncated=joined(lambda p: p.truncated),
-        valid=joined(lambda p: p.valid),
+        reward=np.concatenate([p.reward for p in parts], axis=1),
+        terminated=np.concatenate([p.terminated for p in parts], axis=1),
+        truncated=np.concatenate([p.truncated for p in parts], axis=1),
+        valid=np.concatenate([p.valid for p in parts], axis=1),
         final=final,
         behaviour=behaviour,
         state=tree_concat(states) if states else None,

@@ -92,7 +92,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     for flag, text in _SWITCHES.items():
         add(flag, action="store_true", help=text)
     parser.set_defaults(checkpoint_interval=0, keep_checkpoints=3, final_episodes=50)
-    name = _value_of("--run", argv) or _algorithm_in(_value_of("--resume", argv))
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in ("--run", "--resume"):
+        early.add_argument(flag, nargs="?")
+    named, _ = early.parse_known_args(argv)
+    name = named.run or _algorithm_in(named.resume)
     known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
     cls = ALGORITHMS.get(str(name)).Config if known else Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
@@ -140,15 +144,6 @@ def _metavar(hint: object) -> str:
         return "JSON"
     kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
     return next((kinds[kind] for kind in (hint, *get_args(hint)) if kind in kinds), "TEXT")
-
-
-def _value_of(flag: str, argv: Sequence[str]) -> str | None:
-    for i, argument in enumerate(argv):
-        if argument == flag and i + 1 < len(argv):
-            return argv[i + 1]
-        if argument.startswith(flag + "="):
-            return argument.partition("=")[2]
-    return None
 
 
 def read_mapping(text: str, option: str) -> dict[str, object]:
@@ -235,8 +230,7 @@ def _new(
     """Return the agent of a new run, and its stop criteria."""
     from raypid.run.agent import Agent
     from raypid.run.assembly import resolve_config, tuned_settings
-    from raypid.run.experiment import check_stop
-    from raypid.run.known_keys import known_keys
+    from raypid.run.known_keys import check_stop, known_keys
     from raypid.tuned import TUNED
 
     name, env = options.run, given.get("env")
@@ -264,8 +258,7 @@ def _resumed(
     from raypid.reporting.logger import read_params
     from raypid.run.agent import Agent
     from raypid.run.assembly import resolve_config
-    from raypid.run.experiment import check_stop
-    from raypid.run.known_keys import known_keys
+    from raypid.run.known_keys import check_stop, known_keys
 
     manifest = checkpoint.read_manifest(checkpoint.find(out))
     algorithm = manifest["algorithm"]

@@ -14,7 +14,7 @@ import textwrap
 import time
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Protocol, TypeGuard
+from typing import IO, TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,7 +46,7 @@ PARTS = {
 }
 
 
-class Progress(Protocol):
+class Progress:
     """Shows a run to its user."""
 
     def start(self, run_info: Mapping[str, object]) -> None:
@@ -166,17 +166,14 @@ def bottleneck(shares: Mapping[str, float], info: Mapping[str, object]) -> str:
     return f"{name} {shares[top]:.0%} of the time: {advice}"
 
 
-class Quiet:
+class Quiet(Progress):
     """Shows messages alone, on stderr."""
 
-    def start(self, run_info: Mapping[str, object]) -> None: ...
-    def update(self, result: Mapping[str, object]) -> None: ...
-    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None: ...
     def message(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-class PlainLines:
+class PlainLines(Progress):
     """Prints an aligned line about every second, less often in long runs so that the log of a night stays readable."""
 
     COLUMNS = ("time", "iteration", "steps", "steps/s", "return", "min", "max", "evaluation")
@@ -234,7 +231,7 @@ class PlainLines:
             print(text.replace("±", "+-").encode("ascii", "replace").decode(), file=self._file, flush=True)
 
 
-class IntervalLines:
+class IntervalLines(Progress):
     """Prints a line every `interval` iterations and after each evaluation, messages and the summary; nothing if it is 0."""
 
     def __init__(self, interval: int) -> None:
@@ -272,7 +269,7 @@ class IntervalLines:
                 self.message(f"{name:16}{text}")
 
 
-class Panel:
+class Panel(Progress):
     """A panel that stays in place at the bottom of the terminal, drawn at most five times a second."""
 
     def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None, console: Console | None = None) -> None:

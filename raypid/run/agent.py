@@ -90,8 +90,8 @@ class Agent:
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
         self.time_total_s = 0.0
-        self.rewards: deque[float] = deque(maxlen=EPISODE_WINDOW)
-        self.lengths: deque[int] = deque(maxlen=EPISODE_WINDOW)
+        self.rewards = deque[float](maxlen=EPISODE_WINDOW)
+        self.lengths = deque[int](maxlen=EPISODE_WINDOW)
         self._crashes = 0
         self._closed = False
         self.replay_restored = False
@@ -353,15 +353,9 @@ class Agent:
     def _counters(self) -> dict[str, float]:
         """How far the run has come, for a checkpoint's manifest. `restore` reads them by name."""
         owed = {} if self.context.replay is None else {"owed_updates": self.context.replay.owed}
-        return {
-            "timesteps_total": self.timesteps,
-            "iteration": self.iteration,
-            "num_episodes": self.num_episodes,
-            "num_updates": self.num_updates,
-            "time_total_s": self.time_total_s,
-            "num_saves": self.num_saves,
-            **owed,
-        }
+        counts = {"iteration": self.iteration, "num_episodes": self.num_episodes, "num_updates": self.num_updates}
+        saved = {"num_saves": self.num_saves, "time_total_s": self.time_total_s}
+        return {"timesteps_total": self.timesteps, **counts, **saved, **owed}
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint, a run's folder (its newest checkpoint) or a folder of checkpoints, with this agent's settings.
@@ -383,10 +377,8 @@ class Agent:
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
-        self.rewards.clear()
-        self.lengths.clear()
-        self.rewards.extend(state["episodes"]["rewards"].tolist())
-        self.lengths.extend(state["episodes"]["lengths"].tolist())
+        self.rewards = deque(state["episodes"]["rewards"].tolist(), EPISODE_WINDOW)
+        self.lengths = deque(state["episodes"]["lengths"].tolist(), EPISODE_WINDOW)
         for i, handle in enumerate(self.context.workers.handles):
             if str(i) in state["workers"]:
                 self.backend.get(handle.submit(Rollout.load_state_dict, state["workers"][str(i)]))
@@ -410,7 +402,7 @@ class Agent:
 
     @classmethod
     def from_checkpoint(
-        cls: type[A],
+        cls,
         path: str | Path,
         config: Mapping[str, object] | None = None,
         *,

@@ -11,20 +11,19 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
-from raypid.registry import did_you_mean
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import Progress
 from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
-from raypid.run.known_keys import KnownKeys, known_keys
+from raypid.run.known_keys import check_stop, known_keys
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -72,27 +71,6 @@ class Outcome:
     """Whether Ctrl-C or SIGTERM ended it."""
     final: dict[str, float] | None = None
     """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, if it played at the end."""
-
-
-def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:
-    """Return the stop criteria as numbers.
-
-    Raises:
-        ConfigError: a key that no result of this run will have, or a value that is not a number. Metrics of callbacks are
-            written "custom/<name>".
-    """
-    checked: dict[str, float] = {}
-    for key, value in stop.items():
-        if key not in known.keys and not key.startswith(known.open):
-            if key.startswith("evaluation/") and not known.evaluates:
-                raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
-            raise ConfigError(
-                f"Unknown stop criterion {key!r}.{did_you_mean(key, known.keys)} A callback's metric x is custom/x."
-            )
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ConfigError(f"The stop criterion {key!r} takes a number, not {value!r}.")
-        checked[key] = float(value)
-    return checked
 
 
 def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -155,8 +133,6 @@ class Run:
     def __init__(self, agent: Agent, options: RunOptions, progress: Progress) -> None:
         self.agent, self.options, self.progress = agent, options, progress
         known = known_keys(agent.run, agent.config)
-        if options.evaluation_steps:
-            known = replace(known, evaluates=True)
         self.stop = check_stop(options.stop, known)
         self._may_be_absent = known.open
         """Beginnings of stop criteria of which nobody knows in advance whether they will be reported."""

@@ -1,15 +1,17 @@
-"""Which keys the results of a run will have, known before it starts."""
+"""Which keys the results of a run will have, known before it starts, and the stop criteria that name them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raypid.algorithms.actor_critic import ActorCriticConfig
 from raypid.algorithms.base import Algorithm
 from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
-from raypid.config import Config
-from raypid.registry import ALGORITHMS
+from raypid.config import Config, ConfigError
+from raypid.registry import ALGORITHMS, did_you_mean
 from raypid.roles.evaluator import Evaluation
 
 _ALWAYS = (
@@ -30,8 +32,6 @@ class KnownKeys:
     """Keys that this run will report, sooner or later."""
     open: tuple[str, ...]
     """Beginnings of keys that may be anything: what users' callbacks and algorithms report is not declared."""
-    evaluates: bool
-    """Whether evaluations take place, and their keys are among `keys`."""
 
 
 def known_keys(run: str, config: Config) -> KnownKeys:
@@ -44,10 +44,9 @@ def known_keys(run: str, config: Config) -> KnownKeys:
         keys.add("lost/stale")
     if config.parameter_server:
         keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in _PARAMETER_SERVER)}
-    evaluates = config.evaluation_interval != 0
-    if evaluates:
+    if config.evaluation_interval != 0:
         keys |= {f"evaluation/{name}" for name in (*Evaluation.metric_names, "timesteps_total")}
-    return KnownKeys(frozenset(keys), ("custom/",) if learner is not None else ("custom/", "learner/"), evaluates)
+    return KnownKeys(frozenset(keys), ("custom/",) if learner is not None else ("custom/", "learner/"))
 
 
 def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[str] | None:
@@ -69,3 +68,24 @@ def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[
         if config.prioritized and config.priority_exponent and config.learner_sync == "all_reduce":
             names.add("replay_skipped_priorities")
     return names
+
+
+def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:
+    """Return the stop criteria as numbers.
+
+    Raises:
+        ConfigError: a key that no result of this run will have, or a value that is not a number. Metrics of callbacks are
+            written "custom/<name>".
+    """
+    checked: dict[str, float] = {}
+    for key, value in stop.items():
+        if key not in known.keys and not key.startswith(known.open):
+            if key.startswith("evaluation/") and not any(k.startswith("evaluation/") for k in known.keys):
+                raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
+            raise ConfigError(
+                f"Unknown stop criterion {key!r}.{did_you_mean(key, known.keys)} A callback's metric x is custom/x."
+            )
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ConfigError(f"The stop criterion {key!r} takes a number, not {value!r}.")
+        checked[key] = float(value)
+    return checked

@@ -24,8 +24,8 @@ from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Evaluations
-from raypid.run.experiment import Outcome, Run, RunOptions, check_folder, check_stop, clear_folder
-from raypid.run.known_keys import known_keys
+from raypid.run.experiment import Outcome, Run, RunOptions, check_folder, clear_folder
+from raypid.run.known_keys import check_stop, known_keys
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 FROZEN = set(
