@@ -126,7 +126,9 @@ def latest(parent: Path | str) -> Path | None:
 
 def best(parent: Path | str) -> Path | None:
     """The checkpoint with the highest score, the newest one of a tie; None if no score is known."""
-    return _best(_readable(parent))
+    known = {path: score for path, m in _readable(parent).items() if (score := m.get("score")) is not None}
+    scores = {path: score for path, score in known.items() if not math.isnan(score)}
+    return max(reversed(scores), key=scores.__getitem__, default=None)
 
 
 def prune(parent: Path | str, keep: int) -> list[Path]:
@@ -137,8 +139,8 @@ def prune(parent: Path | str, keep: int) -> list[Path]:
     if keep < 1:
         raise ValueError(f"keep must be 1 or more, not {keep}.")
     _sweep(Path(parent), "*")
-    readable = _readable(parent)
-    kept = {*list(readable)[-keep:], _best(readable)}
+    readable = list(_readable(parent))
+    kept = {*readable[-keep:], best(parent)}
     removed = [path for path in readable if path not in kept]
     for path in removed:
         doomed = path.with_name(f".tmp-{path.name}-{os.getpid()}")
@@ -185,12 +187,6 @@ def _readable(parent: Path | str) -> dict[Path, Manifest]:
         with contextlib.suppress(CheckpointError):
             manifests[path] = read_manifest(path)
     return manifests
-
-
-def _best(manifests: Mapping[Path, Manifest]) -> Path | None:
-    known = {path: score for path, m in manifests.items() if (score := m.get("score")) is not None}
-    scores = {path: score for path, score in known.items() if not math.isnan(score)}
-    return max(reversed(scores), key=scores.__getitem__, default=None)
 
 
 def write_policy(folder: Path | str, spec: Mapping[str, object], arrays: Mapping[str, Array]) -> Path:

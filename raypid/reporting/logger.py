@@ -38,16 +38,13 @@ class RunLogger:
 
     Args:
         folder: created if missing. New results are added to those that it already holds.
-        tensorboard: also write TensorBoard events, with timesteps_total as their step.
         resume_iteration: iteration of the checkpoint that the run resumes from; later results are dropped.
 
     Raises:
         RuntimeError: a file cannot be written (the disk is full); the message names it.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], *, tensorboard: bool = True, resume_iteration: int | None = None
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, resume_iteration: int | None = None) -> None:
         self.folder = Path(folder)
         results = self.folder / RESULTS
         with _explain(self.folder):
@@ -58,12 +55,9 @@ class RunLogger:
         self._progress: AppendFile | None = None
         self._widening_due = 0.0
         self._widening_owed = False
-        self._tensorboard = tensorboard
-        self._events: EventFile | None = None
-        self._purge_from = 0
         if kept:
             self._rewrite_progress()
-            self._purge_from = _step_of(kept) + 1
+        self._events = EventFile(self.folder, purge_from=_step_of(kept) + 1 if kept else 0)
 
     def write_params(self, params: Mapping[str, object]) -> None:
         """Write params.json in one piece. Classes and functions become "module:name"."""
@@ -79,15 +73,16 @@ class RunLogger:
         row = {key: _scalar(key, value) for key, value in result.items()}
         self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
         self._log_progress(row)
-        if self._tensorboard:
-            self._log_events(row)
+        scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+        self._events.append(_step_of(row), scalars)
 
     def close(self) -> None:
         if self._widening_owed:
             self._rewrite_progress()
-        for file in (self._results, self._progress, self._events):
-            if file is not None:
-                file.close()
+        if self._progress is not None:
+            self._progress.close()
+        self._results.close()
+        self._events.close()
 
     def __enter__(self) -> RunLogger:
         return self
@@ -118,12 +113,6 @@ class RunLogger:
             self._progress.close()
         _replace(path, _csv_line(self._columns) + body)
         self._progress = AppendFile(path)
-
-    def _log_events(self, row: Mapping[str, Value]) -> None:
-        if self._events is None:
-            self._events = EventFile(self.folder, purge_from=self._purge_from)
-        scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
-        self._events.append(_step_of(row), scalars)
 
 
 def read_results(folder: str | os.PathLike[str]) -> list[dict[str, int | float | str]]:

@@ -50,7 +50,7 @@ class Progress:
     """Shows a run to its user."""
 
     def start(self, run_info: Mapping[str, object]) -> None:
-        """Show the header. Keys: algorithm, env, seed, num_workers, num_learners, backend, folder; each may be missing."""
+        """Show the header. Keys: algorithm, backend, folder and the settings; each may be missing."""
 
     def update(self, result: Mapping[str, object]) -> None:
         """Add the result of an iteration."""

@@ -213,10 +213,7 @@ def _learner(
     try:
         if c.num_learners > 1:
             return _learners(c, build, backend)
-        if c.num_learners:
-            handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus)
-        else:
-            handle = backend.here(build)
+        handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus) if c.num_learners else backend.here(build)
         backend.get(handle.submit(Learner.weights), timeout=_PLACE_SECONDS)  # raises what the factory raised
     except TimeoutError:
         who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
@@ -247,19 +244,17 @@ def _rollout(
     algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, program: Program | None, shared: list[Future[Array]]
 ) -> Factory:
     """Builds a rollout worker, given its index and its number of restarts. `shared`: arrays that all workers read."""
-    if algorithm.collect == "gradients":  # the algorithm computes them in the worker, or the model itself does
-        if algorithm.own_model:
-            return lambda index, restarts: partial(GradientRollout, spec, None, index, restarts)
+    build: Callable[..., object] = partial(Rollout, spec)
+    if algorithm.collect == "gradients" and algorithm.own_model:  # the model itself computes them
+        build = partial(GradientRollout, spec, None)
+    elif algorithm.collect == "gradients":  # the algorithm computes them, in the worker
         assert issubclass(algorithm, GradientSource)
-        source = partial(algorithm, c, spec.network, spec.seed)
-        return lambda index, restarts: partial(GradientRollout, spec, source, index, restarts)
-    if program is not None:
-        return lambda index, restarts: partial(Actor, spec, program, index, restarts)
-    if algorithm.collect == "fitness":
-        # the noise table is a future here, and an array where the worker is built
-        role: Callable[..., FitnessRollout] = FitnessRollout
-        return lambda index, restarts: partial(role, spec, index, restarts, *shared)
-    return lambda index, restarts: partial(Rollout, spec, index, restarts)
+        build = partial(GradientRollout, spec, partial(algorithm, c, spec.network, spec.seed))
+    elif program is not None:
+        build = partial(Actor, spec, program)
+    elif algorithm.collect == "fitness":
+        build = partial(FitnessRollout, spec)
+    return lambda index, restarts: partial(build, index, restarts, *shared)
 
 
 def _replay_factory(algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig) -> Callable[[int], Replay]:

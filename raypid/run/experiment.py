@@ -20,7 +20,6 @@ from raypid.config import ConfigError
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import Progress
 from raypid.run.agent import Agent
-from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
@@ -156,8 +155,9 @@ class Run:
         logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         progress = self.progress
         result: dict[str, float] = {}
-        reason, failed = self._reason(agent.totals()) if resumed else "", True
-        progress.start(self._info())
+        reason = self._reason(agent.totals()) if resumed else ""
+        about = {"algorithm": agent.run, "backend": agent.backend.name, "folder": str(self.folder)}
+        progress.start(agent.plain_config() | about)
         for note in agent.notes:
             progress.message(note)
         if agent.warm_up_steps:
@@ -179,14 +179,13 @@ class Run:
                 if saved is not None and not self._interrupts:
                     self._playing = True
                     self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
-            failed = False
-        except Exception as error:
-            self._write_error(error)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._write_error(error)
+            progress.stop([("folder", str(self.folder))])
             raise
         finally:
             logger.close()
-            if failed:
-                progress.stop([("folder", str(self.folder))])
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
 
@@ -286,18 +285,6 @@ class Run:
         return self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
 
     # -- progress --------------------------------------------------------------------------------------------------
-
-    def _info(self) -> dict[str, object]:
-        c = self.agent.config
-        return {
-            "algorithm": self.agent.run,
-            "env": entry_name(c.env),
-            "seed": c.seed,
-            "num_workers": c.num_workers,
-            "num_learners": c.num_learners,
-            "backend": self.agent.backend.name,
-            "folder": str(self.folder),
-        }
 
     def _summary(self, result: Mapping[str, float], reason: str, saved: Path | None) -> list[tuple[str, str]]:
         lines = [("ended", reason)]

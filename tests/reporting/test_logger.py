@@ -26,7 +26,7 @@ def read_progress(folder: Path) -> list[dict[str, str]]:
 
 
 def test_result_json_is_strict_and_numbers_are_plain(tmp_path: Path) -> None:
-    with RunLogger(tmp_path, tensorboard=False) as logger:
+    with RunLogger(tmp_path) as logger:
         logger.log(
             result(
                 1,
@@ -55,7 +55,7 @@ def test_a_metric_that_is_no_number_is_named(tmp_path: Path, value: object) -> N
 
 
 def test_late_keys_widen_progress_csv(tmp_path: Path) -> None:
-    with RunLogger(tmp_path, tensorboard=False) as logger:
+    with RunLogger(tmp_path) as logger:
         for i in range(1, 6):
             logger.log(result(i, **({"evaluation/episode_reward_mean": 10.0 * i} if i == 3 else {})))
         for i in range(6, 20):  # a new key each time: not every one can be worth a rewrite at once
@@ -67,13 +67,13 @@ def test_late_keys_widen_progress_csv(tmp_path: Path) -> None:
 
 
 def test_opening_drops_a_half_written_line(tmp_path: Path) -> None:
-    with RunLogger(tmp_path, tensorboard=False) as logger:
+    with RunLogger(tmp_path) as logger:
         logger.log(result(1, a=1.0))
         logger.log(result(2, a=2.0))
     with open(tmp_path / "result.json", "ab") as file:
         file.write(b'{"training_iteration": 3, "a"')
     assert [row["a"] for row in read_results(tmp_path)] == [1.0, 2.0]
-    with RunLogger(tmp_path, tensorboard=False) as logger:
+    with RunLogger(tmp_path) as logger:
         logger.log(result(3, a=3.0, b=4.0))
     assert [row["training_iteration"] for row in read_results(tmp_path)] == [1, 2, 3]
     assert [row["b"] for row in read_progress(tmp_path)] == ["", "", "4.0"]

@@ -13,7 +13,7 @@ from raypid.reporting.plots import _load, _over_seeds, _title, group_by_seed, le
 
 
 def write_run(folder: Path, *, iterations: int = 20, evaluated: bool = True, **settings: Any) -> Path:
-    with RunLogger(folder, tensorboard=False) as logger:
+    with RunLogger(folder) as logger:
         logger.write_params(
             {"algorithm": "PPO", "env": "CartPole-v1", "seed": 0, "lr": 1e-3, "out": folder, **settings}
         )
@@ -66,7 +66,7 @@ def test_pictures(tmp_path: Path, x: Any) -> None:
 
 
 def test_a_run_without_params_or_with_one_point_is_drawn(tmp_path: Path) -> None:
-    with RunLogger(tmp_path / "bare", tensorboard=False) as logger:
+    with RunLogger(tmp_path / "bare") as logger:
         logger.log({"training_iteration": 1, "timesteps_total": 9, "evaluation/episode_reward_mean": 1.0})
     assert learning_curve([tmp_path / "bare"], tmp_path / "bare.svg").exists()
 
