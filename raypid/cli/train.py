@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args, get_origin
@@ -179,7 +179,10 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.reporting.panel import make_progress
+    from raypid.run.agent import Agent
+    from raypid.run.assembly import resolve_config
     from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
+    from raypid.run.known_keys import check_stop, known_keys
 
     stop = read_mapping(options.stop, "--stop") if options.stop else {}
     given = settings_of(options)
@@ -187,9 +190,14 @@ def main(options: argparse.Namespace) -> int:
     out = Path(options.resume or options.out) if options.resume or options.out else None
     if out is not None:
         check_folder(out, resume=bool(options.resume), overwrite=options.overwrite)
-    agent, criteria = (
-        _resumed(Path(options.resume), given, stop, options) if options.resume else _new(options, given, stop)
-    )
+    name, below, stop = _saved(options, stop) if options.resume else _new(options, given, stop)
+    criteria = check_stop(stop, known_keys(name, resolve_config(name, given, below)))
+    if options.resume:
+        agent = Agent.from_checkpoint(options.resume, given, out=out)
+    else:
+        agent = Agent(name, given, out=out, below=below)
+    if not options.quiet:
+        agent.notes += _hints(options, agent)
     try:
         with lock_folder(agent.default_out()):
             if out is not None and options.overwrite:
@@ -225,13 +233,10 @@ def _check_together(options: argparse.Namespace) -> None:
 
 
 def _new(
-    options: argparse.Namespace, given: dict[str, object], stop: Mapping[str, object]
-) -> tuple[Agent, dict[str, float]]:
-    """Return the agent of a new run, and its stop criteria."""
-    from raypid.run.agent import Agent
-    from raypid.run.assembly import resolve_config, tuned_settings
-    from raypid.run.known_keys import check_stop, known_keys
-    from raypid.tuned import TUNED
+    options: argparse.Namespace, given: dict[str, object], stop: dict[str, object]
+) -> tuple[str, dict[str, object], dict[str, object]]:
+    """Return algorithm, tuned settings and stop criteria of a new run. A linear schedule ends with it, unless `given` says when."""
+    from raypid.run.assembly import tuned_settings
 
     name, env = options.run, given.get("env")
     if name is None:
@@ -243,31 +248,28 @@ def _new(
     linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
     if linear and not config.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
         given["schedule_steps"] = int(steps)
-    criteria = check_stop(stop, known_keys(name, resolve_config(name, given, tuned)))
-    agent = Agent(name, given, out=options.out, below=tuned)
-    if (name, env) in TUNED and not options.tuned and not options.quiet:
-        agent.notes.append(f"Tuned settings for {name} on {env} are there: --tuned uses them.")
-    return agent, criteria
+    return name, tuned, stop
 
 
-def _resumed(
-    out: Path, given: Mapping[str, object], stop: Mapping[str, object], options: argparse.Namespace
-) -> tuple[Agent, dict[str, float]]:
-    """Return the agent of a saved run, and the stop criteria: those given, or else the saved ones."""
+def _saved(options: argparse.Namespace, stop: dict[str, object]) -> tuple[str, dict[str, object], dict[str, object]]:
+    """Return algorithm and settings of a saved run, and the stop criteria: those given, or else the saved ones."""
     from raypid import checkpoint
     from raypid.reporting.logger import read_params
-    from raypid.run.agent import Agent
-    from raypid.run.assembly import resolve_config
-    from raypid.run.known_keys import check_stop, known_keys
 
-    manifest = checkpoint.read_manifest(checkpoint.find(out))
+    manifest = checkpoint.read_manifest(checkpoint.find(options.resume))
     algorithm = manifest["algorithm"]
     if options.run and options.run != algorithm:
-        raise ConfigError(f"{out} holds a run of {algorithm}, not of {options.run}.")
-    config = resolve_config(algorithm, given, manifest["config"])
-    criteria = check_stop(stop or read_params(out).get("stop") or {}, known_keys(algorithm, config))
-    agent = Agent.from_checkpoint(out, given, out=out)
-    if not options.quiet:
+        raise ConfigError(f"{options.resume} holds a run of {algorithm}, not of {options.run}.")
+    return algorithm, manifest["config"], stop or read_params(options.resume).get("stop") or {}
+
+
+def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
+    """Say from where a resumed run goes on, or that there are tuned settings which a new one does not use."""
+    from raypid.tuned import TUNED
+
+    if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
-        agent.notes.append(f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}.")
-    return agent, criteria
+        return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
+    if (agent.run, agent.config.env) in TUNED and not options.tuned:
+        return [f"Tuned settings for {agent.run} on {agent.config.env} are there: --tuned uses them."]
+    return []

@@ -42,18 +42,9 @@ class RunRecord(NamedTuple):
     folder: Path
     settings: dict[str, Any]
     results: list[dict[str, int | float | str]]
-
-    @property
-    def algorithm(self) -> str:
-        return str(self.settings.get("algorithm") or self.settings.get("run") or "")
-
-    @property
-    def env(self) -> str:
-        return str(self.settings.get("env") or "")
-
-    @property
-    def seed(self) -> int | None:
-        return self.settings.get("seed")
+    algorithm: str
+    env: str
+    seed: int | None
 
     def column(self, x: str, key: str) -> tuple[Column, Column]:
         """Points at which `key` is known: (x [K], value [K]). An evaluation's x is that of the weights that played it."""
@@ -135,7 +126,9 @@ def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
 def _load(folder: Path) -> RunRecord:
     params = read_params(folder)
     nested = params.get("config")
-    return RunRecord(folder, {**nested, **params} if isinstance(nested, dict) else params, read_results(folder))
+    settings = {**nested, **params} if isinstance(nested, dict) else params
+    algorithm, env = settings.get("algorithm") or settings.get("run"), settings.get("env")
+    return RunRecord(folder, settings, read_results(folder), str(algorithm or ""), str(env or ""), settings.get("seed"))
 
 
 def _settings(run: RunRecord) -> dict[str, object]:

@@ -168,7 +168,8 @@ class Run:
                     result = agent.train()
                     reason = self._reason(result)
                     self._tell_absent(result)
-                    self._remember_best(result)
+                    if (played := agent.last_evaluation) is not None and _EVALUATION in result:
+                        self.best.offer(played, agent)
                     if reason and self._last_evaluation(result):
                         reason = self._reason(result) or reason
                     logger.log(result)
@@ -196,11 +197,6 @@ class Run:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
 
     # -- turns -----------------------------------------------------------------------------------------------------
-
-    def _remember_best(self, result: Mapping[str, float]) -> None:
-        played = self.agent.last_evaluation
-        if played is not None and _EVALUATION in result:
-            self.best.offer(played, self.agent)
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""
