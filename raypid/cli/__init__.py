@@ -80,15 +80,12 @@ def _command(argv: Sequence[str] | None) -> int:
             _refuse(unknown[0], subparsers.choices[options.command])
         code: int = options.main(options)
         return code
-    except UserError as error:
+    except (UserError, RuntimeError) as error:
         print(f"raypid: {error}", file=sys.stderr)
-        return USER_ERROR
+        return USER_ERROR if isinstance(error, UserError) else FAILURE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except RuntimeError as error:
-        print(f"raypid: {error}", file=sys.stderr)
-        return FAILURE
 
 
 class _Parser(argparse.ArgumentParser):

@@ -52,7 +52,7 @@ class RunLogger:
             kept = _repair(results, resume_iteration)
         self._results = AppendFile(results)
         self._columns: dict[str, None] = {}
-        self._progress: AppendFile | None = None
+        self._progress = AppendFile(self.folder / PROGRESS)
         self._widening_due = 0.0
         self._widening_owed = False
         if kept:
@@ -79,10 +79,8 @@ class RunLogger:
     def close(self) -> None:
         if self._widening_owed:
             self._rewrite_progress()
-        if self._progress is not None:
-            self._progress.close()
-        self._results.close()
-        self._events.close()
+        for file in (self._results, self._progress, self._events):
+            file.close()
 
     def __enter__(self) -> RunLogger:
         return self
@@ -99,7 +97,6 @@ class RunLogger:
                 self._rewrite_progress()
                 self._widening_due = started + 50 * (time.perf_counter() - started)
                 return
-        assert self._progress is not None
         self._progress.append(_csv_line(row.get(column) for column in self._columns))
 
     def _rewrite_progress(self) -> None:
@@ -108,11 +105,9 @@ class RunLogger:
         self._columns = dict.fromkeys(key for row in rows for key in row)
         self._widening_owed = False
         body = b"".join(_csv_line(row.get(column) for column in self._columns) for row in rows)
-        path = self.folder / PROGRESS
-        if self._progress is not None:
-            self._progress.close()
-        _replace(path, _csv_line(self._columns) + body)
-        self._progress = AppendFile(path)
+        self._progress.close()
+        _replace(self._progress.path, _csv_line(self._columns) + body)
+        self._progress = AppendFile(self._progress.path)
 
 
 def read_results(folder: str | os.PathLike[str]) -> list[dict[str, int | float | str]]:

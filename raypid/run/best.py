@@ -54,11 +54,8 @@ class BestPolicy:
 
     def write(self, agent: Agent) -> None:
         """Write the policy into its folder; the newest one if none was evaluated."""
-        if self.weights is None:
-            agent.write_policy(self.folder)
-            return
         info = {"score": self.score, "timesteps_total": self.timesteps, "final": self.final}
-        agent.write_policy(self.folder, self.weights, info)
+        agent.write_policy(self.folder, self.weights, None if self.weights is None else info)
 
     def play(
         self, agent: Agent, num_episodes: int, interrupted: Callable[[], bool], tell: Callable[[str], None]

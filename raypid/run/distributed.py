@@ -265,11 +265,9 @@ class DistributedAgent:
         if before is not None and th_compile in (None, self._compiled):
             return before
         out = new_run_folder(self.tag, self.config) if before is None else before.default_out()
-        saved = None
-        if before is not None:
-            saved = before.save()
-            before.close()
-            self._agent = None
+        saved = None if before is None else before.save()
+        self.close()
+        self._agent = None
         given = self.given | {"th_compile": compiled}
         agent = Agent(self.algorithm, given, out=out, program=self, like=like, below=self.settings)
         self._agent, self._compiled = agent, compiled

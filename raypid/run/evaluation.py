@@ -105,8 +105,6 @@ class Evaluations:
         """Evaluate the current weights and wait for the result; None if interrupted or if the evaluator was lost."""
         if self.beside is None:
             return self.now(iteration)
-        if self.beside.busy:
-            self.beside.close()
         self._start(self.beside, iteration)
         return self.finish(math.inf, interrupted)
 
@@ -124,8 +122,6 @@ class Evaluations:
     ) -> Evaluation | None:
         """Play episodes with given weights after training; None if interrupted or if the evaluator was lost."""
         if self.beside is not None:  # an environment that hangs there does not hang this process
-            if self.beside.busy:
-                self.beside.close()
             self.beside.start(self.context.backend.put(weights), self.context.timesteps, Order(num_episodes, seed))
             played = self.finish(math.inf, interrupted)
             return played.evaluation if played is not None else None
@@ -203,8 +199,9 @@ class Beside:
         return self._job is not None
 
     def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
-        """Start to evaluate `weights`; `result` returns the outcome."""
-        assert self._job is None
+        """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
+        if self.busy:
+            self.close()
         handle = self._workers().handles[0]
         evaluation = handle.submit(Evaluator.confirmed, self.context.backend.put(weights), *order)
         self._job = _Job(evaluation, weights, timesteps)

@@ -18,7 +18,7 @@ from types import FrameType
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.reporting.logger import RunLogger
-from raypid.reporting.panel import Progress
+from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
@@ -32,7 +32,6 @@ FIRST_SAVE_SECONDS = 10.0
 """Seconds before the first checkpoint, so that a run that is killed early can be resumed too."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
-_EVALUATION = "evaluation/episode_reward_mean"
 _RUN_FILES = ("params.json", "result.json", "checkpoints")
 
 
@@ -147,7 +146,7 @@ class Run:
         """Run to the end. The folder is complete whenever this returns or raises."""
         agent, resumed = self.agent, self.agent.iteration
         options = self.options
-        agent.plan_evaluations(self.stop.get(_EVALUATION), options.evaluation_steps, options.evaluation_episodes)
+        agent.plan_evaluations(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
         agent.write_losses_to(self.folder)
         if resumed:
             self.best.load()
@@ -168,7 +167,7 @@ class Run:
                     result = agent.train()
                     reason = self._reason(result)
                     self._tell_absent(result)
-                    if (played := agent.last_evaluation) is not None and _EVALUATION in result:
+                    if (played := agent.last_evaluation) is not None and EVALUATION in result:
                         self.best.offer(played, agent)
                     if reason and self._last_evaluation(result):
                         reason = self._reason(result) or reason
@@ -223,14 +222,14 @@ class Run:
 
     def _last_evaluation(self, result: dict[str, float]) -> bool:
         """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""
-        if self._interrupts or _EVALUATION in result:
+        if self._interrupts or EVALUATION in result:
             return False
-        decides = self.best.score is None or _EVALUATION in self.stop
+        decides = self.best.score is None or EVALUATION in self.stop
         patience_s = math.inf if decides else BRIEFLY_S
         self._add_evaluation(result, self.agent.finish_evaluation(patience_s, self._is_interrupted))
         if self._owes_evaluation() and not self._interrupts:
             self._add_evaluation(result, self.agent.evaluate_newest(self._is_interrupted))
-        return _EVALUATION in result
+        return EVALUATION in result
 
     def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:
         if played is not None:
@@ -263,7 +262,7 @@ class Run:
         agent, parent = self.agent, self.folder / "checkpoints"
         # an evaluator in its own process scores earlier weights than those of this checkpoint
         same_weights = result.get("evaluation/timesteps_total") == agent.timesteps
-        agent.save(parent, score=result.get(_EVALUATION) if same_weights else None)
+        agent.save(parent, score=result.get(EVALUATION) if same_weights else None)
         self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
         self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
