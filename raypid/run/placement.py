@@ -26,6 +26,11 @@ _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker's process without and with torch."""
 _LARGEST = 2**63 - 1
+_SIZES = (
+    "num_cpus_per_worker", "num_learners", "num_replay_shards", "num_gpus", "num_envs_per_worker", "fragment_length",
+    "fragments_per_update", "batch_size", "updates_per_call", "buffer_size", "frame_stack", "noise_table_size", "population",
+)  # fmt: skip
+"""Settings that decide what a run takes, where an algorithm has them."""
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
@@ -64,38 +69,21 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
     """The numbers of a run that decide whether it fits."""
 
-    def number(name: str) -> int:
-        """A setting that not every algorithm has."""
-        value: object = getattr(config, name, 0)
-        return value if isinstance(value, int) else 0
-
-    vectors = [leaf.width for leaf in network.pipeline.leaves]
     leaves = network.pipeline.leaves
+    sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
+    sizes["num_workers"] = max(1, config.num_workers) if use_ray else 0
     return Needs(
-        num_workers=max(1, config.num_workers) if use_ray else 0,
-        num_cpus_per_worker=config.num_cpus_per_worker,
-        num_learners=config.num_learners,
-        num_replay_shards=number("num_replay_shards"),
-        num_gpus=config.num_gpus,
-        num_envs_per_worker=config.num_envs_per_worker,
-        fragment_length=config.fragment_length,
-        fragments_per_update=number("fragments_per_update"),
-        batch_size=config.batch_size,
-        updates_per_call=max(1, number("updates_per_call")),
-        buffer_size=number("buffer_size"),
-        frame_stack=config.frame_stack,
+        **sizes,
         hidden=network.hidden,
         channels=(network.channels or _CHANNELS) if network.images else (),
         memory_size=network.memory_size,
-        noise_table_size=number("noise_table_size"),
-        population=number("population"),
         process_bytes=_WORKER_BYTES[network.torch_free] if use_ray else 0,
         frame_bytes=sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves),
-        frame_width=sum(vectors),
+        frame_width=sum(leaf.width for leaf in leaves),
         num_outputs=network.num_outputs + network.num_values,
         num_trunks=network.num_trunks,
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
-        copies=5 if number("buffer_size") else 4,
+        copies=5 if "buffer_size" in sizes else 4,
     )
 
 

@@ -222,10 +222,8 @@ class RayBackend:
 
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
         refs: list[Any] = list(futures)
-        ready: list[Any]
-        rest: list[Any]
-        ready, rest = ray.wait(refs, num_returns=num, timeout=timeout)
-        return ready, rest
+        answer: tuple[list[Any], list[Any]] = ray.wait(refs, num_returns=num, timeout=timeout)
+        return answer
 
     def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle):
