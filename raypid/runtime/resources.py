@@ -347,11 +347,11 @@ def check(needs: Needs, has: Has) -> Shortage | None:
         fits = {"num_gpus": float(has.gpus)}
         return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
                         resource="GPU", place=has.place, fits=fits)  # fmt: skip
-    return _cpu_shortage(needs, has) or _memory_shortage(needs, has)
+    return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of CPUs in all, or of nodes with as many CPUs (and as much memory) as a worker takes."""
+    """Of CPUs in all."""
     num, each = needs.num_workers, needs.num_cpus_per_worker
     cpus, detail = num * each + needs.num_learners, f" of {_counted(each, 'CPU')}"
     if needs.num_learners > 1:
@@ -365,6 +365,12 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
         keeps = math.floor(100 * max(0.0, has.cpus - needs.num_learners) / max(1, num)) / 100
         return Shortage(setting="num_workers", value=num, needed=cpus, available=has.cpus, resource="CPU", place=has.place,
                         fits=fits, detail=detail, keeps=keeps)  # fmt: skip
+    return None
+
+
+def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
+    """Of nodes with as many CPUs and as much memory as a worker takes."""
+    num, each = needs.num_workers, needs.num_cpus_per_worker
     most = [(node.cpus / each if each else math.inf, node.memory / max(1.0, needs.worker_bytes)) for node in has.nodes]
     places = sum(int(min(*both, num) + 1e-9) for both in most)
     if most and places < num:
@@ -395,7 +401,12 @@ def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
     def shared(n: Needs) -> float:
         return n.shared_bytes
 
-    limits = (("shared memory (/dev/shm)", shared, has.shared_memory), ("memory", memory, has.memory))
+    def on_a_node(n: Needs) -> float:
+        return n.worker_bytes
+
+    limits = [("shared memory (/dev/shm)", shared, has.shared_memory), ("memory", memory, has.memory)]
+    if has.nodes:
+        limits.append(("memory on one node", on_a_node, max(node.memory for node in has.nodes)))
     for name, amount, there in limits:
         if amount(needs) > there:
             setting, fits = _culprit(needs, amount, there)
