@@ -50,6 +50,9 @@ def test_what_cannot_fit_is_refused_at_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "ray" in sys.modules:
+        # what other tests of this process have started is not to be joined
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
     start = time.monotonic()
     code = main([str(a) for a in arguments])
     out, err = capfd.readouterr()
