@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import textwrap
 from collections.abc import Callable, Sequence
@@ -98,7 +99,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     named, _ = early.parse_known_args(argv)
     name = named.run or _algorithm_in(named.resume)
     known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
-    cls = ALGORITHMS.get(str(name)).Config if known else Config
+    cls = Config
+    if known:
+        # the check of --run itself reports what is wrong with it
+        with contextlib.suppress(UserError):
+            cls = ALGORITHMS.get(str(name)).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
     _add_settings(parser.add_argument_group(title), cls(), "")
 

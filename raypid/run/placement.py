@@ -26,11 +26,11 @@ _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker's process without and with torch."""
 _LARGEST = 2**63 - 1
-_NUMBERS = (
-    "num_cpus_per_worker", "num_learners", "num_replay_shards", "num_gpus", "num_envs_per_worker", "fragment_length", "frame_stack",
-    "fragments_per_update", "batch_size", "updates_per_call", "buffer_size", "noise_table_size", "population",
+_SIZES = (
+    "num_cpus_per_worker", "num_learners", "num_replay_shards", "num_gpus", "num_envs_per_worker", "fragment_length",
+    "fragments_per_update", "batch_size", "updates_per_call", "buffer_size", "frame_stack", "noise_table_size", "population",
 )  # fmt: skip
-"""Settings that `Needs` has under the same names."""
+"""Settings that decide what a run takes, where an algorithm has them."""
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
@@ -68,12 +68,12 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 
 def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
     """The numbers of a run that decide whether it fits."""
-    # not every algorithm has all of these settings
-    settings = {n: getattr(config, n) for n in _NUMBERS if isinstance(getattr(config, n, None), int | float)}
-    settings["num_workers"] = max(1, config.num_workers) if use_ray else 0
+
     leaves = network.pipeline.leaves
+    sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
+    sizes["num_workers"] = max(1, config.num_workers) if use_ray else 0
     return Needs(
-        **settings,
+        **sizes,
         hidden=network.hidden,
         channels=(network.channels or _CHANNELS) if network.images else (),
         memory_size=network.memory_size,
@@ -83,7 +83,7 @@ def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
         num_outputs=network.num_outputs + network.num_values,
         num_trunks=network.num_trunks,
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
-        copies=5 if "buffer_size" in settings else 4,
+        copies=5 if "buffer_size" in sizes else 4,
     )
 
 

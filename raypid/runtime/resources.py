@@ -215,22 +215,17 @@ class Needs:
     @property
     def learner_bytes(self) -> float:
         """Memory of learners, shards and driver: weights, a minibatch, the replay buffer or the fragments of an update."""
-        layers = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
         row = self.frame_bytes + _ROW_BYTES
+        activations = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
         drawn = self.updates_per_call * (row + (self.frame_stack - 1) * self.frame_bytes)
-        stored = self.buffer_size * (row + 8 * self.num_trunks * self.memory_size)
-        noise = 4 * self.noise_table_size + _PAIR_BYTES * self.population
-        processes = self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES
-        held = self.fragments_per_update * self.fragment_bytes
-        learners = max(1, self.num_learners)
-        return (
-            learners * self.copies * self.weights_bytes
-            + self.batch_size * (layers + drawn)
-            + stored
-            + noise
-            + held
-            + processes
-        )
+        return sum((
+            max(1, self.num_learners) * self.copies * self.weights_bytes,
+            self.batch_size * (activations + drawn),
+            self.buffer_size * (row + 8 * self.num_trunks * self.memory_size),
+            self.fragments_per_update * self.fragment_bytes,
+            4 * self.noise_table_size + _PAIR_BYTES * self.population,
+            self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES,
+        ))  # fmt: skip
 
     @property
     def shared_bytes(self) -> float:
@@ -240,12 +235,11 @@ class Needs:
         return 2 * self.num_workers * self.fragment_bytes + self.weights_bytes + 4 * self.noise_table_size
 
 
-_LEAST: dict[str, int | tuple[int, ...]] = {
-    "num_workers": 1, "num_envs_per_worker": 1, "fragment_length": 1, "buffer_size": 1, "batch_size": 1, "hidden": (), "channels": (),
-    "frame_stack": 1, "memory_size": 1, "noise_table_size": 1, "population": 1, "fragments_per_update": 1, "num_replay_shards": 1,
-    "num_learners": 1,
-}  # fmt: skip
-"""The settings that memory depends on, with the least value of each."""
+_MEMORY = (
+    "num_workers", "num_envs_per_worker", "fragment_length", "buffer_size", "batch_size", "hidden", "channels", "frame_stack",
+    "memory_size", "noise_table_size", "population", "fragments_per_update", "num_replay_shards", "num_learners",
+)  # fmt: skip
+"""The settings that memory depends on."""
 _MODEL = ("hidden", "channels", "memory_size")
 _SHRINK = ("num_workers", "num_gpus", "num_learners", "num_envs_per_worker", "fragment_length", "buffer_size")
 """Settings that `fit` changes. The others decide what is learnt."""
@@ -353,11 +347,11 @@ def check(needs: Needs, has: Has) -> Shortage | None:
         fits = {"num_gpus": float(has.gpus)}
         return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
                         resource="GPU", place=has.place, fits=fits)  # fmt: skip
-    return _cpu_shortage(needs, has) or _memory_shortage(needs, has)
+    return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of CPUs in all, or of nodes with as many CPUs (and as much memory) as a worker takes."""
+    """Of CPUs in all."""
     num, each = needs.num_workers, needs.num_cpus_per_worker
     cpus, detail = num * each + needs.num_learners, f" of {_counted(each, 'CPU')}"
     if needs.num_learners > 1:
@@ -371,16 +365,18 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
         keeps = math.floor(100 * max(0.0, has.cpus - needs.num_learners) / max(1, num)) / 100
         return Shortage(setting="num_workers", value=num, needed=cpus, available=has.cpus, resource="CPU", place=has.place,
                         fits=fits, detail=detail, keeps=keeps)  # fmt: skip
-    free = sorted((node.cpus for node in has.nodes), reverse=True)
-    by_memory = [node.memory / needs.worker_bytes if needs.worker_bytes else math.inf for node in has.nodes]
-    places = sum(
-        int(min(cpus / each if each else math.inf, most, num) + 1e-9)
-        for cpus, most in zip((node.cpus for node in has.nodes), by_memory, strict=True)
-    )
-    if free and places < num:
-        more = f" and {_gib(needs.worker_bytes)} of memory"
+    return None
+
+
+def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
+    """Of nodes with as many CPUs and as much memory as a worker takes."""
+    num, each = needs.num_workers, needs.num_cpus_per_worker
+    most = [(node.cpus / each if each else math.inf, node.memory / max(1.0, needs.worker_bytes)) for node in has.nodes]
+    places = sum(int(min(*both, num) + 1e-9) for both in most)
+    if most and places < num:
+        detail = f" of {_counted(each, 'CPU')} and {_gib(needs.worker_bytes)} of memory"
         return Shortage(setting="num_workers", value=num, needed=num, available=places, resource="place on its nodes",
-                        place=has.place, fits={"num_workers": places}, detail=f" of {_counted(each, 'CPU')}{more}")  # fmt: skip
+                        place=has.place, fits={"num_workers": places}, detail=detail)  # fmt: skip
     return None
 
 
@@ -396,56 +392,56 @@ def _fewer_learners(needs: Needs, cpus: float) -> int:
 
 
 def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of memory or shared memory, by the setting that takes most of it."""
+    """Of shared memory or memory, by the setting that takes most of it."""
+    workers_are_here = not has.nodes
 
     def memory(n: Needs) -> float:
-        return n.learner_bytes + (0 if has.nodes else max(1, n.num_workers) * n.worker_bytes)
+        return n.learner_bytes + workers_are_here * max(1, n.num_workers) * n.worker_bytes
 
     def shared(n: Needs) -> float:
         return n.shared_bytes
 
-    for name, amount, there in (
-        ("shared memory (/dev/shm)", shared, has.shared_memory),
-        ("memory", memory, has.memory),
-    ):
+    def on_a_node(n: Needs) -> float:
+        return n.worker_bytes
+
+    limits = [("shared memory (/dev/shm)", shared, has.shared_memory), ("memory", memory, has.memory)]
+    if has.nodes:
+        limits.append(("memory on one node", on_a_node, max(node.memory for node in has.nodes)))
+    for name, amount, there in limits:
         if amount(needs) > there:
-            least = {key: amount(_with(needs, key, low)) for key, low in _LEAST.items() if getattr(needs, key)}
-            enough = [key for key in least if least[key] <= there]
-            setting = max(enough, key=lambda key: _size(getattr(needs, key)), default=min(least, key=least.__getitem__))
-            if "num_workers" in enough:
-                setting = "num_workers"
+            setting, fits = _culprit(needs, amount, there)
             value: Number | tuple[int, ...] = getattr(needs, setting)
-            fits: dict[str, Number] = {}
-            if least[setting] <= there and isinstance(value, int):
-                fits[_name(setting)] = _largest(needs, setting, value, amount, there)
-            elif "num_workers" in least and needs.process_bytes > there:
-                setting, value, fits = "num_workers", needs.num_workers, {"num_workers": 0}
-            return Shortage(setting=_name(setting), value=value, needed=amount(needs), available=there, resource=name,
-                            place=has.place, fits=fits)  # fmt: skip
+            called = f"model.{setting}" if setting in _MODEL else setting
+            return Shortage(setting=called, value=value, needed=amount(needs), available=there, resource=name,
+                            place=has.place, fits={} if fits is None else {called: fits})  # fmt: skip
     return None
 
 
-def _largest(needs: Needs, setting: str, value: int, amount: Callable[[Needs], float], there: float) -> int:
-    """The largest value of a setting, below `value`, with which `amount` is at most `there`."""
-    low, high = 1, value
+def _culprit(needs: Needs, amount: Callable[[Needs], float], there: float) -> tuple[str, int | None]:
+    """The setting to blame for an `amount` above what is there, and its largest value that fits (None: there is none)."""
+
+    def with_value(setting: str, value: object) -> float:
+        changed = copy.copy(needs)
+        setattr(changed, setting, value)
+        return amount(changed)
+
+    def size(setting: str) -> int:
+        value = given[setting]
+        return max(value) if isinstance(value, tuple) else value
+
+    given: dict[str, int | tuple[int, ...]] = {name: getattr(needs, name) for name in _MEMORY}
+    least = {name: with_value(name, () if isinstance(value, tuple) else 1) for name, value in given.items() if value}
+    enough = [name for name in least if least[name] <= there]
+    if needs.num_workers and needs.process_bytes > there:
+        return "num_workers", 0
+    setting = "num_workers" if "num_workers" in enough else max(enough or least, key=size)
+    if not enough or isinstance(given[setting], tuple):
+        return setting, None
+    low, high = 1, size(setting)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if amount(_with(needs, setting, middle)) <= there else (low, middle)
-    return low
-
-
-def _with(needs: Needs, setting: str, value: object) -> Needs:
-    changed = copy.copy(needs)
-    setattr(changed, setting, value)
-    return changed
-
-
-def _size(value: Number | tuple[int, ...]) -> Number:
-    return max(value) if isinstance(value, tuple) else value
-
-
-def _name(setting: str) -> str:
-    return f"model.{setting}" if setting in _MODEL else setting
+        low, high = (middle, high) if with_value(setting, middle) <= there else (low, middle)
+    return setting, low
 
 
 def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tuple[dict[str, Number], list[str]]:
@@ -461,8 +457,9 @@ def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tup
         if short.hopeless or (fit and not all(name in _SHRINK for name in short.fits)):
             raise ResourceError(shortages=tuple(shortages), words=words)
         changes |= short.fits
+        needs = copy.copy(needs)
         for name, value in short.fits.items():
-            needs = _with(needs, name.removeprefix("model."), value)
+            setattr(needs, name.removeprefix("model."), value)
     if shortages and not fit:
         raise ResourceError(shortages=tuple(shortages), words=words)
     going = [", ".join(words.assigned(name, value) for name, value in s.fits.items()) for s in shortages]

@@ -178,11 +178,15 @@ def test_names_of_another_interface() -> None:
 
 def test_each_worker_needs_a_node() -> None:
     nodes = (Node(3.0, 8.0 * GIB), Node(1.0, 8.0 * GIB))
-    cluster = has(cpus=4.0, nodes=nodes, place="the cluster")
+    cluster = has(cpus=4.0, shared_memory=1000.0 * GIB, nodes=nodes, place="the cluster")
     assert preflight(needs(num_workers=4), cluster, fit=False) == ({}, [])
     text = refusal(needs(num_workers=2, num_cpus_per_worker=2.0), cluster)
     assert "2 workers of 2 CPUs and 0.1 GiB of memory need 2 places on its nodes, the cluster has 1." in text
     assert "What fits: --num-workers 1; --fit" in text
+    text = refusal(needs(num_workers=1, fragment_length=10**9), cluster)
+    assert (
+        "--fragment-length 1000000000 needs about 59.7 GiB of memory on one node, the cluster has 8.0 GiB free" in text
+    )
     narrow = has(cpus=4.0, memory=GIB, nodes=(Node(3.0, 0.25 * GIB), Node(1.0)), place="the cluster")
     assert preflight(needs(num_workers=4), narrow, fit=True)[0] == {"num_workers": 3}
     assert preflight(needs(num_workers=3), has(cpus=3.0, memory=0.05 * GIB, nodes=nodes), fit=False) == ({}, [])
