@@ -98,12 +98,10 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         early.add_argument(flag, nargs="?")
     named, _ = early.parse_known_args(argv)
     name = named.run or _algorithm_in(named.resume)
-    known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
     cls = Config
-    if known:
-        # the check of --run itself reports what is wrong with it
-        with contextlib.suppress(UserError):
-            cls = ALGORITHMS.get(str(name)).Config
+    if name is not None and argv[:1] == ["train"]:
+        with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
+            cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
     _add_settings(parser.add_argument_group(title), cls(), "")
 

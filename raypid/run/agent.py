@@ -405,7 +405,7 @@ class Agent:
 
     @classmethod
     def from_checkpoint(
-        cls,
+        cls: type[A],
         path: str | Path,
         config: Mapping[str, object] | None = None,
         *,
