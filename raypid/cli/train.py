@@ -63,6 +63,8 @@ _OPTIONS: dict[str, tuple[str, str] | tuple[str, str, Callable[[str], object]]] 
         partial(_at_least, 0),
     ),
 }
+_COUNTS = ("checkpoint_interval", "keep_checkpoints", "final_episodes")
+"""Options that are fields of RunOptions, which has their defaults."""
 _SWITCHES = {
     "--tuned": "start from the tuned settings for this algorithm and environment (`raypid list tuned`)",
     "--overwrite": "replace the run in the folder of --out",
@@ -92,7 +94,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     )
     for flag, text in _SWITCHES.items():
         add(flag, action="store_true", help=text)
-    parser.set_defaults(checkpoint_interval=0, keep_checkpoints=3, final_episodes=50)
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--run", "--resume"):
         early.add_argument(flag, nargs="?")
@@ -205,13 +206,8 @@ def main(options: argparse.Namespace) -> int:
         with lock_folder(agent.default_out()):
             if out is not None and options.overwrite:
                 clear_folder(out)
-            run_options = RunOptions(
-                stop=criteria,
-                checkpoint_interval=options.checkpoint_interval,
-                keep_checkpoints=options.keep_checkpoints,
-                final_episodes=options.final_episodes,
-            )
-            Run(agent, run_options, make_progress(criteria, options.quiet))()
+            counts = {name: getattr(options, name) for name in _COUNTS if getattr(options, name) is not None}
+            Run(agent, RunOptions(stop=criteria, **counts), make_progress(criteria, options.quiet))()
     finally:
         agent.close()
     return 0
