@@ -169,8 +169,6 @@ def _resolve_object(target: object, name: str) -> Resolved:
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)
-        if issubclass(target, gymnasium.Env):
-            return Resolved(name, "class", target)
         if all(callable(getattr(target, method, None)) for method in ("reset", "step")):
             return Resolved(name, "class", target)
     elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):

@@ -8,7 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
+
+import gymnasium
 
 from raypid.spaces import Space
 from raypid.types import Array, Tree
@@ -16,22 +18,8 @@ from raypid.types import Array, Tree
 Info: TypeAlias = "dict[str, object]"
 
 
-class PythonEnv(Protocol):
-    """What raypid asks of one Python environment: Gymnasium's interface, whose results the vector checks."""
-
-    @property
-    def observation_space(self) -> Space: ...
-
-    @property
-    def action_space(self) -> Space: ...
-
-    def reset(self, *, seed: int | None = None) -> object:
-        """Begin an episode: (obs, info)."""
-
-    def step(self, action: Any) -> object:
-        """Take an action: (obs, reward, terminated, truncated, info)."""
-
-    def close(self) -> object: ...
+PythonEnv: TypeAlias = "gymnasium.Env[object, object]"
+"""Or what has its interface; the vector checks the results."""
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class Checked(gymnasium.Wrapper[object, object, object, object]):
     def __init__(self, env: Any, name: str, stream: int) -> None:
         super().__init__(env)
         self._name, self._stream, self._num_steps = name, stream, 0
-        self._layout = ObservationLayout(env.observation_space, name)
+        self._layout = ObservationLayout(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[object, Info]:
         obs, info = self.env.reset(seed=seed, options=options)
