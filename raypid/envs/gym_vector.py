@@ -14,12 +14,11 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from raypid.envs.checked_vector import CheckedVector
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError
 from raypid.envs.observation_checks import action_batch
 from raypid.envs.quiet import quiet
-from raypid.envs.vector import Step
+from raypid.envs.vector import Step, VectorEnv
 from raypid.errors import UserError
 from raypid.spaces import Space
 from raypid.types import Array, Tree
@@ -32,7 +31,7 @@ AnyVector: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Array]"
 """Or what has its interface, as EnvPool's vectors have."""
 
 
-class GymVector(CheckedVector):
+class GymVector(VectorEnv):
     """A Gymnasium VectorEnv behind our interface. If it raises, the whole vector is made anew.
 
     Args:

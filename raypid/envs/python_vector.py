@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from raypid.envs.checked_vector import CheckedVector
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError
 from raypid.envs.observation_checks import action_rows
-from raypid.envs.vector import PythonEnv, Step
+from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
 from raypid.errors import UserError
 from raypid.types import Array, Tree
@@ -33,7 +32,7 @@ NUM_TIMED_STEPS = 3
 """Vector steps that decide between the loop and threads, after one that warms up."""
 
 
-class PythonVector(CheckedVector):
+class PythonVector(VectorEnv):
     """Environments in this process, NEXT_STEP resets. The numbers do not depend on whether threads step them.
 
     Args:

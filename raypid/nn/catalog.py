@@ -61,7 +61,6 @@ def build_spec(
     leaves = tuple(observation_leaf(leaf) for leaf in observed if leaf.path != "action_mask")
     if not leaves:
         raise ConfigError("The observation holds nothing but the action mask.")
-    cell = model.cell
     network = "mlp" if model.network in STEPS else model.network
     if network not in NETWORKS and network != "auto":
         # raises with the nearest names
@@ -90,8 +89,8 @@ def build_spec(
         target=_target(network),
         head="model" if whole else "actor_critic",
         facts=facts,
-        memory=cell,
-        memory_size=model.memory_size if cell else 0,
+        memory=model.cell,
+        memory_size=model.memory_size if model.cell else 0,
     )
 
 

@@ -84,7 +84,7 @@ class Categorical(Distribution):
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         # argmax of logits + Gumbel noise; the negative log of an exponential is Gumbel
         noise = rng.standard_exponential(params.shape, dtype=np.float32)
-        return np.argmax(params - np.log(noise + 1e-20), -1)
+        return self.mode(params - np.log(noise + 1e-20))
 
     def mode(self, params: Array) -> Array:
         return params.argmax(-1)
@@ -97,18 +97,12 @@ class Categorical(Distribution):
         return -(array_module(params).exp(log_p) * log_p).sum(-1)
 
 
-class MultiCategorical(Distribution):
+class MultiCategorical(Categorical):
     """Several categoricals side by side."""
-
-    uniform = Categorical.uniform
 
     def _parts(self, x: ArrayT) -> list[ArrayT]:
         ends: list[int] = np.cumsum(self.leaf.nvec).tolist()
         return [x[..., a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-
-    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        noisy = params - np.log(rng.standard_exponential(params.shape, dtype=np.float32) + 1e-20)
-        return self.mode(noisy)
 
     def mode(self, params: Array) -> Array:
         return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
@@ -118,7 +112,7 @@ class MultiCategorical(Distribution):
         return sum(parts[1:], parts[0])
 
     def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
-        parts = [Categorical.entropy(self, p, None) for p in self._parts(params)]  # type: ignore[arg-type]
+        parts = [Categorical.entropy(self, p, None) for p in self._parts(params)]
         return sum(parts[1:], parts[0])
 
 
@@ -195,7 +189,7 @@ class Deterministic(Distribution):
     """The network's output itself."""
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        return params
+        return self.mode(params)
 
     def mode(self, params: Array) -> Array:
         return params
@@ -209,9 +203,6 @@ class Deterministic(Distribution):
 
 class SquashedDeterministic(Deterministic):
     """tanh of the network's output: actions in (-1, 1)."""
-
-    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        return self.mode(params)
 
     def mode(self, params: Array) -> Array:
         return array_module(params).tanh(params)

@@ -283,25 +283,18 @@ def _fault(leaf: ActionLeaf, action: Array) -> str:
         return "" if np.isfinite(action).all() else "actions that are not finite"
     if not np.issubdtype(action.dtype, np.integer) and action.dtype != bool:
         return f"actions of dtype {action.dtype}; the environment takes integers"
-    nvec = np.array(leaf.nvec or 2)
-    place = action.reshape(len(action), -1) - np.array(leaf.start or 0)
-    bad = (place < 0) | (place >= nvec)
+    flat = action.reshape(len(action), -1)
+    low, size = (np.broadcast_to(values, flat.shape) for values in (leaf.start or 0, leaf.nvec or 2))
+    bad = (flat < low) | (flat >= low + size)
     if not bad.any():
         return ""
     b, k = np.argwhere(bad)[0]
-    low, size = (
-        values[k % len(values)] if values else default for values, default in ((leaf.start, 0), (leaf.nvec, 2))
-    )
-    return f"action {action.reshape(len(action), -1)[b, k]}; the environment takes {low} to {low + size - 1}"
+    return f"action {flat[b, k]}; the environment takes {low[b, k]} to {low[b, k] + size[b, k] - 1}"
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"model.custom: {message}.")
-
-
-_PROVIDED = ("observation_space", "action_space", "gamma", "batch_size", "device", "seed")
-"""What raypid itself puts into `args`."""
 
 
 def _arguments(entry: type, name: str, spec: NetworkSpec, seed: int) -> argparse.Namespace:
@@ -323,15 +316,14 @@ def _arguments(entry: type, name: str, spec: NetworkSpec, seed: int) -> argparse
                 raise ConfigError(f"model.custom: {name} has no argument {key!r}.{did_you_mean(key, known)}")
             tokens += _tokens(known[key], value)
         args = parser.parse_args(tokens)
-    if clash := [provided for provided in _PROVIDED if hasattr(args, provided)]:
+    provided = {**spec.facts, "seed": seed}
+    if clash := [name for name in provided if hasattr(args, name)]:
         raise ConfigError(
             f"{name}: `{clash[0]}` is already provided in args; give the model's own argument another name."
         )
     for role in ("observation_space", "action_space"):
-        setattr(args, role, space_from_json(spec.facts[role]))
-    for fact in ("gamma", "batch_size", "device"):
-        setattr(args, fact, spec.facts[fact])
-    args.seed = seed
+        provided[role] = space_from_json(spec.facts[role])
+    vars(args).update(provided)
     return args
 
 
