@@ -99,12 +99,9 @@ def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:
 def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
     """Make the vector that `vectorizer` names ("auto": a loop that may turn to threads)."""
     with quiet(), _making(resolved.name):
-        if vectorizer == "async":
-            return _async_vector(spec, resolved)
-        if vectorizer == "envpool":
-            return _envpool_vector(spec, resolved)
-        if vectorizer == "ale":
-            return _ale_vector(spec, resolved)
+        own = {"async": _async_vector, "envpool": _envpool_vector, "ale": _ale_vector}.get(vectorizer)
+        if own is not None:
+            return own(spec, resolved)
         if resolved.kind == "function":
             return _function_vector(spec, resolved, vectorizer)
         if vectorizer == "native":
@@ -154,7 +151,8 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     own = resolved.kind == "vector_class"
     creator = resolved.creator if own else load(gymnasium.registry[resolved.id].vector_entry_point)
     names = parameters(creator)
-    config = _next_step(names, spec)
+    chosen = {"autoreset_mode": AutoresetMode.NEXT_STEP} if "autoreset_mode" in names else {}
+    config: dict[str, Any] = {**chosen, **spec.env_config}
     if spec.time_limit is not None:
         if "max_episode_steps" not in names:
             raise EnvError(
@@ -171,12 +169,6 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
         config["vectorization_mode"] = "vector_entry_point"
         make = partial(gymnasium.make_vec, resolved.id, spec.num_envs, **config)
     return GymVector(spec, resolved.name, "native", lambda seeds: make())
-
-
-def _next_step(names: Mapping[str, object], spec: EnvSpec) -> dict[str, Any]:
-    """Return env_config, with NEXT_STEP resets where the mode can be chosen."""
-    chosen = {"autoreset_mode": AutoresetMode.NEXT_STEP} if "autoreset_mode" in names else {}
-    return {**chosen, **spec.env_config}
 
 
 def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:

@@ -54,12 +54,9 @@ class PythonVector(VectorEnv):
         self._pool: ThreadPoolExecutor | None = None
         self.envs: list[PythonEnv] = []
         self._limits: list[float] = []
-        self._add(first_env if first_env is not None else make_env(0))
         try:
-            self._set_spaces(self.envs[0].observation_space, self.envs[0].action_space)
-            for stream in range(1, self.num_envs):
-                self._add(make_env(stream))
-                self._check_equal_spaces(stream)
+            for stream in range(self.num_envs):
+                self._add(first_env if first_env is not None and stream == 0 else make_env(stream))
         except UserError:
             self.close()
             raise
@@ -191,12 +188,12 @@ class PythonVector(VectorEnv):
 
     def _add(self, env: PythonEnv) -> None:
         env, limit = strip_limit(env)
+        stream = len(self.envs)
         self.envs.append(env)
         self._limits.append(limit)
-
-    def _check_equal_spaces(self, stream: int) -> None:
-        env = self.envs[stream]
-        if env.observation_space != self.observation_space or env.action_space != self.action_space:
+        if stream == 0:
+            self._set_spaces(env.observation_space, env.action_space)
+        elif env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvError(
                 f"Environment {self._name}: stream {stream} has other spaces than stream 0 "
                 f"({env.observation_space}, {env.action_space}); all must be equal. Pad or wrap them."

@@ -106,7 +106,6 @@ def _resolve_name(name: str) -> Resolved:
         return _resolve_path(name)
     if name.startswith("ALE/"):
         require("ale_py", name)
-        _register_ale()
     if name not in gymnasium.registry and _installed("ale_py"):
         _register_ale()
     if name not in gymnasium.registry:

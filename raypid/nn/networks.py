@@ -30,8 +30,13 @@ Outputs = tuple[Tensor, Tensor | None, Tensor | None]
 the last row, or None without a memory)."""
 
 
-def on_device(x: Tensor, device: torch.device) -> Tensor:
-    """Move `x` to a device. A copy to a GPU goes through pinned memory, so that it does not block."""
+def on_device(array: Array, device: torch.device) -> Tensor:
+    """Return an array as a tensor on a device; without a copy if that is the CPU and the array is writable and contiguous.
+
+    A copy to a GPU goes through pinned memory, so that it does not block.
+    """
+    # what comes from Ray's object store is read-only
+    x = torch.from_numpy(np.require(array, requirements=("C", "W")))
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 
 
@@ -39,13 +44,9 @@ class TorchInputs(InputsOf[Tensor]):
     """Inputs as tensors on one device; images are in the dtype in which they are stored."""
 
     def __init__(self, inputs: Inputs, device: torch.device) -> None:
-        def move(x: Array) -> Tensor:
-            x = x if x.flags.writeable and x.flags.c_contiguous else x.copy()
-            return on_device(torch.from_numpy(x), device)
-
-        self.vector = move(inputs.vector)
-        self.images = {k: move(v) for k, v in inputs.images.items()}
-        self.mask = None if inputs.mask is None else move(inputs.mask)
+        self.vector = on_device(inputs.vector, device)
+        self.images = {k: on_device(v, device) for k, v in inputs.images.items()}
+        self.mask = None if inputs.mask is None else on_device(inputs.mask, device)
 
     def joined(self, other: TorchInputs) -> TorchInputs:
         """Return the rows of both, these first."""
@@ -261,7 +262,7 @@ class CustomNetwork(UserModule):
             takes += f", behind which model.memory {spec.memory!r} and the heads are put"
         elif spec.head != "actor_critic":
             takes += " for this algorithm, which adds its own heads"
-        elif isinstance(out, tuple) and len(out) == 2 and _width(out[0]) == spec.num_outputs:
+        elif isinstance(out, tuple) and len(out) == 2 and getattr(out[0], "shape", ())[-1:] == (spec.num_outputs,):
             if spec.num_log_std:
                 self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
             return
@@ -286,10 +287,6 @@ def check_network(spec: NetworkSpec) -> None:
     """
     with torch.random.fork_rng(devices=[]):
         CustomNetwork(spec, np.random.default_rng(0))
-
-
-def _width(out: object) -> int:
-    return out.shape[-1] if isinstance(out, Tensor) else 0
 
 
 def _describe(out: object) -> str:
