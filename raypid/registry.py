@@ -137,11 +137,11 @@ ENVS: Registry[Any] = Registry("environment", {
     "raypid/Wait-v0": "raypid.envs.toy:Wait",
 })  # fmt: skip
 NETWORKS: Registry[type] = Registry("network", {
-    "mlp": "raypid.nn.networks:VectorNetwork",
-    "cnn": "raypid.nn.networks:NatureCNN",
-    "resnet": "raypid.nn.networks:ImpalaResNet",
-    "lstm": "raypid.nn.networks:VectorNetwork",
-    "gru": "raypid.nn.networks:VectorNetwork",
+    "mlp": "raypid.nn.networks:OwnNetwork",
+    "cnn": "raypid.nn.networks:OwnNetwork",
+    "resnet": "raypid.nn.networks:OwnNetwork",
+    "lstm": "raypid.nn.networks:OwnNetwork",
+    "gru": "raypid.nn.networks:OwnNetwork",
 }, " One of your own is 'module:Class', or registered before (raypid.register_network).",
     reserved=["auto"])  # fmt: skip
 ALGORITHMS: Registry[Any] = Registry("algorithm", {

@@ -145,7 +145,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
             self.optimizer = FlatAdam(flat, c.lr, c.adam_eps, c.max_grad_norm, measure=True)
         else:
             self.optimizer = FlatRMSProp(
-                flat, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, decay=c.rmsprop_decay
+                flat, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, alpha=c.rmsprop_decay
             )
 
     def __init_subclass__(cls) -> None:

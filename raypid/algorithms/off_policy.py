@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments
-from raypid.types import Array, Collective, Sample, Sequences, Trajectory, Update, tree_leaves
+from raypid.types import Collective, Sample, Sequences, Trajectory, Update, tree_leaves
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -273,13 +274,9 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     def tensors(self, sample: Sample) -> Batch:
         """A sample on the learner's device; from pinned memory, if that is a GPU."""
-        import torch
-
         from raypid.nn.networks import TorchInputs, on_device
 
-        def move(x: Array) -> Tensor:
-            return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
-
+        move = partial(on_device, device=self.device)
         if self.moments is not None:
             self.pipeline.load(self.moments.moments)
         d = sample.data

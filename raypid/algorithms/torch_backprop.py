@@ -6,6 +6,7 @@ Axes: n rows; T rows of B streams; P weights.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -56,10 +57,7 @@ class TorchBackprop(LearningNetwork[Tensor]):
         self.network.load(flat)
 
     def to_device(self, batch: Minibatch) -> Minibatch:
-        def move(x: Array) -> Tensor:
-            # what comes from Ray's object store is read-only
-            return on_device(torch.from_numpy(np.require(x, requirements=("C", "W"))), self.device)
-
+        move = partial(on_device, device=self.device)
         assert isinstance(batch.inputs, Inputs)
         inputs, action = TorchInputs(batch.inputs, self.device), tree_map(move, batch.action)
         if isinstance(batch, Streams):

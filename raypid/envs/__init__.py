@@ -12,26 +12,22 @@ from typing import TypeVar, overload
 
 import gymnasium
 
-from raypid.envs.env_spec import VECTORIZERS, EnvSpec, stream_seeds
+from raypid.envs.env_spec import EnvSpec, stream_seeds
 from raypid.envs.errors import EnvError
-from raypid.envs.from_vector import Entry, entry_of
-from raypid.envs.make import check, choose_vectorizer, make_vector, spaces
-from raypid.envs.resolve import Resolved, list_envs, portable, resolve
+from raypid.envs.from_vector import entry_of
+from raypid.envs.make import check, make_vector, spaces
+from raypid.envs.resolve import list_envs, portable, resolve
 from raypid.envs.vector import Step, VectorEnv
 from raypid.registry import ENVS
 
 Creator = TypeVar("Creator")
 
 __all__ = [
-    "VECTORIZERS",
-    "Entry",
     "EnvError",
     "EnvSpec",
-    "Resolved",
     "Step",
     "VectorEnv",
     "check",
-    "choose_vectorizer",
     "entry_of",
     "list_envs",
     "make_vector",

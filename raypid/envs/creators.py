@@ -20,12 +20,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError
-from raypid.envs.gym_vector import GymnasiumVector, GymVector, Seeding, close_vector
+from raypid.envs.gym_vector import AnyVector, GymVector, Seeding, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import Resolved
 from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, Checked
+from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
 ATARI_TASK = {"stack_num": 1, "reward_clip": False, "episodic_life": False}
@@ -40,10 +41,9 @@ def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     """
     with quiet(), _making(resolved.name):
         quiet_mujoco()
-        if resolved.kind in ("gym", "ale"):
-            env = wrap(_make_gym(spec, resolved, stream), spec, resolved)
-        else:
-            env = wrap(call(resolved.creator, spec, stream), spec, resolved)
+        is_gym = resolved.kind in ("gym", "ale")
+        made = _make_gym(spec, resolved, stream) if is_gym else call(resolved.creator, spec, stream)
+        env = wrap(made, spec, resolved)
         quiet_mujoco()
     return env
 
@@ -99,12 +99,9 @@ def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:
 def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
     """Make the vector that `vectorizer` names ("auto": a loop that may turn to threads)."""
     with quiet(), _making(resolved.name):
-        if vectorizer == "async":
-            return _async_vector(spec, resolved)
-        if vectorizer == "envpool":
-            return _envpool_vector(spec, resolved)
-        if vectorizer == "ale":
-            return _ale_vector(spec, resolved)
+        own = {"async": _async_vector, "envpool": _envpool_vector, "ale": _ale_vector}.get(vectorizer)
+        if own is not None:
+            return own(spec, resolved)
         if resolved.kind == "function":
             return _function_vector(spec, resolved, vectorizer)
         if vectorizer == "native":
@@ -118,6 +115,8 @@ def _making(name: str) -> Iterator[None]:
         yield
     except EnvError:
         raise
+    except SpaceError as error:
+        raise EnvError(f"Environment {name}: {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((e for e in ("box2d", "mujoco") if e in str(error).lower()), None)
         advice = f'pip install "raypid[{extra}]"' if extra else str(error)
@@ -152,7 +151,8 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     own = resolved.kind == "vector_class"
     creator = resolved.creator if own else load(gymnasium.registry[resolved.id].vector_entry_point)
     names = parameters(creator)
-    config = _next_step(names, spec)
+    chosen = {"autoreset_mode": AutoresetMode.NEXT_STEP} if "autoreset_mode" in names else {}
+    config: dict[str, Any] = {**chosen, **spec.env_config}
     if spec.time_limit is not None:
         if "max_episode_steps" not in names:
             raise EnvError(
@@ -169,12 +169,6 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
         config["vectorization_mode"] = "vector_entry_point"
         make = partial(gymnasium.make_vec, resolved.id, spec.num_envs, **config)
     return GymVector(spec, resolved.name, "native", lambda seeds: make())
-
-
-def _next_step(names: Mapping[str, object], spec: EnvSpec) -> dict[str, Any]:
-    """Return env_config, with NEXT_STEP resets where the mode can be chosen."""
-    chosen = {"autoreset_mode": AutoresetMode.NEXT_STEP} if "autoreset_mode" in names else {}
-    return {**chosen, **spec.env_config}
 
 
 def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
@@ -234,7 +228,7 @@ def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     if spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
 
-    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
+    def make(seeds: Sequence[int] | None) -> AnyVector:
         vector: Any = envpool.make_gymnasium(resolved.id, num_envs=spec.num_envs, seed=list(seeds or ()), **config)
         return vector
 
@@ -259,7 +253,7 @@ def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.E
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    def make(seeds: Sequence[int] | None) -> GymnasiumVector:
+    def make(seeds: Sequence[int] | None) -> AnyVector:
         with quiet():
             return QuietAsyncVectorEnv(
                 [partial(_make_checked, spec, resolved, stream) for stream in range(spec.num_envs)],

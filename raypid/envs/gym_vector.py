@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from raypid.envs.checked_vector import CheckedVector
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError
-from raypid.envs.observation_checks import ObservationError, action_batch
+from raypid.envs.observation_checks import action_batch
 from raypid.envs.quiet import quiet
-from raypid.envs.vector import Step
+from raypid.envs.vector import Step, VectorEnv
+from raypid.errors import UserError
 from raypid.spaces import Space
 from raypid.types import Array, Tree
 
@@ -26,26 +27,11 @@ Seeding = Literal["int", "list", "array", "construct"]
 Infos = Mapping[str, object]
 
 
-class GymnasiumVector(Protocol):
-    """What raypid asks of a vector environment: the interface of gymnasium.vector.VectorEnv, which EnvPool has too."""
-
-    @property
-    def metadata(self) -> Infos: ...
-
-    @property
-    def single_observation_space(self) -> Space: ...
-
-    @property
-    def single_action_space(self) -> Space: ...
-
-    def reset(self, *args: Any, **kwargs: Any) -> tuple[object, object]: ...
-
-    def step(self, actions: Any) -> tuple[object, Array, Array, Array, Infos]: ...
-
-    def close(self, **kwargs: Any) -> object: ...
+AnyVector: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Array]"
+"""Or what has its interface, as EnvPool's vectors have."""
 
 
-class GymVector(CheckedVector):
+class GymVector(VectorEnv):
     """A Gymnasium VectorEnv behind our interface. If it raises, the whole vector is made anew.
 
     Args:
@@ -59,26 +45,26 @@ class GymVector(CheckedVector):
         spec: EnvSpec,
         name: str,
         vectorizer: str,
-        make: Callable[[Sequence[int] | None], GymnasiumVector],
+        make: Callable[[Sequence[int] | None], AnyVector],
         *,
         seeding: Seeding = "int",
         unstack: bool = False,
-        first: GymnasiumVector | None = None,
+        first: AnyVector | None = None,
     ) -> None:
         super().__init__(spec, name)
         self._make, self.vectorizer, self._seeding, self._unstack = make, vectorizer, seeding, unstack
-        self._env: GymnasiumVector = first if first is not None else make(stream_seeds(spec))
+        self._env: AnyVector = first if first is not None else make(stream_seeds(spec))
         self._closed = False
         try:
             self._mode = autoreset_mode(self._env, name)
             self._set_spaces(single_observation_space(self._env, unstack), self._env.single_action_space)
-        except EnvError:
+        except UserError:
             self.close()
             raise
         self._pending: Array = np.zeros(self.num_envs, np.bool_)
         self._num_rebuilds = 0
 
-    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+    def _reset(self, seeds: Sequence[int] | None) -> Tree:
         # EnvPool was made with the seeds of the spec; making it twice costs time
         made_with_seeds = seeds is None and self._seeding == "construct"
         seeds = None if made_with_seeds else self._seeds(seeds)
@@ -90,18 +76,15 @@ class GymVector(CheckedVector):
             raise
         except Exception:
             obs = self._rebuild()
-        return self._layout.tree(self._first_arrays(obs))
+        return self._begin(obs)
 
-    def _first_arrays(self, obs: object) -> list[Array]:
+    def _begin(self, obs: object) -> Tree:
         """Check the observations with which all streams begin."""
-        arrays = self._batch(obs)
-        self._check(arrays, of_reset=True)
         self._pending = np.zeros(self.num_envs, np.bool_)
-        return arrays
+        return self._checked(self._batch(obs), of_reset=True)
 
-    def step(self, action: Tree) -> Step:
+    def _step(self, action: Tree) -> Step:
         batch = action_batch(self.action_space, action)
-        self._num_steps += 1
         try:
             obs, rewards, terminations, truncations, infos = self._env.step(batch)
             arrays = self._batch(obs)
@@ -123,10 +106,7 @@ class GymVector(CheckedVector):
             valid, first = ~first, first.copy()
         else:
             first, valid = ended.astype(np.bool_), np.ones(self.num_envs, np.bool_)
-        self._check(arrays)
-        self._check_rewards(reward)
-        step = Step(self._layout.tree(arrays), reward, terminated, truncated, valid, first, final)
-        step.crashes = self._new_crashes()
+        step = Step(self._checked(arrays), reward, terminated, truncated, valid, first, final)
         if ended.any():
             step.infos = {b: stream_info(infos, b) for b in np.flatnonzero(terminated | truncated).tolist()}
         return step
@@ -148,24 +128,22 @@ class GymVector(CheckedVector):
             if "final_obs" not in infos:
                 raise EnvError(f'{self._where()}: environments with SAME_STEP resets must give infos["final_obs"].')
             rows = [row_of(infos["final_obs"], stream) for stream in streams.tolist()]
-            try:
+            with self._located(streams, 'in infos["final_obs"] '):
                 last = self._layout.stack([row_of(row, 0) for row in rows] if self._unstack else rows)
-            except ObservationError as error:
-                named = ObservationError(f'in infos["final_obs"] {error}', error.row)
-                raise self._located(named, streams) from None
-        self._check(last, streams=streams)
-        return (streams, self._layout.tree(last)), arrays
+        with self._located(streams):
+            return (streams, self._checked(last)), arrays
 
     def _batch(self, obs: object) -> list[Array]:
-        try:
-            return self._layout.batch(np.asarray(obs)[:, 0] if self._unstack else obs, self.num_envs)
-        except ObservationError as error:
-            raise self._located(error) from None
+        return self._layout.batch(np.asarray(obs)[:, 0] if self._unstack else obs, self.num_envs)
 
     def _reset_now(self, seeds: Sequence[int] | None) -> object:
         if seeds is None or self._seeding == "construct":
             return self._env.reset()[0]
-        forms = {"int": int(seeds[0]), "list": [int(s) for s in seeds], "array": np.array(seeds, np.int32)}
+        forms: dict[Seeding, Any] = {
+            "int": int(seeds[0]),
+            "list": [int(s) for s in seeds],
+            "array": np.array(seeds, np.int32),
+        }
         return self._env.reset(seed=forms[self._seeding])[0]
 
     def _replace(self, seeds: Sequence[int]) -> None:
@@ -174,12 +152,8 @@ class GymVector(CheckedVector):
 
     def _crashed(self) -> Step:
         """Build the step in which the whole vector raised: not valid, and all streams begin episodes."""
-        arrays = self._first_arrays(self._rebuild())
-        no = np.zeros((4, self.num_envs), np.bool_)
-        reward = np.zeros(self.num_envs, np.float32)
-        step = Step(self._layout.tree(arrays), reward, no[0], no[1], no[2], ~no[3])
-        step.crashes = self._new_crashes()
-        return step
+        obs, no = self._begin(self._rebuild()), np.zeros((4, self.num_envs), np.bool_)
+        return Step(obs, np.zeros(self.num_envs, np.float32), no[0], no[1], no[2], ~no[3])
 
     def _rebuild(self) -> object:
         """Replace the vector, which has just raised, and return the first observations."""
@@ -193,7 +167,7 @@ class GymVector(CheckedVector):
         return self._replaced(replace)
 
 
-def autoreset_mode(env: GymnasiumVector, name: str) -> AutoresetMode:
+def autoreset_mode(env: AnyVector, name: str) -> AutoresetMode:
     """Return the mode that a vector environment declares.
 
     Raises:
@@ -209,7 +183,7 @@ def autoreset_mode(env: GymnasiumVector, name: str) -> AutoresetMode:
         ) from None
 
 
-def single_observation_space(env: GymnasiumVector, unstack: bool) -> Space:
+def single_observation_space(env: AnyVector, unstack: bool) -> Space:
     """Return the space of one environment, without the frame axis if that is dropped."""
     space = env.single_observation_space
     if not isinstance(space, spaces.Box):
@@ -252,7 +226,7 @@ def stream_info(infos: Infos, stream: int) -> dict[str, object]:
     return info
 
 
-def close_vector(env: GymnasiumVector, at_once: bool = False) -> None:
+def close_vector(env: AnyVector, at_once: bool = False) -> None:
     """Close quietly; processes of an AsyncVectorEnv get 5 s, or none `at_once`, and never outlive it."""
     processes = getattr(env, "processes", None)
     with suppress(Exception), quiet():

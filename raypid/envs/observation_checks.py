@@ -13,29 +13,17 @@ import numpy as np
 from gymnasium import spaces
 
 from raypid.envs.errors import EnvError
-from raypid.spaces import Space, SpaceError, SpaceLeaf, assemble, is_nested, members, space_leaves
+from raypid.spaces import Space, SpaceLeaf, assemble, is_nested, members, space_leaves
 from raypid.types import Array, Tree
 
 
-class ObservationError(Exception):
+class ObservationError(EnvError):
     """An observation or reward that does not fit; the vector adds environment, stream and step."""
 
     def __init__(self, text: str, row: int | None = None) -> None:
         super().__init__(text)
         self.row = row
         """Which observation of those given, where one is at fault."""
-
-
-def checked_leaves(space: Space, role: str, name: str) -> list[SpaceLeaf]:
-    """List the leaves of an environment's observation or action space.
-
-    Raises:
-        EnvError: a part of the space is not supported; the text names the environment and the part.
-    """
-    try:
-        return space_leaves(space, role)
-    except SpaceError as error:
-        raise EnvError(f"Environment {name}: {error}") from None
 
 
 class ObservationPart:
@@ -95,12 +83,12 @@ class ObservationLayout:
     """The parts of an observation as a list of [B, *] arrays, and back to a tree.
 
     Raises:
-        EnvError: a part of the space is not supported.
+        SpaceError: a part of the space is not supported.
     """
 
-    def __init__(self, space: Space, name: str) -> None:
+    def __init__(self, space: Space) -> None:
         self.space = space
-        self.parts = [ObservationPart(leaf) for leaf in checked_leaves(space, "observation", name)]
+        self.parts = [ObservationPart(leaf) for leaf in space_leaves(space, "observation")]
 
     def tree(self, arrays: list[Array]) -> Tree:
         """Arrange the parts as the observation has them."""

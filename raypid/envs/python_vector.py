@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from raypid.envs.checked_vector import CheckedVector
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError
-from raypid.envs.observation_checks import ObservationError, action_rows
-from raypid.envs.vector import PythonEnv, Step
+from raypid.envs.observation_checks import action_rows
+from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
+from raypid.errors import UserError
 from raypid.types import Array, Tree
 
 Argument = TypeVar("Argument")
@@ -32,7 +32,7 @@ NUM_TIMED_STEPS = 3
 """Vector steps that decide between the loop and threads, after one that warms up."""
 
 
-class PythonVector(CheckedVector):
+class PythonVector(VectorEnv):
     """Environments in this process, NEXT_STEP resets. The numbers do not depend on whether threads step them.
 
     Args:
@@ -54,13 +54,10 @@ class PythonVector(CheckedVector):
         self._pool: ThreadPoolExecutor | None = None
         self.envs: list[PythonEnv] = []
         self._limits: list[float] = []
-        self._add(first_env if first_env is not None else make_env(0))
         try:
-            self._set_spaces(self.envs[0].observation_space, self.envs[0].action_space)
-            for stream in range(1, self.num_envs):
-                self._add(make_env(stream))
-                self._check_equal_spaces(stream)
-        except EnvError:
+            for stream in range(self.num_envs):
+                self._add(first_env if first_env is not None and stream == 0 else make_env(stream))
+        except UserError:
             self.close()
             raise
         self.vectorizer = "threads" if mode == "threads" else "sync"
@@ -70,21 +67,17 @@ class PythonVector(CheckedVector):
         self._elapsed = [0] * self.num_envs
         self._num_rebuilds = [0] * self.num_envs
 
-    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+    def _reset(self, seeds: Sequence[int] | None) -> Tree:
         results = self._each(self._reset_one, self._seeds(seeds) or [None] * self.num_envs)
         observations = [self._unpack(result, stream, 2)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
         self._elapsed = [0] * self.num_envs
-        return self._layout.tree(self._stack(observations, of_reset=True))
+        return self._checked(self._layout.stack(observations), of_reset=True)
 
-    def step(self, action: Tree) -> Step:
+    def _step(self, action: Tree) -> Step:
         actions = action_rows(self.action_space, action)
         assert len(actions) == self.num_envs, f"{len(actions)} actions for {self.num_envs} environments"
-        self._num_steps += 1
-        results = self._timed_each(actions) if self._undecided else self._each(self._step_one, actions)
-        step = self._collect(results)
-        self._check_rewards(step.reward)
-        return step
+        return self._collect(self._timed_each(actions) if self._undecided else self._each(self._step_one, actions))
 
     def close(self) -> None:
         if self._pool is not None:
@@ -131,26 +124,15 @@ class PythonVector(CheckedVector):
                     terminated[stream], truncated[stream] = bool(terminates), bool(truncates)
                     infos[stream], self._ended[stream] = info, True
             observations.append(obs)
-        obs, reward = self._layout.tree(self._stack(observations)), self._rewards(rewards)
-        return Step(obs, reward, terminated, truncated, ~first, first, infos=infos, crashes=self._new_crashes())
-
-    def _stack(self, observations: list[object], *, of_reset: bool = False) -> list[Array]:
-        """Stack the observations of all streams to [B, *] and check them."""
-        try:
-            arrays = self._layout.stack(observations)
-        except ObservationError as error:
-            raise self._located(error) from None
-        self._check(arrays, of_reset=of_reset)
-        return arrays
+        obs, reward = self._checked(self._layout.stack(observations)), self._rewards(rewards)
+        return Step(obs, reward, terminated, truncated, ~first, first, infos=infos)
 
     def _rewards(self, rewards: list[object]) -> Array:
-        try:
-            array: Array | None = np.array(rewards, np.float32)
-        except (TypeError, ValueError):
-            array = None
-        if array is None or array.ndim != 1:
-            array = np.array([self._scalar(reward, stream) for stream, reward in enumerate(rewards)], np.float32)
-        return array
+        with suppress(TypeError, ValueError):
+            array = np.array(rewards, np.float32)
+            if array.ndim == 1:
+                return array
+        return np.array([self._scalar(reward, stream) for stream, reward in enumerate(rewards)], np.float32)
 
     def _unpack(self, result: object, stream: int, count: int) -> tuple[Any, ...]:
         """Check that reset() returned a tuple of 2, or step() a tuple of 5."""
@@ -206,12 +188,12 @@ class PythonVector(CheckedVector):
 
     def _add(self, env: PythonEnv) -> None:
         env, limit = strip_limit(env)
+        stream = len(self.envs)
         self.envs.append(env)
         self._limits.append(limit)
-
-    def _check_equal_spaces(self, stream: int) -> None:
-        env = self.envs[stream]
-        if env.observation_space != self.observation_space or env.action_space != self.action_space:
+        if stream == 0:
+            self._set_spaces(env.observation_space, env.action_space)
+        elif env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvError(
                 f"Environment {self._name}: stream {stream} has other spaces than stream 0 "
                 f"({env.observation_space}, {env.action_space}); all must be equal. Pad or wrap them."

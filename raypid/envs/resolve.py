@@ -17,14 +17,13 @@ from raypid.envs.errors import EnvError
 from raypid.envs.quiet import quiet
 from raypid.registry import ENVS, suggest
 
-GYM_PACKAGES = (
-    ("gymnasium.envs.box2d", "Box2D", "box2d"),
-    ("gymnasium.envs.mujoco", "mujoco", "mujoco"),
-    ("gymnasium.envs.phys2d", "jax", None),
-    ("gymnasium.envs.tabular", "jax", None),
-    ("ale_py", "ale_py", "atari"),
-)
-"""(entry point's module, package it needs, extra of raypid that installs it)."""
+GYM_PACKAGES = {
+    "gymnasium.envs.box2d": "Box2D",
+    "gymnasium.envs.mujoco": "mujoco",
+    "gymnasium.envs.phys2d": "jax",
+    "gymnasium.envs.tabular": "jax",
+}
+"""Which package an entry point's module needs."""
 EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
 VERSIONED = re.compile(r"-v\d+$")
 
@@ -107,7 +106,6 @@ def _resolve_name(name: str) -> Resolved:
         return _resolve_path(name)
     if name.startswith("ALE/"):
         require("ale_py", name)
-        _register_ale()
     if name not in gymnasium.registry and _installed("ale_py"):
         _register_ale()
     if name not in gymnasium.registry:
@@ -119,14 +117,10 @@ def _resolve_gym(name: str) -> Resolved:
     entry = gymnasium.registry[name].entry_point
     if isinstance(entry, str):
         module = entry.partition(":")[0]
-        for prefix, package, _ in GYM_PACKAGES:
+        for prefix, package in GYM_PACKAGES.items():
             if module.startswith(prefix):
                 require(package, name)
-        if not _installed(module.partition(".")[0]):
-            package = module.partition(".")[0]
-            raise EnvError(
-                f"Environment {name!r} needs package {package!r}, which is not installed: pip install {package}"
-            )
+        require(module.partition(".")[0], name)
     return Resolved(name, "ale" if name.startswith("ALE/") else "gym", name)
 
 
@@ -169,8 +163,6 @@ def _resolve_object(target: object, name: str) -> Resolved:
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)
-        if issubclass(target, gymnasium.Env):
-            return Resolved(name, "class", target)
         if all(callable(getattr(target, method, None)) for method in ("reset", "step")):
             return Resolved(name, "class", target)
     elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):

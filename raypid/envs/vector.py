@@ -6,32 +6,26 @@ Axes: B streams; k streams whose episode ended in this step; * event shape.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
-from raypid.spaces import Space
+import gymnasium
+
+from raypid.envs.env_spec import EnvSpec, stream_seeds
+from raypid.envs.errors import EnvError, user_traceback
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, check_rewards
+from raypid.spaces import Space, space_leaves
 from raypid.types import Array, Tree
 
+MAX_REBUILDS = 3
+"""Failed attempts in a row after which an environment, or a vector of them, is given up."""
 Info: TypeAlias = "dict[str, object]"
 
 
-class PythonEnv(Protocol):
-    """What raypid asks of one Python environment: Gymnasium's interface, whose results the vector checks."""
-
-    @property
-    def observation_space(self) -> Space: ...
-
-    @property
-    def action_space(self) -> Space: ...
-
-    def reset(self, *, seed: int | None = None) -> object:
-        """Begin an episode: (obs, info)."""
-
-    def step(self, action: Any) -> object:
-        """Take an action: (obs, reward, terminated, truncated, info)."""
-
-    def close(self) -> object: ...
+PythonEnv: TypeAlias = "gymnasium.Env[object, object]"
+"""Or what has its interface; the vector checks the results."""
 
 
 @dataclass(slots=True)
@@ -59,15 +53,28 @@ class Step:
 
 
 class VectorEnv(ABC):
-    """B streams of one environment. The spaces are those of ONE environment."""
+    """B streams of one environment. The spaces are those of ONE environment.
 
-    num_envs: int
+    It checks what the environments return, replaces those that raise, and names environment, stream and step in errors.
+    """
+
     observation_space: Space
     action_space: Space
     vectorizer: str
     """What steps the environments: native, envpool, ale, sync, async or threads; never auto."""
 
-    @abstractmethod
+    def __init__(self, spec: EnvSpec, name: str) -> None:
+        self._spec, self._name = spec, name
+        self.num_envs = spec.num_envs
+        self._num_steps = 0
+        self._crashes: list[str] = []
+        self._seeded = False
+
+    def _set_spaces(self, observation_space: Space, action_space: Space) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        space_leaves(action_space, "action")
+        self._layout = ObservationLayout(observation_space)
+
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Begin an episode in every stream and return the observations [B, *].
 
@@ -76,15 +83,71 @@ class VectorEnv(ABC):
         Raises:
             EnvError: an observation does not fit the space, or an environment raises again and again.
         """
+        with self._located():
+            return self._reset(seeds)
 
-    @abstractmethod
     def step(self, action: Tree) -> Step:
         """Step all environments with `action` [B, *]: what one takes, stacked; Dict and Tuple spaces as nested dicts.
 
         Raises:
             EnvError: an observation or reward does not fit or is not finite, or an environment cannot be rebuilt.
         """
+        self._num_steps += 1
+        with self._located():
+            step = self._step(action)
+            check_rewards(step.reward)
+        step.crashes, self._crashes = self._crashes, []
+        return step
 
     @abstractmethod
     def close(self) -> None:
         """Release environments, threads and processes. Calling it twice is fine."""
+
+    @abstractmethod
+    def _reset(self, seeds: Sequence[int] | None) -> Tree: ...
+
+    @abstractmethod
+    def _step(self, action: Tree) -> Step:
+        """Step all environments; `step` checks the rewards and adds the crashes."""
+
+    def _seeds(self, seeds: Sequence[int] | None) -> Sequence[int] | None:
+        """The seeds of a reset: those given; for the first reset, else those of the spec."""
+        first, self._seeded = not self._seeded, True
+        return stream_seeds(self._spec) if seeds is None and first else seeds
+
+    def _checked(self, arrays: list[Array], *, of_reset: bool = False) -> Tree:
+        """Check observations [B, *] and arrange them as a tree."""
+        self._layout.check(arrays)
+        if of_reset:
+            self._layout.check_bounds(arrays)
+        return self._layout.tree(arrays)
+
+    @contextmanager
+    def _located(self, streams: Array | None = None, inside: str = "") -> Iterator[None]:
+        """Say where an observation was wrong; `streams` are those of the rows, where some are missing."""
+        try:
+            yield
+        except ObservationError as error:
+            stream = error.row if streams is None or error.row is None else int(streams[error.row])
+            raise EnvError(f"{self._where(stream)}: {inside}{error}") from None
+
+    def _where(self, stream: int | None = None) -> str:
+        which = "" if stream is None else f", stream {stream}"
+        return f"Environment {self._name}{which}, step {self._num_steps}"
+
+    def _replaced(self, replace: Callable[[], object], stream: int | None = None) -> object:
+        """Call `replace` for what has just raised, until it succeeds; returns its result.
+
+        Raises:
+            EnvError: it raised in every attempt.
+        """
+        text = user_traceback()
+        self._crashes.append(f"{self._where(stream)}:\n{text}")
+        for _ in range(MAX_REBUILDS):
+            try:
+                return replace()
+            except Exception:
+                text = user_traceback()
+        raise EnvError(
+            f"{self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
+        )

@@ -44,29 +44,23 @@ def strip_limit(env: PythonEnv) -> tuple[PythonEnv, float]:
     return inner, limit
 
 
-class Checked(gymnasium.Wrapper[object, object, object, object]):
+class Checked(gymnasium.ObservationWrapper[object, object, object]):
     """Raises EnvError on observations that do not fit. In a process of its own, nothing else sees them whole."""
 
     def __init__(self, env: Any, name: str, stream: int) -> None:
         super().__init__(env)
         self._name, self._stream, self._num_steps = name, stream, 0
-        self._layout = ObservationLayout(env.observation_space, name)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[object, Info]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        self._check(obs)
-        return obs, info
+        self._layout = ObservationLayout(env.observation_space)
 
     def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Info]:
         self._num_steps += 1
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        self._check(obs)
-        return obs, reward, terminated, truncated, info
+        return super().step(action)
 
-    def _check(self, obs: object) -> None:
+    def observation(self, observation: object) -> object:
         try:
-            self._layout.stack([obs])
+            self._layout.stack([observation])
         except ObservationError as error:
             raise EnvError(
                 f"Environment {self._name}, stream {self._stream}, step {self._num_steps}: {error}"
             ) from None
+        return observation

@@ -61,7 +61,6 @@ def build_spec(
     leaves = tuple(observation_leaf(leaf) for leaf in observed if leaf.path != "action_mask")
     if not leaves:
         raise ConfigError("The observation holds nothing but the action mask.")
-    cell = model.cell
     network = "mlp" if model.network in STEPS else model.network
     if network not in NETWORKS and network != "auto":
         # raises with the nearest names
@@ -74,7 +73,8 @@ def build_spec(
         network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"
     _check(model, network, leaves)
     facts: dict[str, object] = {}
-    whole = not NETWORKS.is_own(network) and _is_whole(NETWORKS.get(network))
+    # a registered class that acts is a whole model (`raypid.nn.user_model.Model`), not a network that gets heads
+    whole = not NETWORKS.is_own(network) and hasattr(NETWORKS.get(network), "choose_actions")
     if whole:
         facts = {"observation_space": space_to_json(observation_space), "action_space": space_to_json(action_space)}
     return NetworkSpec(
@@ -90,8 +90,8 @@ def build_spec(
         target=_target(network),
         head="model" if whole else "actor_critic",
         facts=facts,
-        memory=cell,
-        memory_size=model.memory_size if cell else 0,
+        memory=model.cell,
+        memory_size=model.memory_size if model.cell else 0,
     )
 
 
@@ -126,11 +126,6 @@ def _check(model: ModelConfig, network: str, leaves: tuple[Leaf, ...]) -> None:
         raise ConfigError(f"model.channels takes up to three numbers of at least 1, not {list(model.channels)}.")
     if not model.hidden and network == "mlp" and model.shared and not model.cell:
         raise ConfigError("model.shared needs at least one hidden layer, or a memory.")
-
-
-def _is_whole(entry: object) -> bool:
-    """Whether a registered class is a whole model (`raypid.nn.user_model.Model`), not a network that gets heads."""
-    return hasattr(entry, "choose_actions")
 
 
 def _target(network: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.networks import ACTIVATIONS, ImpalaResNet, NatureCNN, TorchInputs, UserModule, example_inputs
+from raypid.nn.networks import ACTIVATIONS, Encoders, TorchInputs, UserModule, affine, example_inputs
 from raypid.nn.numpy_mlp import orthogonal
 from raypid.registry import NETWORKS
 from raypid.types import Collective
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         collective: Collective
 
 
-_ENCODERS = {"cnn": NatureCNN.encoder, "resnet": ImpalaResNet.encoder}
 _MOMENTUM = 0.01
 
 
@@ -50,14 +49,10 @@ class Critics(nn.Module):
         rng, k = np.random.default_rng(seed), num_critics
         self.discrete, self.norm, self.in_half = discrete, norm, half
         self.activation = ACTIVATIONS[spec.activation]
-        self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
-        self.paths = [path for path, _ in spec.images]
-        self.has_own_encoders = not NETWORKS.is_own(spec.network)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            own = (UserModule(spec) for _ in range(k))
-            shared = (_ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
-            self.encoders = nn.ModuleList(own if self.has_own_encoders else shared)
+            is_own = NETWORKS.is_own(spec.network)
+            self.encoders = Encoders(spec, fast=False) if is_own else nn.ModuleList(UserModule(spec) for _ in range(k))
         with torch.no_grad():
             width = self._encoded(example_inputs(spec)).shape[-1] + (0 if discrete else num_actions)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -78,10 +73,9 @@ class Critics(nn.Module):
 
     def _encoded(self, inputs: TorchInputs) -> Tensor:
         """Return what the fully connected layers see of the observations: [N, D], or [K, N, F] of the critics' own encoders."""
-        if self.has_own_encoders:
-            return torch.stack([e.features(inputs) for e in self.encoders if isinstance(e, UserModule)])
-        parts = [e(inputs.images[p].float() * self.scales[p]) for e, p in zip(self.encoders, self.paths, strict=True)]
-        return torch.cat([*parts, inputs.vector], -1) if parts else inputs.vector
+        if isinstance(self.encoders, Encoders):
+            return self.encoders.forward(inputs)
+        return torch.stack([e.features(inputs) for e in self.encoders if isinstance(e, UserModule)])
 
     def forward(self, inputs: TorchInputs, action: Tensor | None = None, *, train: bool = False) -> Tensor:
         """Return Q [K, N] of actions [N, A]; without `action`, Q [K, N, A] of each discrete action.
@@ -96,10 +90,7 @@ class Critics(nn.Module):
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if i == last and not self.discrete:  # one output: several times faster than a product of matrices
                 return (h * weight.transpose(1, 2)).sum(-1) + bias[..., 0]
-            if self.in_half and 0 < i < last:
-                h = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
-            else:
-                h = torch.baddbmm(bias, h, weight)
+            h = affine(h, weight, bias, in_half=self.in_half and 0 < i < last)
             if i < last:
                 h = self.activation(self._normalized(h, i, train))
         return h

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from raypid.nn.network_spec import ActionLeaf
-from raypid.types import Array, ArrayT, Tree, TreeOf
+from raypid.types import Array, ArrayT, Tree, TreeOf, tree_leaves
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +84,7 @@ class Categorical(Distribution):
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         # argmax of logits + Gumbel noise; the negative log of an exponential is Gumbel
         noise = rng.standard_exponential(params.shape, dtype=np.float32)
-        return np.argmax(params - np.log(noise + 1e-20), -1)
+        return self.mode(params - np.log(noise + 1e-20))
 
     def mode(self, params: Array) -> Array:
         return params.argmax(-1)
@@ -97,18 +97,12 @@ class Categorical(Distribution):
         return -(array_module(params).exp(log_p) * log_p).sum(-1)
 
 
-class MultiCategorical(Distribution):
+class MultiCategorical(Categorical):
     """Several categoricals side by side."""
-
-    uniform = Categorical.uniform
 
     def _parts(self, x: ArrayT) -> list[ArrayT]:
         ends: list[int] = np.cumsum(self.leaf.nvec).tolist()
         return [x[..., a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-
-    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        noisy = params - np.log(rng.standard_exponential(params.shape, dtype=np.float32) + 1e-20)
-        return self.mode(noisy)
 
     def mode(self, params: Array) -> Array:
         return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
@@ -118,7 +112,7 @@ class MultiCategorical(Distribution):
         return sum(parts[1:], parts[0])
 
     def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
-        parts = [Categorical.entropy(self, p, None) for p in self._parts(params)]  # type: ignore[arg-type]
+        parts = [Categorical.entropy(self, p, None) for p in self._parts(params)]
         return sum(parts[1:], parts[0])
 
 
@@ -195,7 +189,7 @@ class Deterministic(Distribution):
     """The network's output itself."""
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        return params
+        return self.mode(params)
 
     def mode(self, params: Array) -> Array:
         return params
@@ -209,9 +203,6 @@ class Deterministic(Distribution):
 
 class SquashedDeterministic(Deterministic):
     """tanh of the network's output: actions in (-1, 1)."""
-
-    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        return self.mode(params)
 
     def mode(self, params: Array) -> Array:
         return array_module(params).tanh(params)
@@ -237,7 +228,6 @@ class ActionDistribution:
     def __init__(self, leaves: tuple[ActionLeaf, ...]) -> None:
         self.leaves = leaves
         self.parts = [_KINDS[leaf.kind](leaf) for leaf in leaves]
-        self.joint = len(leaves) > 1 or bool(leaves[0].path)
         self._params = _slices([leaf.num_params for leaf in leaves])
         self._log_std = _slices([leaf.size if leaf.kind == "gaussian" else 0 for leaf in leaves])
         self._masks = _slices([leaf.mask_size for leaf in leaves])
@@ -253,13 +243,13 @@ class ActionDistribution:
         return columns[0] if len(columns) == 1 else xp.concatenate(columns, -1)
 
     def _each(self, params: ArrayT, log_std: ArrayT | None) -> list[tuple[Distribution, ArrayT, ArrayT | None]]:
+        if len(self.parts) == 1:
+            return [(self.parts[0], params, log_std)]
         scales = [None if log_std is None else log_std[s] for s in self._log_std]
         return [(d, params[..., s], scale) for d, s, scale in zip(self.parts, self._params, scales, strict=True)]
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Tree:
-        if not self.joint:
-            return self.parts[0].sample(params, log_std, rng)
-        return {d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)}
+        return _whole({d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)})
 
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Tree:
         """Actions [num, *] at random, without regard to the observation; only what `mask` allows."""
@@ -267,30 +257,28 @@ class ActionDistribution:
             mask[..., s] if mask is not None and d.leaf.mask_size else None
             for d, s in zip(self.parts, self._masks, strict=True)
         ]
-        if not self.joint:
-            return self.parts[0].uniform(num, masks[0], rng)
-        return {d.leaf.path: d.uniform(num, m, rng) for d, m in zip(self.parts, masks, strict=True)}
+        return _whole({d.leaf.path: d.uniform(num, m, rng) for d, m in zip(self.parts, masks, strict=True)})
 
     def mode(self, params: Array) -> Tree:
-        if not self.joint:
-            return self.parts[0].mode(params)
-        return {d.leaf.path: d.mode(p) for d, p, _ in self._each(params, None)}
+        return _whole({d.leaf.path: d.mode(p) for d, p, _ in self._each(params, None)})
 
     @overload
     def log_prob(self, params: Array, log_std: Array | None, action: Tree) -> Array: ...
     @overload
     def log_prob(self, params: Tensor, log_std: Tensor | None, action: TreeOf[Tensor]) -> Tensor: ...
     def log_prob(self, params: Any, log_std: Any, action: Any) -> Any:
-        if not self.joint:
-            return self.parts[0].log_prob(params, log_std, action)
-        terms = [d.log_prob(p, s, action[d.leaf.path]) for d, p, s in self._each(params, log_std)]
+        parts = dict(tree_leaves(action))
+        terms = [d.log_prob(p, s, parts[d.leaf.path]) for d, p, s in self._each(params, log_std)]
         return sum(terms[1:], terms[0])
 
     def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
-        if not self.joint:
-            return self.parts[0].entropy(params, log_std)
         terms = [d.entropy(p, s) for d, p, s in self._each(params, log_std)]
         return sum(terms[1:], terms[0])
+
+
+def _whole(parts: dict[str, Array]) -> Tree:
+    """Return the action that these parts make: the only part of an action that is one array, else all by path."""
+    return parts.get("", parts)
 
 
 def _slices(sizes: list[int]) -> list[slice]:

@@ -6,8 +6,8 @@ Axes: T rows of a fragment; B streams; A elements of an action; P distribution p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
@@ -21,7 +21,7 @@ from raypid.nn.q_head import q_values
 from raypid.types import Array, Moments, Trajectory, Tree, Weights, tree_leaves, tree_map
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from raypid.nn.networks import TorchNetwork
 
 Exploration: TypeAlias = Mapping[str, "float | Array"]
 """How to explore during one call: random (act without the network), epsilon (for all streams, or [B]), noise."""
@@ -33,66 +33,12 @@ class Acted:
 
     action: Tree
     """[B, *] canonical: before scaling and clipping."""
-    state: Tree | None
+    state: Tree | None = None
     """State of the policy before the next row; None where it keeps none."""
-    behaviour: dict[str, Array]
+    behaviour: dict[str, Array] = field(default_factory=dict)
     """Arrays [B, *] for the learner, by name; they become the trajectory's `behaviour`."""
     params: Array | None = None
     """Distribution parameters [B, P]. Stacked to [T, B, P], `complete` makes the log-probabilities from them."""
-
-
-class ActingNetwork(Protocol):
-    """A network as a policy calls it: NumPy arrays in and out, whatever it computes with."""
-
-    @property
-    def log_std(self) -> Array | Tensor | None:
-        """[A] of Gaussian actions."""
-
-    def load(self, flat: Array) -> None:
-        """Load weights [P]."""
-
-    def perturb(self, rng: Generator | None) -> None:
-        """Draw new noise for noisy layers, or remove it."""
-
-    def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
-        """Compute params [N, P], and values [N] where these cost nothing more."""
-
-    def value(self, inputs: Inputs) -> Array:
-        """Compute state values [N]."""
-
-    def values(self, inputs: Inputs) -> Array:
-        """Compute the value head's outputs [N, V]."""
-
-    def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
-        """Compute params [B, P], values [B] and the memory [B, K, S] after one step from the memory `state`."""
-
-
-class ActionMap:
-    """Maps canonical actions to the environment's: bounds, offsets, shapes."""
-
-    def __init__(self, leaves: tuple[ActionLeaf, ...]) -> None:
-        self.leaves = leaves
-        self._bounds = [_bounds(leaf) if leaf.low else None for leaf in leaves]
-
-    def __call__(self, action: Tree) -> Tree:
-        if isinstance(action, np.ndarray):
-            return self._leaf(0, action)
-        leaves: Iterator[tuple[str, Array]] = tree_leaves(action)
-        parts = dict(leaves)
-        return nest({leaf.path: self._leaf(i, parts[leaf.path]) for i, leaf in enumerate(self.leaves)})
-
-    def _leaf(self, i: int, action: Array) -> Array:
-        leaf, bounds = self.leaves[i], self._bounds[i]
-        if leaf.kind == "categorical":
-            return action + leaf.start[0] if leaf.start[0] else action
-        if bounds is None:
-            offset = np.asarray(leaf.start, np.int64) if leaf.start else 0
-            return (action + offset).reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
-        low, high, center, half = bounds
-        out = np.clip(action * half + center, low, high)
-        if np.issubdtype(np.dtype(leaf.dtype), np.integer):
-            out = np.rint(out)
-        return out.reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
 
 
 def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
@@ -110,14 +56,14 @@ def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
 class NetworkPolicy:
     """What workers and evaluators act with: pipeline, network, and the map from canonical actions to the environment's."""
 
-    network: ActingNetwork
+    network: SmallNetwork | TorchNetwork
     """Made when the first weights come."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec = spec
         self.pipeline = Pipeline(spec.pipeline)
         self.distribution = ActionDistribution(spec.actions)
-        self._map_action = ActionMap(spec.actions)
+        self._bounds = {leaf.path: _bounds(leaf) for leaf in spec.actions if leaf.low}
         self.version = -1
         self.exploration: Exploration = {}
         self.temperature: Array | None = None
@@ -126,8 +72,24 @@ class NetworkPolicy:
         """Without exploration it takes its best action."""
 
     def to_env(self, action: Tree) -> Tree:
-        """Map canonical actions [B, *] to what the environment takes."""
-        return self._map_action(action)
+        """Map canonical actions [B, *] to what the environment takes: bounds, offsets, shapes."""
+        if isinstance(action, np.ndarray):
+            return self._leaf_to_env(self.spec.actions[0], action)
+        leaves: Iterator[tuple[str, Array]] = tree_leaves(action)
+        parts = dict(leaves)
+        return nest({leaf.path: self._leaf_to_env(leaf, parts[leaf.path]) for leaf in self.spec.actions})
+
+    def _leaf_to_env(self, leaf: ActionLeaf, action: Array) -> Array:
+        if leaf.kind == "categorical":
+            return action + leaf.start[0] if leaf.start[0] else action
+        if not leaf.low:
+            offset = np.asarray(leaf.start, np.int64) if leaf.start else 0
+            return (action + offset).reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
+        low, high, center, half = self._bounds[leaf.path]
+        out = np.clip(action * half + center, low, high)
+        if np.issubdtype(np.dtype(leaf.dtype), np.integer):
+            out = np.rint(out)
+        return out.reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
 
     def initial_state(self, num_streams: int) -> Tree | None:
         """Return the state with which episodes begin, [B, *]; None where the policy keeps none."""
@@ -140,7 +102,10 @@ class NetworkPolicy:
             self.network = _acting_network(self.spec, weights)
         else:
             self.network.load(weights.flat)
-        self._log_std = None if self.network.log_std is None else _as_numpy(self.network.log_std)
+        log_std = self.network.log_std
+        self._log_std = (
+            log_std if log_std is None or isinstance(log_std, np.ndarray) else log_std.detach().cpu().numpy()
+        )
         if self.spec.pipeline.normalize:
             extra = weights.extra
             self.pipeline.load(Moments(np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
@@ -156,8 +121,13 @@ class NetworkPolicy:
         if explore and self.exploration.get("random"):
             if memory is not None:  # the memory still follows what is seen
                 memory = self.outputs(inputs, memory)[2]
-            return Acted(self.distribution.uniform(len(first), inputs.mask, rng), join_state(frames, memory), {})
-        return self.choose(inputs, frames, memory, rng if explore else None)
+            return Acted(self.distribution.uniform(len(first), inputs.mask, rng), join_state(frames, memory))
+        if self.spec.noisy:
+            self.network.perturb(rng if explore else None)
+        params, value, memory = self.outputs(inputs, memory)
+        acted = self.choose(params, value, inputs, rng if explore else None)
+        acted.state = join_state(frames, memory)
+        return acted
 
     def outputs(self, inputs: Inputs, memory: Array | None) -> tuple[Array, Array | None, Array | None]:
         """Evaluate the network: params [B, P], value [B] where it came along, and the memory [B, K, S] after this step."""
@@ -165,8 +135,8 @@ class NetworkPolicy:
             return self.network.recur(inputs, memory)
         return (*self.network.policy(inputs), None)
 
-    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
-        """Choose actions for inputs [B, *], greedily without `rng`; `frames` are the pipeline's part of the next state."""
+    def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
+        """Choose actions from the network's outputs for inputs [B, *], greedily without `rng`. `act` adds the state."""
         raise NotImplementedError
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
@@ -183,52 +153,42 @@ class NetworkPolicy:
 class ActorPolicy(NetworkPolicy):
     """A policy without a value: draws from its distribution, or adds noise where it has none."""
 
-    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
-        params, _, memory = self.outputs(inputs, memory)
+    def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
         params = self.distribution.masked(params, inputs.mask)
         if rng is None:
-            return Acted(self.distribution.mode(params), join_state(frames, memory), {})
+            return Acted(self.distribution.mode(params))
         action: Tree = self.distribution.sample(params, self._log_std, rng)
         noise = self.exploration.get("noise")
         if noise:
-
-            def add(a: Array) -> Array:
-                return np.clip(a + rng.normal(0, noise, a.shape), -1, 1).astype(a.dtype)
-
-            action = tree_map(add, action)
-        return Acted(action, join_state(frames, memory), {})
+            action = tree_map(lambda a: np.clip(a + rng.normal(0, noise, a.shape), -1, 1).astype(a.dtype), action)
+        return Acted(action)
 
 
 class QPolicy(NetworkPolicy):
     """Over action values: the best action, or epsilon-greedy, or (with a temperature) in proportion to exp(Q / temperature)."""
 
-    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
-        if self.spec.noisy:
-            self.network.perturb(rng)
-        params, value, memory = self.outputs(inputs, memory)
+    def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
         if value is None and self.spec.dueling and self.spec.atoms:  # plain dueling needs no value to compare actions
             value = self.network.values(inputs)
         q: Array = params if self.spec.dueling and value is None else q_values(self.spec, params, value)
         q = self.distribution.masked(q, inputs.mask)
-        state = join_state(frames, memory)
         if rng is not None and self.temperature is not None:
-            return Acted(self.distribution.sample(q / self.temperature, None, rng), state, {})
+            return Acted(self.distribution.sample(q / self.temperature, None, rng))
         action: Array = q.argmax(-1)
         if rng is not None:
             random = rng.random(len(action)) < self.exploration.get("epsilon", 0.0)
             if random.any():
                 action = np.where(random, self.distribution.parts[0].uniform(len(action), inputs.mask, rng), action)
-        return Acted(action, state, {})
+        return Acted(action)
 
 
 class ActorCriticPolicy(NetworkPolicy):
     """A policy and a value: NumPy for fully connected networks, torch for the others."""
 
-    def choose(self, inputs: Inputs, frames: Tree | None, memory: Array | None, rng: Generator | None) -> Acted:
-        params, value, memory = self.outputs(inputs, memory)
+    def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
         params = self.distribution.masked(params, inputs.mask)
         action = self.distribution.sample(params, self._log_std, rng) if rng else self.distribution.mode(params)
-        return Acted(action, join_state(frames, memory), {} if value is None else {"value": value}, params)
+        return Acted(action, behaviour={} if value is None else {"value": value}, params=params)
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
         """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
@@ -273,7 +233,7 @@ class ActorCriticPolicy(NetworkPolicy):
             t.behaviour["final_value"][found] = value(obs, state, np.zeros(len(found), bool))
 
 
-def _acting_network(spec: NetworkSpec, weights: Weights) -> ActingNetwork:
+def _acting_network(spec: NetworkSpec, weights: Weights) -> SmallNetwork | TorchNetwork:
     if spec.torch_free:
         return SmallNetwork(spec, weights.flat)
     from raypid.nn.networks import TorchNetwork
@@ -283,7 +243,3 @@ def _acting_network(spec: NetworkSpec, weights: Weights) -> ActingNetwork:
     # no dropout
     network.module.eval()
     return network
-
-
-def _as_numpy(x: Array | Tensor) -> Array:
-    return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()

@@ -220,27 +220,20 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 def differences(theirs: NetworkSpec, ours: NetworkSpec) -> list[str]:
     """List the differences between two networks that change the shapes or the meaning of their weights, as text."""
-    found = []
+    with_size = theirs.memory and ours.memory
 
-    def add(what: str, there: object, here: object) -> None:
-        if there != here:
-            found.append(f"{what} {there!r} there, {here!r} here")
+    def described(spec: NetworkSpec) -> dict[str, object]:
+        return {
+            "observations": {leaf.path: leaf.nvec or leaf.shape for leaf in spec.pipeline.leaves},
+            "actions": [(a.kind, a.nvec or a.shape) for a in spec.actions],
+            "frame_stack": spec.pipeline.frame_stack,
+            "normalize_observations": spec.pipeline.normalize,
+            "model.memory": spec.memory or "none",
+            "model.memory_size": spec.memory_size if with_size else 0,
+            **{f"model.{n}": getattr(spec, n) for n in ("network", "hidden", "channels", "activation", "shared")},
+            "layer_norm": spec.layer_norm,
+            "dueling": spec.dueling,
+        }
 
-    def shapes(spec: NetworkSpec) -> dict[str, tuple[int, ...]]:
-        return {leaf.path: leaf.nvec or leaf.shape for leaf in spec.pipeline.leaves}
-
-    def actions(spec: NetworkSpec) -> list[tuple[str, tuple[int, ...]]]:
-        return [(a.kind, a.nvec or a.shape) for a in spec.actions]
-
-    add("observations", shapes(theirs), shapes(ours))
-    add("actions", actions(theirs), actions(ours))
-    add("frame_stack", theirs.pipeline.frame_stack, ours.pipeline.frame_stack)
-    add("normalize_observations", theirs.pipeline.normalize, ours.pipeline.normalize)
-    add("model.memory", theirs.memory or "none", ours.memory or "none")
-    if theirs.memory and ours.memory:
-        add("model.memory_size", theirs.memory_size, ours.memory_size)
-    for name in ("network", "hidden", "channels", "activation", "shared"):
-        add(f"model.{name}", getattr(theirs, name), getattr(ours, name))
-    for name in ("layer_norm", "dueling"):
-        add(name, getattr(theirs, name), getattr(ours, name))
-    return found
+    here = described(ours)
+    return [f"{n} {there!r} there, {here[n]!r} here" for n, there in described(theirs).items() if there != here[n]]

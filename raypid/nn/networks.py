@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,62 +18,46 @@ from raypid.errors import UserError
 from raypid.nn.allocation import keep_freed_memory
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import factorised_noise, initial_mlp
-from raypid.nn.pipeline import Inputs
+from raypid.nn.pipeline import Inputs, InputsOf
 from raypid.nn.torch_cells import Memory, unroll
 from raypid.registry import NETWORKS
 from raypid.types import Array, flat_views
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
 ImageShape = tuple[int, int, int]
-Rows = Tensor | Array | slice | tuple[slice | Array | Tensor, ...]
-"""An index of rows."""
 Outputs = tuple[Tensor, Tensor | None, Tensor | None]
 """(params [N, P]; value [N], or [N, V] of a distributional head, or None without a value head; the state [B, K, S] after
 the last row, or None without a memory)."""
 
 
-def on_device(x: Tensor, device: torch.device) -> Tensor:
-    """Move `x` to a device. A copy to a GPU goes through pinned memory, so that it does not block."""
+def on_device(array: Array, device: torch.device) -> Tensor:
+    """Return an array as a tensor on a device; without a copy if that is the CPU and the array is writable and contiguous.
+
+    A copy to a GPU goes through pinned memory, so that it does not block.
+    """
+    # what comes from Ray's object store is read-only
+    x = torch.from_numpy(np.require(array, requirements=("C", "W")))
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 
 
-class TorchInputs:
-    """Inputs as tensors on one device.
-
-    vector: [N, D] float32. images: {path: [N, C, H, W]} in the dtype in which they are stored. mask: [N, A], or None.
-    """
+class TorchInputs(InputsOf[Tensor]):
+    """Inputs as tensors on one device; images are in the dtype in which they are stored."""
 
     def __init__(self, inputs: Inputs, device: torch.device) -> None:
-        def move(x: Array) -> Tensor:
-            x = x if x.flags.writeable and x.flags.c_contiguous else x.copy()
-            return on_device(torch.from_numpy(x), device)
-
-        self.vector = move(inputs.vector)
-        self.images = {k: move(v) for k, v in inputs.images.items()}
-        self.mask = None if inputs.mask is None else move(inputs.mask)
+        self.vector = on_device(inputs.vector, device)
+        self.images = {k: on_device(v, device) for k, v in inputs.images.items()}
+        self.mask = None if inputs.mask is None else on_device(inputs.mask, device)
 
     def joined(self, other: TorchInputs) -> TorchInputs:
         """Return the rows of both, these first."""
-        both = object.__new__(TorchInputs)
-        both.vector = torch.cat([self.vector, other.vector])
-        both.images = {k: torch.cat([v, other.images[k]]) for k, v in self.images.items()}
-        both.mask = None if self.mask is None or other.mask is None else torch.cat([self.mask, other.mask])
-        return both
+        return self.map(lambda x, y: torch.cat([x, y]), other)
 
-    def flatten(self) -> TorchInputs:
-        """Return [T, B, *] as [T * B, *]."""
-        return self._each(lambda x: x.flatten(0, 1))
 
-    def take(self, rows: Rows) -> TorchInputs:
-        """Return the rows that an index selects."""
-        return self._each(lambda x: x[rows])
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> TorchInputs:
-        changed = object.__new__(TorchInputs)
-        changed.vector = change(self.vector)
-        changed.images = {k: change(v) for k, v in self.images.items()}
-        changed.mask = None if self.mask is None else change(self.mask)
-        return changed
+def affine(h: Tensor, weight: Tensor, bias: Tensor, *, in_half: bool) -> Tensor:
+    """Return h [K, N, in] @ weight [K, in, out] + bias, with the product in bfloat16 if `in_half`."""
+    if in_half:
+        return torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
+    return torch.baddbmm(bias, h, weight)
 
 
 class TwinMLP(nn.Module):
@@ -110,10 +93,7 @@ class TwinMLP(nn.Module):
         h = x.expand(self.spec.num_trunks, *x.shape)
         for i in range(len(self.spec.hidden)):
             weight, bias = w(f"trunk/{i}/weight"), w(f"trunk/{i}/bias")
-            if self.in_half and i:
-                h = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
-            else:
-                h = torch.baddbmm(bias, h, weight)
+            h = affine(h, weight, bias, in_half=self.in_half and i > 0)
             if self.spec.layer_norm:
                 h = nn.functional.layer_norm(h, h.shape[-1:])
             h = self.activation(h)
@@ -180,55 +160,51 @@ class ResNetEncoder(nn.Sequential):
         super().__init__(*modules, nn.ReLU(), nn.Flatten())
 
 
-class ImageNetwork(nn.Module):
-    """A convolutional encoder for each image. Their features and the vector go into fully connected trunks."""
+ENCODERS: dict[str, type[NatureEncoder | ResNetEncoder]] = {"cnn": NatureEncoder, "resnet": ResNetEncoder}
 
-    encoder: type[NatureEncoder | ResNetEncoder] = NatureEncoder
 
-    def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
-        super().__init__()
-        keep_freed_memory()
-        self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
-        self.paths = [path for path, _ in spec.pipeline.images]
-        self.encoders = nn.ModuleList(self.encoder(shape, spec.channels) for _, shape in spec.pipeline.images)
-        with torch.no_grad():
-            width = sum(
-                e(torch.zeros(1, *shape)).shape[1]
-                for e, (_, shape) in zip(self.encoders, spec.pipeline.images, strict=True)
-            )
-        self.mlp = TwinMLP(spec, width + spec.pipeline.vector_size, rng)
+class Encoders(nn.ModuleList):
+    """A convolutional encoder for each image.
 
-    def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
-        parts = [e(self._scaled(inputs.images[p], p)) for e, p in zip(self.encoders, self.paths, strict=True)]
-        return self.mlp.forward(torch.cat([*parts, inputs.vector], 1), memory)
+    Args:
+        spec: which encoder, and for which images.
+        fast: let channels come last where gradients are computed on a CPU: convolutions learn in three quarters of the time then.
+    """
 
-    def _scaled(self, image: Tensor, path: str) -> Tensor:
-        """Scale an image to float32.
+    def __init__(self, spec: NetworkSpec, *, fast: bool) -> None:
+        super().__init__(ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
+        self.scales = image_scales(spec)
+        self.fast = fast
 
-        On a CPU, channels come last where gradients are computed: convolutions learn in three quarters of the time then.
-        """
-        last = torch.is_grad_enabled() and image.device.type == "cpu"
+    def forward(self, inputs: TorchInputs) -> Tensor:
+        """Return the features of the images and the vector [N, F]."""
+        if not self.scales:
+            return inputs.vector
+        last = self.fast and torch.is_grad_enabled() and inputs.vector.device.type == "cpu"
         layout = torch.channels_last if last else torch.contiguous_format
-        return image.to(torch.float32, memory_format=layout) * self.scales[path]
+        images = (inputs.images[p].to(torch.float32, memory_format=layout) * s for p, s in self.scales.items())
+        return torch.cat([*(encode(image) for encode, image in zip(self, images, strict=True)), inputs.vector], 1)
 
 
-class NatureCNN(ImageNetwork):
-    encoder = NatureEncoder
+def image_scales(spec: NetworkSpec) -> dict[str, float]:
+    """Return the factor on the values of each image."""
+    return {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
 
 
-class ImpalaResNet(ImageNetwork):
-    encoder = ResNetEncoder
-
-
-class VectorNetwork(nn.Module):
-    """Fully connected trunks on the vector."""
+class OwnNetwork(nn.Module):
+    """Fully connected trunks on the vector and on what a convolutional encoder makes of each image."""
 
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
         super().__init__()
-        self.mlp = TwinMLP(spec, spec.pipeline.vector_size, rng)
+        if spec.images:
+            keep_freed_memory()
+        self.encoders = Encoders(spec, fast=True)
+        with torch.no_grad():
+            width = self.encoders(example_inputs(spec)).shape[1]
+        self.mlp = TwinMLP(spec, width, rng)
 
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
-        return self.mlp.forward(inputs.vector, memory)
+        return self.mlp.forward(self.encoders(inputs), memory)
 
 
 class UserModule(nn.Module):
@@ -245,7 +221,7 @@ class UserModule(nn.Module):
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
         self.name = spec.network
-        self.scales = {leaf.path: leaf.scale for leaf in spec.pipeline.leaves if leaf.kind == "image"}
+        self.scales = image_scales(spec)
         self.module = _construct(NETWORKS.find(spec.network, spec.target), spec)
 
     def call(self, inputs: TorchInputs) -> object:
@@ -286,7 +262,7 @@ class CustomNetwork(UserModule):
             takes += f", behind which model.memory {spec.memory!r} and the heads are put"
         elif spec.head != "actor_critic":
             takes += " for this algorithm, which adds its own heads"
-        elif isinstance(out, tuple) and len(out) == 2 and _width(out[0]) == spec.num_outputs:
+        elif isinstance(out, tuple) and len(out) == 2 and getattr(out[0], "shape", ())[-1:] == (spec.num_outputs,):
             if spec.num_log_std:
                 self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
             return
@@ -311,10 +287,6 @@ def check_network(spec: NetworkSpec) -> None:
     """
     with torch.random.fork_rng(devices=[]):
         CustomNetwork(spec, np.random.default_rng(0))
-
-
-def _width(out: object) -> int:
-    return out.shape[-1] if isinstance(out, Tensor) else 0
 
 
 def _describe(out: object) -> str:
@@ -381,7 +353,7 @@ class TorchNetwork(FlatParameters):
     def __init__(self, spec: NetworkSpec, seed: int = 0, device: str = "cpu") -> None:
         self.spec, self.device = spec, torch.device(device)
         rng = np.random.default_rng(seed)
-        cls = NETWORKS.get(spec.network) if NETWORKS.is_own(spec.network) else CustomNetwork
+        cls = OwnNetwork if NETWORKS.is_own(spec.network) else CustomNetwork
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module: nn.Module = cls(spec, rng)

@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 
 from raypid.nn.network_spec import Leaf, PipelineSpec
 from raypid.ops.normalizer import Moments, scale_of
-from raypid.types import Array, Tree, tree_map
+from raypid.types import Array, ArrayT, Tree, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import Self
 
 
-@dataclass(slots=True)
-class Inputs:
-    """Network inputs: vector [N, D] float32, images {path: [N, C, H, W]}, mask [N, A] bool or None. N may be [T, B]."""
+class InputsOf(Generic[ArrayT]):
+    """Network inputs as arrays or tensors: vector [N, D] float32, images {path: [N, C, H, W]}, mask [N, A] bool or None.
+    N may be [T, B]."""
+
+    vector: ArrayT
+    images: dict[str, ArrayT]
+    mask: ArrayT | None
+
+    def map(self, function: Callable[..., ArrayT], *others: InputsOf[ArrayT]) -> Self:
+        """Apply `function` to each array, together with the same array of `others`."""
+        mapped = copy(self)
+        mapped.vector = function(self.vector, *(o.vector for o in others))
+        mapped.images = {k: function(v, *(o.images[k] for o in others)) for k, v in self.images.items()}
+        mapped.mask = None if self.mask is None else function(self.mask, *(o.mask for o in others))
+        return mapped
+
+    def take(self, rows: Array | Tensor | int | slice | tuple[slice, Array]) -> Self:
+        """Select rows; a single number drops the leading axis."""
+        return self.map(lambda x: x[rows])
+
+    def flatten(self) -> Self:
+        """[T, B, *] to [T * B, *]."""
+        return self.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
+@dataclass
+class Inputs(InputsOf[Array]):
+    """Network inputs as NumPy arrays."""
 
     vector: Array
     images: dict[str, Array]
     mask: Array | None = None
-
-    def take(self, rows: Array | int | slice | tuple[slice, Array]) -> Inputs:
-        """Select rows; a single number drops the leading axis."""
-        mask = None if self.mask is None else self.mask[rows]
-        return Inputs(self.vector[rows], {k: v[rows] for k, v in self.images.items()}, mask)
-
-    def flatten(self) -> Inputs:
-        """[T, B, *] to [T * B, *]."""
-
-        def merge(a: Array) -> Array:
-            return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
-
-        mask = None if self.mask is None else merge(self.mask)
-        return Inputs(merge(self.vector), {k: merge(v) for k, v in self.images.items()}, mask)
 
 
 def _get(obs: Tree, path: str) -> Array:

@@ -27,12 +27,10 @@ class Population(SmallNetwork):
 
     def _bind(self, flat: Array, noise: dict[str, Array] | None = None) -> None:
         """Bind the layers to views of flat [B, P], each [trunks, B, in, out]."""
-        parts, offset = {}, 0
-        for name, shape in self.table:
-            size = int(np.prod(shape))
-            part = flat[:, offset : offset + size]
+        sizes = [int(np.prod(shape)) for _, shape in self.table]
+        parts = {}
+        for (name, shape), part in zip(self.table, np.split(flat, np.cumsum(sizes)[:-1], 1), strict=True):
             parts[name] = part.reshape(self.num_streams, *shape[-2:]) if "weight" in name else part[:, None]
-            offset += size
         layers = range(len(self.spec.hidden))
         self._trunk = [(parts[f"trunk.{i}.weight"][None], parts[f"trunk.{i}.bias"][None]) for i in layers]
         self._policy = (parts["policy.weight"], parts["policy.bias"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,15 +21,26 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
         network: its parameters, and no others, are moved by a loss.
         max_norm: largest L2 norm of a gradient; None does not clip.
         measure: compute the norm also where nothing is clipped.
+        settings: more keywords of torch's optimizer.
     """
 
-    optimizer: torch.optim.Optimizer
+    kind: Callable[..., torch.optim.Optimizer]
+    """Makes torch's optimizer."""
 
-    def __init__(self, network: FlatParameters, max_norm: float | None, measure: bool) -> None:
+    def __init__(
+        self,
+        network: FlatParameters,
+        lr: float,
+        eps: float = 1e-8,
+        max_norm: float | None = None,
+        measure: bool = False,
+        **settings: float,
+    ) -> None:
         self.network, self.max_norm, self.measure = network, max_norm, measure
         self.gradient = network.gradient
         self.flat = nn.Parameter(network.flat)
         self.flat.grad = network.gradient
+        self.optimizer = self.kind([self.flat], lr=lr, eps=eps, **settings)
 
     def backward(self, loss: Tensor) -> None:
         loss.backward(inputs=self.network.parameters)
@@ -61,16 +73,7 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
 class FlatAdam(FlatOptimizer):
     """Adam, fused."""
 
-    def __init__(
-        self,
-        network: FlatParameters,
-        lr: float,
-        eps: float = 1e-8,
-        max_norm: float | None = None,
-        measure: bool = False,
-    ) -> None:
-        super().__init__(network, max_norm, measure)
-        self.optimizer = torch.optim.Adam([self.flat], lr=lr, eps=eps, fused=True)
+    kind = partial(torch.optim.Adam, fused=True)
 
     def state_dict(self) -> dict[str, Array | int]:
         state = self.optimizer.state.get(self.flat)
@@ -86,18 +89,7 @@ class FlatAdam(FlatOptimizer):
 class FlatRMSProp(FlatOptimizer):
     """RMSProp without momentum."""
 
-    def __init__(
-        self,
-        network: FlatParameters,
-        lr: float,
-        eps: float = 1e-5,
-        max_norm: float | None = None,
-        measure: bool = False,
-        *,
-        decay: float = 0.99,
-    ) -> None:
-        super().__init__(network, max_norm, measure)
-        self.optimizer = torch.optim.RMSprop([self.flat], lr=lr, alpha=decay, eps=eps, foreach=False)
+    kind = partial(torch.optim.RMSprop, foreach=False)
 
     def state_dict(self) -> dict[str, Array | int]:
         return {"v": self._array("square_avg")}

@@ -64,7 +64,7 @@ class Layout:
     def __init__(self, weights: Parts, owner: str) -> None:
         self.owner = owner
         self._structure = weights
-        arrays = {name: _array(part) for name, part in _named(weights)}
+        arrays = {name: _array(part) for name, part in _named(weights).items()}
         for name, array in arrays.items():
             if not np.issubdtype(array.dtype, np.floating):
                 raise UserError(
@@ -81,7 +81,7 @@ class Layout:
         Raises:
             UserError: names or shapes differ from those of the first weights.
         """
-        found = dict(_named(parts))
+        found = _named(parts)
         who, names = f"{self.owner}.{method}", [name for name, _ in self.table]
         if missing := [name for name in names if found.get(name) is None]:
             raise UserError(f"{who} returned nothing for {missing[0]!r}; get_weights() has {', '.join(names)}.")
@@ -95,7 +95,7 @@ class Layout:
 
     def is_pair(self, parts: Parts) -> bool:
         """Whether what looks like (gradient, metrics) has the structure of the weights instead."""
-        return [name for name, _ in _named(parts)] == [name for name, _ in self.table]
+        return list(_named(parts)) == [name for name, _ in self.table]
 
     def parts(self, flat: Array) -> Parts:
         """Copy the buffer [P] into new arrays, in the structure and the dtypes of the weights."""
@@ -103,13 +103,9 @@ class Layout:
         return _rebuilt(self._structure, (view.astype(dtype) for view, dtype in zip(views, self._dtypes, strict=True)))
 
 
-def _named(parts: Parts, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (path, array) of each part."""
-    if isinstance(parts, (Mapping, list, tuple)):
-        for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
-            yield from _named(part, f"{path}/{key}" if path else str(key))
-    else:
-        yield path, parts
+def _named(parts: Parts) -> dict[str, object]:
+    """Return the arrays by path."""
+    return dict(tree_leaves(_members(parts)))
 
 
 def _rebuilt(structure: Parts, arrays: Iterator[Array]) -> Parts:
@@ -177,7 +173,7 @@ class ModelPolicy(NetworkPolicy):
 
     def _is_action(self, chosen: object) -> bool:
         """Whether what may look like (actions, extras) is an action of a space that is such a pair."""
-        return sorted(path for path, _ in tree_leaves(_members(chosen))) == sorted(a.path for a in self.spec.actions)
+        return sorted(_named(chosen)) == sorted(a.path for a in self.spec.actions)
 
     def _actions(self, actions: object, num: int) -> Tree:
         """Check and copy actions: a model may use its arrays again.
@@ -199,7 +195,7 @@ class ModelPolicy(NetworkPolicy):
                 )
             if fault := _fault(leaf, action):
                 raise UserError(f"{who} returned {fault}.")
-        return found if "" not in found else found[""]
+        return found.get("", found)
 
     def _checked(self, extras: Mapping[str, object], num: int) -> dict[str, Array]:
         """Check and copy extras.
@@ -222,13 +218,11 @@ class ModelPolicy(NetworkPolicy):
             )
         return found
 
-    def to_env(self, action: Tree) -> Tree:
+    def _leaf_to_env(self, leaf: ActionLeaf, action: Array) -> Array:
         """Clip actions [B, *] to the bounds of a Box and convert them to the dtype of the space."""
-        if isinstance(action, np.ndarray):
-            return _bounded(self.spec.actions[0], action)
-        leaves: Iterator[tuple[str, Array]] = tree_leaves(action)
-        parts = dict(leaves)
-        return nest({leaf.path: _bounded(leaf, parts[leaf.path]) for leaf in self.spec.actions})
+        if leaf.low:
+            action = np.clip(action, np.reshape(leaf.low, leaf.shape), np.reshape(leaf.high, leaf.shape))
+        return action.astype(leaf.dtype, copy=False)
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
         """Have the model differentiate a fragment.
@@ -241,7 +235,7 @@ class ModelPolicy(NetworkPolicy):
         gradient, metrics = (returned, {}) if self.layout.is_pair(returned) else _pair(returned)
         flat = self.layout.flat(gradient, "step()")
         if not np.isfinite(flat.dot(flat)):
-            bad = [n for n, part in _named(gradient) if not np.isfinite(_array(part)).all()] or ["all together"]
+            bad = [n for n, part in _named(gradient).items() if not np.isfinite(_array(part)).all()] or ["all together"]
             raise UserError(f"{self.name}.step() returned NaN or infinite gradients (first: {bad[0]!r}).")
         numbers = {}
         for name, metric in metrics.items():
@@ -289,31 +283,18 @@ def _fault(leaf: ActionLeaf, action: Array) -> str:
         return "" if np.isfinite(action).all() else "actions that are not finite"
     if not np.issubdtype(action.dtype, np.integer) and action.dtype != bool:
         return f"actions of dtype {action.dtype}; the environment takes integers"
-    nvec = np.array(leaf.nvec or 2)
-    place = action.reshape(len(action), -1) - np.array(leaf.start or 0)
-    bad = (place < 0) | (place >= nvec)
+    flat = action.reshape(len(action), -1)
+    low, size = (np.broadcast_to(values, flat.shape) for values in (leaf.start or 0, leaf.nvec or 2))
+    bad = (flat < low) | (flat >= low + size)
     if not bad.any():
         return ""
     b, k = np.argwhere(bad)[0]
-    low, size = (
-        values[k % len(values)] if values else default for values, default in ((leaf.start, 0), (leaf.nvec, 2))
-    )
-    return f"action {action.reshape(len(action), -1)[b, k]}; the environment takes {low} to {low + size - 1}"
-
-
-def _bounded(leaf: ActionLeaf, action: Array) -> Array:
-    if leaf.low:
-        action = np.clip(action, np.reshape(leaf.low, leaf.shape), np.reshape(leaf.high, leaf.shape))
-    return action.astype(leaf.dtype, copy=False)
+    return f"action {flat[b, k]}; the environment takes {low[b, k]} to {low[b, k] + size[b, k] - 1}"
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"model.custom: {message}.")
-
-
-_PROVIDED = ("observation_space", "action_space", "gamma", "batch_size", "device", "seed")
-"""What raypid itself puts into `args`."""
 
 
 def _arguments(entry: type, name: str, spec: NetworkSpec, seed: int) -> argparse.Namespace:
@@ -335,15 +316,14 @@ def _arguments(entry: type, name: str, spec: NetworkSpec, seed: int) -> argparse
                 raise ConfigError(f"model.custom: {name} has no argument {key!r}.{did_you_mean(key, known)}")
             tokens += _tokens(known[key], value)
         args = parser.parse_args(tokens)
-    if clash := [provided for provided in _PROVIDED if hasattr(args, provided)]:
+    provided = {**spec.facts, "seed": seed}
+    if clash := [name for name in provided if hasattr(args, name)]:
         raise ConfigError(
             f"{name}: `{clash[0]}` is already provided in args; give the model's own argument another name."
         )
     for role in ("observation_space", "action_space"):
-        setattr(args, role, space_from_json(spec.facts[role]))
-    for fact in ("gamma", "batch_size", "device"):
-        setattr(args, fact, spec.facts[fact])
-    args.seed = seed
+        provided[role] = space_from_json(spec.facts[role])
+    vars(args).update(provided)
     return args
 
 

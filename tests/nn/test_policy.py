@@ -16,7 +16,7 @@ from gymnasium import spaces
 from raypid.config import ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
-from raypid.nn.network_policy import ActionMap, ActorCriticPolicy
+from raypid.nn.network_policy import ActorCriticPolicy, NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.pipeline import Pipeline
@@ -148,7 +148,7 @@ def test_a_masked_policy_never_chooses_what_is_forbidden() -> None:
 
 
 def to_env(space: Any, action: Any, **model: Any) -> Any:
-    return ActionMap(build_spec(BOX, space, ModelConfig(**model)).actions)(action)
+    return NetworkPolicy(build_spec(BOX, space, ModelConfig(**model))).to_env(action)
 
 
 def test_discrete_actions_start_where_the_space_does() -> None:
