@@ -10,8 +10,8 @@ import numpy as np
 from raypid.ops.normalizer import Moments
 from raypid.ops.sum_tree import importance
 from raypid.replay.base import Replay
-from raypid.replay.sources import Parameters
 from raypid.roles.learner import Learner
+from raypid.roles.parameter_server import Learnt, Parameters
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
 if TYPE_CHECKING:
@@ -53,17 +53,15 @@ class ReplayLearner(Learner):
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
-    def learn_from(
-        self, newest: Parameters, timesteps: int, num_updates: int
-    ) -> tuple[int, Weights, list[dict[str, Array]]]:
+    def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, Learnt]:
         """Do updates without the other learners, starting from the parameters that all share.
 
-        Returns the number of updates, weights, and how far the parameters moved (a list of one).
+        Returns the number of updates, and the new weights with how far the parameters moved.
         """
         self.set_parameters(newest)
         num, weights = self.learn(timesteps, num_updates)
         _, after = self.parameters()
-        return num, weights, [{name: flat - newest[1][name] for name, flat in after.items()}]
+        return num, (weights, {name: flat - newest[1][name] for name, flat in after.items()})
 
     def parameters(self) -> Parameters:
         """(version, all flat parameters by network)."""

@@ -33,11 +33,6 @@ class Future(Generic[T_co]):
 F = TypeVar("F", bound=Future[object])
 
 
-def name_of(method: str | Callable[..., object]) -> str:
-    """The name of a role's method."""
-    return method if isinstance(method, str) else method.__name__
-
-
 class Handle(Protocol):
     """A role in this process or another one.
 

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Any
 
 from raypid.errors import UserError
-from raypid.runtime.handle import A, ArgumentLost, B, C, F, Future, Handle, T, WorkerLost, name_of
-from raypid.runtime.local import LocalFuture, LocalHandle
+from raypid.runtime.handle import A, ArgumentLost, B, C, F, Future, Handle, T, WorkerLost
+from raypid.runtime.local import LocalFuture, LocalHandle, resolved
 from raypid.runtime.resources import Node, limit_threads
 
 # Read by Ray when it is imported and when its processes start; a user's own settings win.
@@ -55,7 +55,8 @@ class _Role:
         warnings.simplefilter("ignore", UserWarning)
         self.error: Exception | None = None
         try:
-            self.role = _resolved(factory)()
+            # arrays stay in Ray's store, so that the roles of a node share them
+            self.role = resolved(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)()
         except Exception as error:  # of an actor that fails to start, Ray would give the text and not the type
             self.error = error
 
@@ -89,15 +90,6 @@ def _role_name(factory: Callable[[], object]) -> str:
     return getattr(factory, "__name__", "Role")
 
 
-def _resolved(factory: Callable[[], object]) -> Callable[[], object]:
-    """The factory with futures among its arguments replaced by their values. Arrays stay in Ray's store, so that the roles of
-    a node share them."""
-    if not isinstance(factory, partial):
-        return factory
-    given = [ray.get(a) if isinstance(a, ray.ObjectRef) else a for a in factory.args]
-    return partial(factory.func, *given, **factory.keywords)
-
-
 class RayHandle:
     """A role in an actor."""
 
@@ -108,17 +100,17 @@ class RayHandle:
         """Where the role is, once the actor has answered."""
         self.node_future: ray.ObjectRef[str] | None = None
 
-    def submit(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> Future[T]:
-        return self.actor.call.options(num_returns=num_returns).remote(name_of(method), *args)
+    def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
+        return self.actor.call.remote(method.__name__, *args)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
-        a, b = self.actor.call.options(num_returns=2).remote(name_of(method), *args)
+        a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
         return a, b
 
     def submit_split(
         self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
     ) -> tuple[Future[A], Future[B], list[Future[C]]]:
-        a, b, *more = self.actor.call_split.options(num_returns=2 + num).remote(name_of(method), *args)
+        a, b, *more = self.actor.call_split.options(num_returns=2 + num).remote(method.__name__, *args)
         return a, b, more
 
 

@@ -322,7 +322,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
         here = [collect(cartpole(i, restarts if i == 1 else 0)) for i in range(2)]
         if restarts:  # worker 0 has played a call already
             here[0] = [collect(r) for r in [cartpole()] for _ in range(2)][1]
-        there = workers.call_all("collect", weights, CALL, num_returns=2)
+        there = workers.call_all_parts(FitnessRollout.collect, weights, CALL)
         for (report, ours), (again, data) in zip(here, there):
             np.testing.assert_array_equal(roles.get(data).value, ours.value)
             assert again.episode_rewards == report.episode_rewards and again.size == 5

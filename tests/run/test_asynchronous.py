@@ -12,6 +12,7 @@ import paced
 import pytest
 from patience import wait_until
 
+from raypid.roles.learner import Learner
 from raypid.run import loops
 from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
@@ -160,7 +161,7 @@ def ray_backend(ray_session: Any) -> Any:
 
 def test_a_slow_worker_holds_nobody_up(ray_backend: Any) -> None:
     ctx = context(ray_backend, plan(update_size=1), (0.01, 1000.0), ray_backend.here(paced.Learner))
-    ctx.workers.call_all("ready")
+    ctx.workers.call_all(paced.Worker.ready)
     loop = loops.asynchronous(ctx)
     done = Counter(r.worker_index for _ in range(30) for r in next(loop).reports)
     assert done[0] >= 30 and done[1] == 0
@@ -172,23 +173,23 @@ def test_what_waits_for_a_slow_learner_is_bounded(ray_backend: Any, place: str) 
     build = partial(paced.Learner, 0.3)
     learner = ray_backend.here(build) if place == "driver" else ray_backend.spawn(build)
     ctx = context(ray_backend, plan(update_size=1), (0.0, 0.0, 0.0), learner)
-    ctx.workers.call_all("ready")
+    ctx.workers.call_all(paced.Worker.ready)
     loop = loops.asynchronous(ctx)
     for _ in range(6):
         next(loop)
-    begun = sum(ray_backend.get(h.submit("calls")) for h in ctx.workers.handles)
-    learnt = ray_backend.get(learner.submit("learnt"))
+    begun = sum(ray_backend.get(h.submit(paced.Worker.calls)) for h in ctx.workers.handles)
+    learnt = ray_backend.get(learner.submit(paced.Learner.learnt))
     assert 6 <= learnt <= 8 and begun - learnt <= 2 * 3
 
 
 def test_the_learner_in_an_actor_and_workers_go_on_at_the_same_time(ray_backend: Any) -> None:
     learner = ray_backend.spawn(partial(paced.Learner, 0.2))
     ctx = context(ray_backend, plan(update_size=1, steps_per_iteration=60), (0.2, 0.2), learner)
-    ctx.workers.call_all("ready")
+    ctx.workers.call_all(paced.Worker.ready)
     assert len(next(loops.asynchronous(ctx)).reports) >= 6
-    updates = ray_backend.get(learner.submit("busy"))
+    updates = ray_backend.get(learner.submit(paced.Learner.busy))
     for handle in ctx.workers.handles:
-        calls = ray_backend.get(handle.submit("busy"))
+        calls = ray_backend.get(handle.submit(paced.Worker.busy))
         assert any(max(a, c) < min(b, d) for a, b in calls for c, d in updates), (calls, updates)
 
 
@@ -278,7 +279,7 @@ def test_two_learners_and_one_that_dies(ray_session: Any, tmp_path: Path) -> Non
         result = [agent.train() for _ in range(5)][-1]
         assert result["learner_updates_total"] >= 5
         learners: Any = agent.context.learner
-        one, two = (agent.backend.get(h.submit("weights")).flat for h in learners.handles)
+        one, two = (agent.backend.get(h.submit(Learner.weights)).flat for h in learners.handles)
         assert (one == two).all()
         path = agent.save(tmp_path)
         ray_session.kill(learners.handles[1].actor)
