@@ -12,7 +12,7 @@ from raypid.replay.base import Replay
 from raypid.roles.parameter_server import Learnt, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.runtime.handle import Backend, Future, Handle, WorkerLost
-from raypid.runtime.learner_group import LearnerGroup
+from raypid.runtime.learner_group import LearnerGroup, Together
 from raypid.types import Sample, Trajectory, Weights
 
 T = TypeVar("T")
@@ -229,18 +229,17 @@ class ShardedReplay(ReplaySource):
             drawn = [self._submit_all(Replay.sample, self.rows, beta) for _ in range(self.num_learners)]
             self._ahead.append(list(chain.from_iterable(drawn)))
         samples = self._ahead.popleft()
-        done, weights, priorities = self.learner.submit_split(
-            ShardLearner.learn, len(samples), timesteps, self.chunk, *samples
-        )
+        done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, *samples)
         try:
-            num = self.backend.get(done)
+            found = done.results() if isinstance(done, Together) else [self.backend.get(done)]
         except Exception:
             self._results(self._submit_all(Replay.metrics), "sample()")  # was it for want of a sample? Name the shard
             raise
         if self.prioritized:
+            priorities = chain.from_iterable(new for _, new in found)
             for i, (sample, new) in enumerate(zip(samples, priorities, strict=True)):
-                self._submit(i % len(self.shards), Replay.set_priorities_of, sample, self.backend.put(new))
-        return num, weights
+                self._submit(i % len(self.shards), Replay.set_priorities_of, sample, new)
+        return found[0][0], weights
 
     def metrics(self) -> dict[str, float]:
         """Numbers of all shards, added up."""

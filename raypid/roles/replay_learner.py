@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_ma
 
 if TYPE_CHECKING:
     from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
+
+Done: TypeAlias = tuple[int, list[Array]]
+"""The number of updates, and new priorities for the rows of each sample (empty if rows have none)."""
 
 
 class ReplayLearner(Learner):
@@ -112,20 +115,20 @@ class ShardLearner(Learner):
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.seen(fragment)
 
-    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[int, Weights, list[Array | None]]:
+    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Done, Weights]:
         """Do `num_updates` updates with rows of every shard.
 
-        Returns their number, the new weights, and new priorities for each shard's sample (None if rows have no priorities).
+        Returns what was done, and the new weights.
         """
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.beta(timesteps), algorithm.collective)
         update = algorithm.update(sample, timesteps)
-        priorities: list[Array | None] = [None] * len(samples)
+        priorities: list[Array] = []
         if update.priorities is not None:
             parts = update.priorities.reshape(num, len(samples), -1)
             priorities = [np.ascontiguousarray(parts[:, i]).ravel() for i in range(len(samples))]
-        return update.num_updates, algorithm.weights(), priorities
+        return (update.num_updates, priorities), algorithm.weights()
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call."""

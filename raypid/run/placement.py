@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +14,7 @@ from raypid.config import Config, ConfigError, divides
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, check, num_cores, num_gpus, preflight
+from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -63,40 +62,26 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 
 def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
     """The numbers of a run that decide whether it fits."""
-
-    def number(name: str) -> int:
-        """A setting that not every algorithm has."""
-        value: object = getattr(config, name, 0)
-        return value if isinstance(value, int) else 0
-
-    vectors = [leaf.width for leaf in network.pipeline.leaves]
     leaves = network.pipeline.leaves
-    return Needs(
-        num_workers=max(1, config.num_workers) if use_ray else 0,
-        num_cpus_per_worker=config.num_cpus_per_worker,
-        num_learners=config.num_learners,
-        num_replay_shards=number("num_replay_shards"),
-        num_gpus=config.num_gpus,
-        num_envs_per_worker=config.num_envs_per_worker,
-        fragment_length=config.fragment_length,
-        fragments_per_update=number("fragments_per_update"),
-        batch_size=config.batch_size,
-        updates_per_call=max(1, number("updates_per_call")),
-        buffer_size=number("buffer_size"),
-        frame_stack=config.frame_stack,
+    needs = Needs(
+        num_workers=0,
         hidden=network.hidden,
         channels=(network.channels or _CHANNELS) if network.images else (),
         memory_size=network.memory_size,
-        noise_table_size=number("noise_table_size"),
-        population=number("population"),
         process_bytes=_WORKER_BYTES[network.torch_free] if use_ray else 0,
         frame_bytes=sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves),
-        frame_width=sum(vectors),
+        frame_width=sum(leaf.width for leaf in leaves),
         num_outputs=network.num_outputs + network.num_values,
         num_trunks=network.num_trunks,
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
-        copies=5 if number("buffer_size") else 4,
+        copies=5 if hasattr(config, "buffer_size") else 4,
     )
+    settings = {field.name for field in fields(config)}
+    for field in fields(needs):
+        if field.name in settings and isinstance(value := getattr(config, field.name), int | float):
+            setattr(needs, field.name, value)
+    needs.num_workers = max(1, config.num_workers) if use_ray else 0
+    return needs
 
 
 def _check_size(config: Config) -> None:
@@ -114,8 +99,13 @@ def _check_size(config: Config) -> None:
 
 
 def _cluster(backend: RayBackend, needs: Needs) -> Has:
-    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine."""
-    free, here = _free(backend, needs), Has.here()
+    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine.
+
+    Waits a little for CPUs that an earlier run is giving back.
+    """
+    here, deadline = Has.here(), time.monotonic() + _RELEASE_SECONDS
+    while (free := backend.available()).get("CPU", 0.0) + 1e-9 < needs.num_cpus and time.monotonic() < deadline:
+        time.sleep(0.1)
     return Has(
         cpus=free.get("CPU", 0.0),
         gpus=free.get("GPU", 0.0) if needs.num_learners else here.gpus,
@@ -124,17 +114,6 @@ def _cluster(backend: RayBackend, needs: Needs) -> Has:
         place="the cluster (free now)",
         nodes=backend.nodes(),
     )
-
-
-def _free(backend: RayBackend, needs: Needs) -> Mapping[str, float]:
-    """What nobody has taken of a cluster; waits a little for what an earlier run is giving back."""
-    deadline = time.monotonic() + _RELEASE_SECONDS
-    while True:
-        free = backend.available()
-        has = Has(cpus=free.get("CPU", 0.0), gpus=math.inf, memory=math.inf, shared_memory=math.inf, place="")
-        if not check(needs, has) or time.monotonic() > deadline:
-            return free
-        time.sleep(0.1)
 
 
 def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[ConfigT, list[str]]:

@@ -7,7 +7,6 @@ from typing import Generic, Protocol, TypeVar, overload
 
 A = TypeVar("A")
 B = TypeVar("B")
-C = TypeVar("C")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -49,11 +48,6 @@ class Handle(Protocol):
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
         """Call a method that returns a pair; returns a future of each part, so that one can be read while the other is passed on."""
-
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[Future[A], Future[B], Sequence[Future[C]]]:
-        """Call a method that returns (a, b, `num` more values); returns a future of each value."""
 
 
 class Argument:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import A, ArgumentLost, B, Backend, C, Future, Handle, T, WorkerLost
+from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
 from raypid.types import Update, Weights
 
@@ -22,6 +22,8 @@ class LearnerRole(Protocol):
 
     def update(self, timesteps: int, *fragments: object) -> tuple[Update, Weights]: ...
 
+    def learn(self, timesteps: int, num_updates: int, *samples: object) -> tuple[object, Weights]: ...
+
     def weights(self) -> Weights: ...
 
     def state_dict(self) -> Mapping[str, object]: ...
@@ -31,6 +33,8 @@ class LearnerRole(Protocol):
 
 _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
+_FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 2}
+"""Methods whose last arguments are fragments or samples, with the number of arguments before these."""
 _GRACE_S = NOTICE_S + 3.0
 """Seconds, after the first failure, in which the others' errors are collected, to find the cause among them."""
 
@@ -114,32 +118,13 @@ class LearnerGroup:
         return Together(self, {r: h.submit(method, *args) for r, h in enumerate(self.handles)}, method)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
-        """Like `submit`, for a method that returns a pair. Of `update`, each learner gets its share of the fragments."""
+        """Like `submit`, for a method that returns a pair. Each learner gets its share of fragments and samples."""
         if self.failure is not None:
             return Failed(self.failure), Failed(self.failure)
-        given: list[Sequence[object]] = [args] * len(self)
-        if method.__name__ == LearnerRole.update.__name__:
-            given = [(args[0], *share) for share in split(args[1:], len(self))]
-        parts = [handle.submit_parts(method, *own) for handle, own in zip(self.handles, given, strict=True)]
+        fixed = _FOR_ALL.get(method.__name__, len(args))
+        shares = split(args[fixed:], len(self))
+        parts = [h.submit_parts(method, *args[:fixed], *own) for h, own in zip(self.handles, shares, strict=True)]
         return Together(self, {r: a for r, (a, _) in enumerate(parts)}, method), parts[0][1]
-
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[Future[A], Future[B], Sequence[Future[C]]]:
-        """Like `submit`, for a method that returns (a, b, one value for each of its last arguments).
-
-        Each learner gets its share of the `num` last arguments. What they return for these comes in the same order.
-        """
-        if self.failure is not None:
-            failed = Failed(self.failure)
-            return failed, failed, [failed] * num
-        first = len(args) - num
-        parts = [
-            handle.submit_split(method, len(share), *args[:first], *share)
-            for handle, share in zip(self.handles, split(args[first:], len(self)), strict=True)
-        ]
-        more = [value for _, _, values in parts for value in values]
-        return Together(self, {r: a for r, (a, _, _) in enumerate(parts)}, method), parts[0][1], more
 
     def submit_to(self, rank: int, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of one learner."""
@@ -165,7 +150,11 @@ class Together(LocalFuture[T]):
         return list(self.futures.values())
 
     def result(self) -> T:
-        """The value of the lowest rank.
+        """The value of the lowest rank; raises what `results` raises."""
+        return self.results()[0]
+
+    def results(self) -> list[T]:
+        """The values of all ranks.
 
         Raises:
             LearnersFailed: a learner died or hangs; the message names it.
@@ -189,7 +178,7 @@ class Together(LocalFuture[T]):
         if errors:
             self.group.failure = self._cause(errors, pending)
             raise self.group.failure
-        return values[min(values)]
+        return [value for _, value in sorted(values.items())]
 
     def _cause(self, errors: dict[int, Exception], pending: list[int]) -> Exception:
         """The first cause of these errors: what a learner itself raised, else a dead learner, else one that hangs."""

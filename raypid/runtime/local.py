@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
-from raypid.runtime.handle import A, B, C, F, Future, Handle, T, T_co
+from raypid.runtime.handle import A, B, F, Future, Handle, T, T_co
 
 
 class LocalFuture(Future[T_co]):
@@ -76,15 +76,6 @@ class LocalHandle:
             return both, both
         a, b = both.result()
         return Value(a), Value(b)
-
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[LocalFuture[A], LocalFuture[B], list[LocalFuture[C]]]:
-        found = self.submit(method, *args)
-        if isinstance(found, Failed):
-            return found, found, [found] * num
-        a, b, more = found.result()
-        return Value(a), Value(b), [Value(part) for part in more]
 
 
 def resolved(factory: Callable[[], object], resolve: Resolve) -> Callable[[], object]:

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 from raypid.errors import UserError
-from raypid.runtime.handle import A, ArgumentLost, B, C, F, Future, Handle, T, WorkerLost
+from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolved
-from raypid.runtime.resources import Node, limit_threads
+from raypid.runtime.resources import Capacity, limit_threads
 
 # Read by Ray when it is imported and when its processes start; a user's own settings win.
 for _name, _value in {
@@ -71,12 +71,6 @@ class _Role:
         self.ready()
         return getattr(self.role, method)(*args)
 
-    def call_split(self, method: str, *args: object) -> tuple[object, ...]:
-        """(a, b, more) as separate values."""
-        self.ready()
-        a, b, more = getattr(self.role, method)(*args)
-        return (a, b, *more)
-
 
 @functools.cache
 def _actor_class(role: str) -> Any:
@@ -106,12 +100,6 @@ class RayHandle:
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
         a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
         return a, b
-
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[Future[A], Future[B], list[Future[C]]]:
-        a, b, *more = self.actor.call_split.options(num_returns=2 + num).remote(method.__name__, *args)
-        return a, b, more
 
 
 class RayBackend:
@@ -160,10 +148,10 @@ class RayBackend:
         """What nobody has taken."""
         return ray.available_resources()
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[Capacity, ...]:
         """What each living node declares."""
         declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return tuple(Node(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
+        return tuple(Capacity(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
 
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None

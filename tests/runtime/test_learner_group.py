@@ -48,13 +48,6 @@ class ScriptedLearner:
     def submit_parts(self, method: Callable[..., Any], *args: Any) -> Any:
         return self.submit(method, *args), f"weights of {self.rank}"
 
-    def submit_split(self, method: Callable[..., Any], num: int, *args: Any) -> Any:
-        return *self.submit_parts(method, *args), [f"part {i} of {self.rank}" for i in range(num)]
-
-
-def learn(timesteps: int) -> Any:
-    """Names the method; the script answers."""
-
 
 def group(script: list[Any]) -> LearnerGroup:
     backend: Any = Scripted(script)
@@ -104,10 +97,10 @@ def test_one_learner_is_called_and_named() -> None:
     assert learners.submit_to(1, LearnerRole.update, "x").result() == 11
     assert learners.backend.calls == [(1, "update", ("x",))]  # type: ignore[attr-defined]
     learners.backend.calls.clear()  # type: ignore[attr-defined]
-    first, weights, parts = learners.submit_split(learn, 4, 77, "a", "b", "c", "d")
-    assert learners.backend.calls == [(0, "learn", (77, "a", "b")), (1, "learn", (77, "c", "d"))]  # type: ignore[attr-defined]
-    assert (first.result(), weights) == (10, "weights of 0")
-    assert parts == ["part 0 of 0", "part 1 of 0", "part 0 of 1", "part 1 of 1"]
+    done: Any
+    done, weights = learners.submit_parts(LearnerRole.learn, 77, 8, "a", "b", "c", "d")
+    assert learners.backend.calls == [(0, "learn", (77, 8, "a", "b")), (1, "learn", (77, 8, "c", "d"))]  # type: ignore[attr-defined]
+    assert (done.results(), done.result(), weights) == ([10, 11], 10, "weights of 0")
     lost = group([10, WorkerLost("ray says")])
     with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):
         lost.submit_to(1, LearnerRole.update).result()
