@@ -201,11 +201,9 @@ class RayBackend:
         return _fetched(future, timeout)
 
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
-        refs: list[Any] = list(futures)
-        ready: list[Any]
-        rest: list[Any]
-        ready, rest = ray.wait(refs, num_returns=num, timeout=timeout)
-        return ready, rest
+        refs: Any = list(futures)
+        found: Any = ray.wait(refs, num_returns=num, timeout=timeout)
+        return found
 
     def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle):

@@ -221,15 +221,9 @@ class Needs:
         noise = 4 * self.noise_table_size + _PAIR_BYTES * self.population
         processes = self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES
         held = self.fragments_per_update * self.fragment_bytes
-        learners = max(1, self.num_learners)
-        return (
-            learners * self.copies * self.weights_bytes
-            + self.batch_size * (layers + drawn)
-            + stored
-            + noise
-            + held
-            + processes
-        )
+        networks = max(1, self.num_learners) * self.copies * self.weights_bytes
+        minibatch = self.batch_size * (layers + drawn)
+        return networks + minibatch + stored + noise + held + processes
 
     @property
     def shared_bytes(self) -> float:
