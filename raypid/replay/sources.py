@@ -226,8 +226,8 @@ class ShardedReplay(ReplaySource):
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while len(self._ahead) < _AHEAD:
             beta = self.beta(timesteps)
-            drawn = [self._submit_all(Replay.sample, self.rows, beta) for _ in range(self.num_learners)]
-            self._ahead.append(list(chain.from_iterable(drawn)))
+            shards = self.shards * self.num_learners
+            self._ahead.append([shard.submit(Replay.sample, self.rows, beta) for shard in shards])
         samples = self._ahead.popleft()
         done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, *samples)
         try:

@@ -52,11 +52,16 @@ Resolve = Callable[[object], object]
 """Turns a future into its value, and leaves everything else as it is."""
 
 
+def resolve(x: object) -> object:
+    """The value of a future of this process; everything else as it is."""
+    return x.result() if isinstance(x, LocalFuture) else x
+
+
 class LocalHandle:
     """A role in this process. `resolve` fetches arguments that are futures of another backend."""
 
-    def __init__(self, factory: Callable[[], object], resolve: Resolve | None = None) -> None:
-        self._resolve = resolve or _resolve
+    def __init__(self, factory: Callable[[], object], resolve: Resolve = resolve) -> None:
+        self._resolve = resolve
         self.ready: LocalFuture[None] = Value(None)
         try:
             self.role = resolved(factory, self._resolve)()
@@ -83,10 +88,6 @@ def resolved(factory: Callable[[], object], resolve: Resolve) -> Callable[[], ob
     if not isinstance(factory, partial):
         return factory
     return partial(factory.func, *map(resolve, factory.args), **factory.keywords)
-
-
-def _resolve(x: object) -> object:
-    return x.result() if isinstance(x, LocalFuture) else x
 
 
 class LocalBackend:

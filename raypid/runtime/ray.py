@@ -20,7 +20,7 @@ from typing import Any
 
 from raypid.errors import UserError
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
-from raypid.runtime.local import LocalFuture, LocalHandle, resolved
+from raypid.runtime.local import LocalFuture, LocalHandle, resolve, resolved
 from raypid.runtime.resources import Capacity, limit_threads
 
 # Read by Ray when it is imported and when its processes start; a user's own settings win.
@@ -181,17 +181,12 @@ class RayBackend:
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         """Build a role in the driver. Futures among the arguments of its calls are fetched before the call."""
 
-        def resolve(x: object) -> object:
-            if isinstance(x, ray.ObjectRef):
-                return _fetched(x, None)
-            return x.result() if isinstance(x, LocalFuture) else x
-
-        return LocalHandle(factory, resolve)
+        return LocalHandle(factory, lambda x: _fetched(x, None) if isinstance(x, ray.ObjectRef) else resolve(x))
 
     def put(self, value: T | Future[T]) -> Future[T]:
         ref: Any = value
         if not isinstance(value, ray.ObjectRef):
-            ref = ray.put(value.result() if isinstance(value, LocalFuture) else value)
+            ref = ray.put(resolve(value))
         return ref
 
     def get(self, future: Future[T], timeout: float | None = None) -> T:

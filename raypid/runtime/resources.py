@@ -51,10 +51,7 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
         root: where the groups are mounted.
         own: the file that names this process's groups. In a container they may be mounted at `root` itself.
     """
-    try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
-    except OSError:
-        return Capacity()
+    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.exists() else []
     cpus, memory = [math.inf], [math.inf]
     for _, controllers, path in (line for line in lines if len(line) == 3):
         base = root / controllers if controllers else root
@@ -110,12 +107,8 @@ def num_gpus() -> int:
 
 
 def _free_memory() -> float:
-    try:
-        with open("/proc/meminfo") as lines:
-            found = [line for line in lines if line.startswith("MemAvailable")]
-        return float(found[0].split()[1]) * 1024
-    except (OSError, IndexError):
-        return math.inf
+    words = _words(Path("/proc/meminfo"))
+    return 1024 * float(words[words.index("MemAvailable:") + 1]) if "MemAvailable:" in words else math.inf
 
 
 @dataclass(kw_only=True, slots=True)
