@@ -32,6 +32,8 @@ class ReplayLearner(Learner):
     def __init__(self, *args: Any, replay: Callable[[int], Replay], rank: int = 0, **more: Any) -> None:
         super().__init__(*args, **more)
         self.replay = replay(rank)
+        self.save, self.load, self.clear = self.replay.save, self.replay.load, self.replay.clear
+        """A source calls them by the names that they have in `Replay`, wherever the buffer is."""
         self._unshared: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners have not been told of yet."""
 
@@ -92,18 +94,6 @@ class ReplayLearner(Learner):
         here = self.replay.metrics()
         everywhere = [here] if self.algorithm.collective is None else self.algorithm.collective.gather(here)
         return self.algorithm.metrics() | {name: sum(m[name] for m in everywhere) for name in here}
-
-    def save(self, folder: str, previous: str | None) -> None:
-        """Write the buffer into `folder` (`Replay.save`)."""
-        self.replay.save(folder, previous)
-
-    def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
-        """Fill the buffer from one or more saves (`Replay.load`); returns the number of rows that can be drawn."""
-        return self.replay.load(folders, draws)
-
-    def clear(self) -> int:
-        """Empty the buffer."""
-        return self.replay.clear()
 
 
 class ShardLearner(Learner):

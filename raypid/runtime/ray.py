@@ -118,13 +118,11 @@ class RayBackend:
             return
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
-            options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus, "address": "local"}
-        else:
-            options["address"] = address
+            options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
         with _environment_of_children():
             try:
                 with _ctrl_c_waits():
-                    ray.init(**options)
+                    ray.init("local" if address is None else address, **options)
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
