@@ -19,15 +19,16 @@ import raypid
 from raypid.run.agent import Agent
 
 PACKAGE = str(Path(raypid.__file__).parent)
+_SMALL = {"num_cpus_per_worker": 0.1}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "PPO": ("PPO", {"env": "CartPole-v1"}),
     "PPO with torch": ("PPO", {"env": "CartPole-v1", "kernel": "torch"}),
     "A2C": ("A2C", {"env": "CartPole-v1"}),
     "SAC": ("SAC", {"env": "Pendulum-v1", "start_steps": 100, "steps_per_iteration": 200}),
     "DQN": ("DQN", {"env": "CartPole-v1", "start_steps": 100, "steps_per_iteration": 200}),
-    "APPO on Ray": ("APPO", {"env": "CartPole-v1", "num_workers": 2}),
-    "PPO, two learners": ("PPO", {"env": "CartPole-v1", "num_workers": 2, "num_learners": 2}),
-    "APPO, two learners": ("APPO", {"env": "CartPole-v1", "num_workers": 2, "num_learners": 2}),
+    "APPO on Ray": ("APPO", {"env": "CartPole-v1", "num_workers": 2, **_SMALL}),
+    "PPO, two learners": ("PPO", {"env": "CartPole-v1", "num_workers": 2, "num_learners": 2, **_SMALL}),
+    "APPO, two learners": ("APPO", {"env": "CartPole-v1", "num_workers": 2, "num_learners": 2, **_SMALL}),
 }
 MOST = {
     "PPO": 6, "PPO with torch": 6, "A2C": 6, "SAC": 7, "DQN": 7, "APPO on Ray": 8, "PPO, two learners": 11, "APPO, two learners": 11,
@@ -39,7 +40,8 @@ def stack(frame: FrameType | None) -> list[str]:
     """The package's functions that are running, outermost first."""
     found = []
     while frame is not None:
-        if frame.f_code.co_filename.startswith(PACKAGE):
+        # comprehensions are calls of their own in older Pythons only
+        if frame.f_code.co_filename.startswith(PACKAGE) and not frame.f_code.co_name.startswith("<"):
             found.append(name_of(frame))
         frame = frame.f_back
     return found[::-1]
@@ -84,7 +86,7 @@ def chain(name: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/stack.json"
         ALGORITHMS.register("Traced", traced(ALGORITHMS.get(run), out))
-        settings = {"num_envs_per_worker": 2, "seed": 0, "num_cpus_per_worker": 0.1, **settings}
+        settings = {"num_envs_per_worker": 2, "seed": 0, **settings}
         with Agent("Traced", settings) as agent:
             if settings.get("num_learners"):
                 watch_submit(sent)
@@ -115,6 +117,10 @@ def watch_submit(sent: list[list[str]]) -> None:
 
 
 def main() -> None:
+    from raypid.runtime.ray import ray
+
+    # two learners want two CPUs; here they need not be real
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
     for name in RUNS:
         calls = chain(name)
         print(f"{name} ({len(calls) - 1} calls): {' > '.join(calls)}")

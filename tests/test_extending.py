@@ -30,7 +30,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "one learner": {"num_workers": 2, "num_learners": 1},
     "two learners": {"num_workers": 2, "num_learners": 2},
 }
-SMALL = {"env": "CartPole-v1", "seed": 0, "fragment_length": 64, "num_envs_per_worker": 2, "num_cpus_per_worker": 0.5}
+SMALL = {"env": "CartPole-v1", "seed": 0, "fragment_length": 64, "num_envs_per_worker": 2}
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {"base"},
     "roles": BELOW_ROLES,
     "reporting": {"base"},
-    "loops": {"base", "runtime", "roles"},
+    "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
     "deploy": BELOW_ROLES | {"roles"},
     "public": BELOW_ROLES | {"run"},

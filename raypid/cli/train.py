@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +95,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser.set_defaults(checkpoint_interval=0, keep_checkpoints=3, final_episodes=50)
     name = _value_of("--run", argv) or _algorithm_in(_value_of("--resume", argv))
     known = name is not None and (name in ALGORITHMS or ":" in name) and argv[:1] == ["train"]
-    cls = ALGORITHMS.get(str(name)).Config if known else Config
+    cls = Config
+    if known:
+        # the check of --run itself reports what is wrong with it
+        with contextlib.suppress(UserError):
+            cls = ALGORITHMS.get(str(name)).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
     _add_settings(parser.add_argument_group(title), cls(), "")
 

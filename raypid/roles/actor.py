@@ -14,7 +14,6 @@ from raypid.config import Config
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration
 from raypid.roles.rollout import Rollout, RolloutSpec
-from raypid.runtime.resources import Words
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
 
@@ -111,10 +110,6 @@ class Program(Protocol):
 
     algorithm_instance: Algorithm[Config] | None
     """In a learner's process: the algorithm with its networks. None elsewhere."""
-    num_storages: int
-    """Most trajectories at a time that are being collected, waiting or being learned from."""
-    resource_words: Words
-    """Names of workers and settings in messages about resources."""
 
     def run(self, env: DistributedWrapper, actor_idx: int) -> Iterator[Trajectory]:
         """In an actor: yield trajectories of num_steps rows, forever. After each yield the policy has the newest weights."""

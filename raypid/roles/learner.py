@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 from raypid.algorithms.base import Algorithm, State
 from raypid.config import Config
@@ -15,8 +15,24 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments
 from raypid.roles.acting import register_networks
 from raypid.roles.actor import Program
-from raypid.runtime.collective import TorchCollective
-from raypid.types import Fitness, Gradients, Trajectory, Update, Weights, concat_fitness, concat_trajectories
+from raypid.types import (
+    Collective,
+    Fitness,
+    Gradients,
+    Trajectory,
+    Update,
+    Weights,
+    concat_fitness,
+    concat_trajectories,
+)
+
+
+class Meeting(Collective, Protocol):
+    """A collective whose members have yet to meet."""
+
+    def open(self) -> str: ...
+    def join(self, address: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class Learner:
@@ -39,7 +55,7 @@ class Learner:
         seed: int,
         networks: Mapping[str, type] | None = None,
         num_threads: int = 1,
-        collective: TorchCollective | None = None,
+        collective: Meeting | None = None,
         program: Program | None = None,
     ) -> None:
         register_networks(networks or {})

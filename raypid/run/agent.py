@@ -16,12 +16,11 @@ from raypid.config import ConfigError, overlay
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
-from raypid.roles.actor import Program
 from raypid.roles.evaluator import Evaluation
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
-from raypid.run.assembly import assemble, entry_name, new_run_folder, resolve_config, tuned_settings
+from raypid.run.assembly import RunProgram, assemble, entry_name, new_run_folder, resolve_config, tuned_settings
 from raypid.run.evaluation import Played
 from raypid.runtime.learner_group import losses_named
 from raypid.types import Report, Weights
@@ -72,7 +71,7 @@ class Agent:
         *,
         out: str | Path | None = None,
         tuned: bool = False,
-        program: Program | None = None,
+        program: RunProgram | None = None,
         like: NetworkSpec | None = None,
         below: Mapping[str, object] | None = None,
         **settings: object,
@@ -195,13 +194,17 @@ class Agent:
         share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
         env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
         result: dict[str, float] = {
-            **self.totals(),
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            "episodes_total": self.num_episodes,
             "episode_reward_mean": float(np.mean(rewards)) if rewards else nan,
             "episode_reward_min": min(rewards) if rewards else nan,
             "episode_reward_max": max(rewards) if rewards else nan,
             "episode_len_mean": float(np.mean(self.lengths)) if self.lengths else nan,
             "time_this_iter_s": seconds,
+            "time_total_s": self.time_total_s,
             "env_steps_per_s": steps / max(seconds - evaluation_s, 1e-9),
+            "learner_updates_total": self.num_updates,
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
@@ -416,7 +419,7 @@ class Agent:
         *,
         out: str | Path | None = None,
         **settings: object,
-    ) -> Agent:
+    ) -> A:
         """The agent that wrote a checkpoint, with its settings; those given here override them."""
         folder = checkpoint.find(Path(path))
         _, manifest = checkpoint.load_checkpoint(folder)

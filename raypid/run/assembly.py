@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -40,7 +40,7 @@ from raypid.run.placement import place
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Future, Handle
 from raypid.runtime.learner_group import LearnerGroup
-from raypid.runtime.resources import FLAGS, ResourceError, limit_threads, num_cores
+from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import Factory, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.tuned import TUNED
@@ -49,6 +49,15 @@ from raypid.types import Array
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 Space: TypeAlias = gymnasium.Space[object]
 _PLACE_SECONDS = 60.0
+
+
+class RunProgram(Program, Protocol):
+    """A program, and how its run is held."""
+
+    num_storages: int
+    """Most trajectories at a time that are being collected, waiting or being learned from."""
+    resource_words: Words
+    """Names of workers and settings in messages about resources."""
 
 
 @dataclass(slots=True)
@@ -105,7 +114,7 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
 def assemble(
     run: str,
     config: Config,
-    program: Program | None = None,
+    program: RunProgram | None = None,
     like: NetworkSpec | None = None,
     given: Mapping[str, object] | None = None,
 ) -> System:
@@ -315,7 +324,7 @@ def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner
 
 
 def _asynchronous_plan(
-    algorithm: AlgorithmClass, c: Config, backend: Backend, program: Program | None
+    algorithm: AlgorithmClass, c: Config, backend: Backend, program: RunProgram | None
 ) -> AsynchronousPlan | None:
     """Settings of the asynchronous loop; None for algorithms with another flow."""
     if algorithm.flow != "async":

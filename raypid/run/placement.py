@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +15,7 @@ from raypid.config import Config, ConfigError, divides
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, num_cores, num_gpus, preflight
+from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, check, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -25,6 +26,11 @@ _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker's process without and with torch."""
 _LARGEST = 2**63 - 1
+_SIZES = (
+    "num_cpus_per_worker", "num_learners", "num_replay_shards", "num_gpus", "num_envs_per_worker", "fragment_length",
+    "fragments_per_update", "batch_size", "updates_per_call", "buffer_size", "frame_stack", "noise_table_size", "population",
+)  # fmt: skip
+"""Settings that decide what a run takes, where an algorithm has them."""
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
@@ -62,9 +68,12 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 
 def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
     """The numbers of a run that decide whether it fits."""
+
     leaves = network.pipeline.leaves
-    needs = Needs(
-        num_workers=0,
+    sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
+    sizes["num_workers"] = max(1, config.num_workers) if use_ray else 0
+    return Needs(
+        **sizes,
         hidden=network.hidden,
         channels=(network.channels or _CHANNELS) if network.images else (),
         memory_size=network.memory_size,
@@ -74,14 +83,8 @@ def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
         num_outputs=network.num_outputs + network.num_values,
         num_trunks=network.num_trunks,
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
-        copies=5 if hasattr(config, "buffer_size") else 4,
+        copies=5 if "buffer_size" in sizes else 4,
     )
-    settings = {field.name for field in fields(config)}
-    for field in fields(needs):
-        if field.name in settings and isinstance(value := getattr(config, field.name), int | float):
-            setattr(needs, field.name, value)
-    needs.num_workers = max(1, config.num_workers) if use_ray else 0
-    return needs
 
 
 def _check_size(config: Config) -> None:
@@ -99,13 +102,8 @@ def _check_size(config: Config) -> None:
 
 
 def _cluster(backend: RayBackend, needs: Needs) -> Has:
-    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine.
-
-    Waits a little for CPUs that an earlier run is giving back.
-    """
-    here, deadline = Has.here(), time.monotonic() + _RELEASE_SECONDS
-    while (free := backend.available()).get("CPU", 0.0) + 1e-9 < needs.num_cpus and time.monotonic() < deadline:
-        time.sleep(0.1)
+    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine."""
+    free, here = _free(backend, needs), Has.here()
     return Has(
         cpus=free.get("CPU", 0.0),
         gpus=free.get("GPU", 0.0) if needs.num_learners else here.gpus,
@@ -114,6 +112,17 @@ def _cluster(backend: RayBackend, needs: Needs) -> Has:
         place="the cluster (free now)",
         nodes=backend.nodes(),
     )
+
+
+def _free(backend: RayBackend, needs: Needs) -> Mapping[str, float]:
+    """What nobody has taken of a cluster; waits a little for what an earlier run is giving back."""
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        free = backend.available()
+        has = Has(cpus=free.get("CPU", 0.0), gpus=math.inf, memory=math.inf, shared_memory=math.inf, place="")
+        if not check(needs, has) or time.monotonic() > deadline:
+            return free
+        time.sleep(0.1)
 
 
 def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[ConfigT, list[str]]:

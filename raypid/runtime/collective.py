@@ -1,7 +1,7 @@
 """All-reduce among the learners of one run, over torch.distributed: gloo on CPUs, NCCL where each has a GPU of its own.
 
-Rank 0 opens a store on a free port of its host, the others find it by the address; a member that dies or hangs is an
-error in all others, never a wait without end.
+Rank 0 opens a store on a free port of its host, and the others find it by the address. If a member dies or hangs, all others
+raise an error instead of waiting forever.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from raypid.runtime.handle import WorkerLost
 
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+T = TypeVar("T")
+
 NOTICE_S = 3.0
-"""Seconds that the others get to notice a failure too; who has not by then is the one that is lost."""
+"""Seconds that the others get to notice a failure. A member that is silent for longer is presumed dead."""
 
 
 class CollectiveLost(WorkerLost):
@@ -30,25 +35,26 @@ class CollectiveLost(WorkerLost):
 
 
 class TorchCollective:
-    """One member's end of a collective (`raypid.types.Collective`). Plain data until `join`, so that it can be sent to its process.
+    """One member of a collective (`raypid.types.Collective`). It is plain data until `join`, so it can be sent to its process.
 
     Args:
-        rank: this member, from 0. size: how many there are.
-        timeout_s: longest wait for the others in one call. It must outlast the difference between the slowest and the
-            fastest member; a process that has died is noticed at once.
-        nccl: tensors on a GPU are summed by NCCL, which wants a GPU for each member. Else gloo does it, through the host.
+        rank: this member, from 0.
+        size: the number of members.
+        timeout_s: the longest wait for the others in one call, in seconds. It must be longer than the slowest member can be
+            behind the fastest. A process that has died is noticed at once.
+        nccl: sum tensors on GPUs with NCCL, which needs a GPU for each member. Otherwise gloo sums them, through the host.
     """
 
     def __init__(self, rank: int, size: int, *, timeout_s: float, nccl: bool = False, name: str = "Learner") -> None:
         assert 0 <= rank < size
         self.rank, self.size, self.timeout_s, self.nccl, self.name = rank, size, timeout_s, nccl, name
-        self._store: Any = None
+        self._store: TCPStore | None = None
         self._lost: CollectiveLost | None = None
 
     # -- meeting -------------------------------------------------------------------------------------------------
 
     def open(self) -> str:
-        """Rank 0: open the store; returns the "host:port" where the others find it."""
+        """Open the store (rank 0 only); returns its address, "host:port"."""
         import torch.distributed as dist
 
         assert self.rank == 0
@@ -58,16 +64,16 @@ class TorchCollective:
         return f"{host}:{self._store.port}"
 
     def join(self, address: str) -> None:
-        """Meet the others; returns once all are there.
+        """Meet the others at the address of the store; returns once all are there.
 
         Raises:
-            CollectiveLost: not all came in time.
+            CollectiveLost: not all were there in time.
         """
         import torch.distributed as dist
 
         host, _, port = address.rpartition(":")
         timeout = timedelta(seconds=self.timeout_s)
-        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # or a timeout would end the process without a word
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # otherwise a timeout ends the process without a message
         _use_interface(_own_ip(host))
         try:
             if self._store is None:
@@ -79,18 +85,18 @@ class TorchCollective:
         self.gather(None)
 
     def close(self) -> None:
-        """Leave; no member waits for another."""
+        """Leave, without waiting for the others."""
         if self._store is not None and self._lost is None:
             _destroy()
         self._store = None
 
     # -- talking ---------------------------------------------------------------------------------------------------
 
-    def sum(self, x: Any) -> Any:
-        """The sum over members of an array or tensor of the same shape and dtype in each, in place; returns it.
+    def sum(self, x: T) -> T:
+        """Sum an array or tensor over the members, in place, and return it. Shape and dtype are the same in each.
 
         Raises:
-            CollectiveLost: another member died, or did not come within timeout_s.
+            CollectiveLost: another member died, or did not make the call within timeout_s.
         """
         import torch
         import torch.distributed as dist
@@ -101,15 +107,15 @@ class TorchCollective:
             dist.all_reduce(tensor)
         return x
 
-    def gather(self, value: Any) -> list[Any]:
-        """Every member's value, in rank order. The value is pickled.
+    def gather(self, value: T) -> list[T]:
+        """Return every member's value, in rank order. Values are pickled.
 
         Raises:
-            CollectiveLost: another member died, or did not come within timeout_s.
+            CollectiveLost: another member died, or did not make the call within timeout_s.
         """
         import torch.distributed as dist
 
-        values: list[Any] = [None] * self.size
+        values = [value] * self.size
         with self._together("a gather"):
             dist.all_gather_object(values, value)
         return values
@@ -138,16 +144,18 @@ class TorchCollective:
         return self._lost
 
     def _absent(self) -> list[int]:
-        """Ranks that have not noticed a failure as this one has. In a thread: the store may be what hangs."""
+        """The ranks that have not noticed the failure. It asks in a thread, since the store itself may hang."""
+        if (store := self._store) is None:  # rank 0 could not be reached
+            return [0]
         absent = [r for r in range(self.size) if r != self.rank]
         answered = threading.Event()
 
         def look() -> None:
-            store, deadline = self._store, time.monotonic() + NOTICE_S
+            deadline = time.monotonic() + NOTICE_S
             with contextlib.suppress(Exception):
                 store.set(f"noticed/{self.rank}", "yes")
             with contextlib.suppress(Exception):
-                _destroy()  # its connections close: members that wait for this one fail now, too
+                _destroy()  # closes the connections, so that members that wait for this one fail now
             with contextlib.suppress(Exception):
                 while absent and time.monotonic() < deadline:
                     absent[:] = [r for r in absent if not store.check([f"noticed/{r}"])]
@@ -168,17 +176,17 @@ def _destroy() -> None:
 
 
 def _own_ip(peer: str = "192.0.2.1") -> str:
-    """This host's address on the way to `peer` (a documentation address stands for any other). Nothing is sent."""
+    """This host's address on the route to `peer`, by default to any other host. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((peer, 9))
             return str(probe.getsockname()[0])
-        except OSError:  # no network but this host
+        except OSError:  # there is no network
             return "127.0.0.1"
 
 
 def _use_interface(ip: str) -> None:
-    """Let gloo and NCCL use the interface with this address; by the host's name they may find the loopback."""
+    """Make gloo and NCCL use the interface with this address. By the host's name they might find the loopback."""
     if not sys.platform.startswith("linux"):
         return
     import fcntl

@@ -1,4 +1,4 @@
-"""Roles as Ray actors. The only module of the training path that imports Ray."""
+"""Roles as Ray actors. Only this module imports Ray."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from typing import Any
 from raypid.errors import UserError
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve, resolved
-from raypid.runtime.resources import Capacity, limit_threads
+from raypid.runtime.resources import Node, limit_threads
 
-# Read by Ray when it is imported and when its processes start; a user's own settings win.
+# Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "1",
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # what a dead role leaves behind is told once, by the supervisor
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # the supervisor reports a dead role, once
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_SCHEDULER_EVENTS": "0",
-    # the supervisor says the first, in one line; the second means nothing where actors take fractions of a CPU
+    # the supervisor reports the first in one line; the second says nothing if actors take fractions of a CPU
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing|PYTHON worker processes have been started",
 }.items():
     os.environ.setdefault(_name, _value)
@@ -103,7 +103,10 @@ class RayHandle:
 
 
 class RayBackend:
-    """Joins the cluster at `address`, an already running Ray of this process, or starts Ray here; `shutdown` stops what it started."""
+    """Uses the cluster at `address`, or the Ray that this process runs already, or starts Ray here.
+
+    `shutdown` stops Ray if it was started here.
+    """
 
     name = "ray"
 
@@ -126,7 +129,7 @@ class RayBackend:
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
-            except Exception as error:  # that it timed out Ray says with a bare one
+            except Exception as error:  # on a timeout Ray raises one without a message
                 said = (str(error) or type(error).__name__).splitlines()[0]
                 if address is None:
                     raise UserError(
@@ -139,23 +142,23 @@ class RayBackend:
                 ) from error
 
     def resources(self) -> dict[str, float]:
-        """What the cluster has in all: CPU, GPU, memory, object_store_memory, ..."""
+        """All that the cluster has: CPU, GPU, memory, object_store_memory, ..."""
         return ray.cluster_resources()
 
     def available(self) -> dict[str, float]:
-        """What nobody has taken."""
+        """The part of `resources` that is free."""
         return ray.available_resources()
 
-    def nodes(self) -> tuple[Capacity, ...]:
+    def nodes(self) -> tuple[Node, ...]:
         """What each living node declares."""
         declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return tuple(Capacity(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
+        return tuple(Node(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
 
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> RayHandle:
         alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
-        # not soft: of an actor that reserves nothing, Ray takes that as leave to place it anywhere
+        # soft=False, since Ray would place an actor that reserves nothing anywhere
         where: NodeAffinitySchedulingStrategy | str = (
             NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
         )
@@ -167,7 +170,7 @@ class RayBackend:
         return handle
 
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
-        """The node's id; an actor that is busy, or still being built, is not waited for longer than `wait_s`."""
+        """The node's id, or "" if the actor is busy or still being built after `wait_s` seconds."""
         if not isinstance(handle, RayHandle):
             return str(ray.get_runtime_context().get_node_id())
         asked = handle.node_future = handle.node_future or handle.actor.node.remote()
@@ -194,9 +197,9 @@ class RayBackend:
         return _fetched(future, timeout)
 
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
-        refs: Any = list(futures)
-        found: Any = ray.wait(refs, num_returns=num, timeout=timeout)
-        return found
+        refs: list[Any] = list(futures)
+        answer: tuple[list[Any], list[Any]] = ray.wait(refs, num_returns=num, timeout=timeout)
+        return answer
 
     def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle):
@@ -213,10 +216,10 @@ class RayBackend:
 
 
 def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
-    """Knock at "host:port": Ray itself tries for two minutes. Names such as "auto" are left to Ray.
+    """Try to connect to "host:port", since Ray itself would try for two minutes. Names such as "auto" are left to Ray.
 
     Raises:
-        UserError: nobody answers.
+        UserError: there is no answer.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
@@ -231,7 +234,7 @@ def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
 
 @contextlib.contextmanager
 def _ctrl_c_waits() -> Iterator[None]:
-    """Half of a Ray crashes the process at its exit, so Ctrl-C is raised once Ray is there; a second one at once."""
+    """Raise Ctrl-C once Ray has started, since a half-started Ray crashes the process at exit. A second one is raised at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -253,7 +256,7 @@ def _ctrl_c_waits() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment_of_children() -> Iterator[None]:
-    """Ray's processes start with one BLAS thread, and find the modules that this process finds."""
+    """Start Ray's processes with one BLAS thread, and let them find the modules that this process finds."""
     own = [path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))]
     settings = {**dict.fromkeys(_THREAD_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(own)}
     before = {name: os.environ.get(name) for name in settings}
@@ -283,14 +286,14 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
 
 
 def _cause(error: ray.exceptions.RayTaskError) -> Exception:
-    """The exception that the role raised, with the worker's traceback attached as a note."""
+    """The exception that the role raised, with the worker's traceback as `worker_traceback`."""
     cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
     cause.worker_traceback = re.sub(r"\x1b\[\d+m", "", str(error))  # type: ignore[attr-defined]
     return cause
 
 
 def _raise_creation_error(error: Exception) -> None:
-    """An actor that could not even be told what to build (a module missing there): Ray keeps the reason as text only."""
+    """Raise the reason why an actor could not start, such as a missing module. Ray keeps it as text only."""
     text = str(error)
     if "creation task" not in text and "__init__" not in text:
         return

@@ -7,10 +7,8 @@ import glob
 import math
 import os
 import shutil
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 
 from raypid.errors import UserError
@@ -36,22 +34,25 @@ def limit_threads(num: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """What a node of a cluster declares, or what the control groups of this process leave to it."""
+class Limits:
+    """What the control groups of this process leave to it."""
 
     cpus: float = math.inf
     memory: float = math.inf
-    """Bytes. Of control groups, those that are not taken."""
+    """Bytes that are not taken."""
 
 
-def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Capacity:
+def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Limits:
     """The tightest limits of this process's control groups (version 1 or 2) and of those above them.
 
     Args:
         root: where the groups are mounted.
         own: the file that names this process's groups. In a container they may be mounted at `root` itself.
     """
-    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.exists() else []
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return Limits()
     cpus, memory = [math.inf], [math.inf]
     for _, controllers, path in (line for line in lines if len(line) == 3):
         base = root / controllers if controllers else root
@@ -68,7 +69,7 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
             taken = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
             if most and most[0].isdigit() and taken:
                 memory.append(max(0, int(most[0]) - int(taken[0]) + _reclaimable(group)))
-    return Capacity(min(cpus), min(memory))
+    return Limits(min(cpus), min(memory))
 
 
 def _words(file: Path) -> list[str]:
@@ -91,7 +92,7 @@ def _reclaimable(group: Path) -> int:
     return int(found.get("total_inactive_file", found.get("inactive_file", 0)))
 
 
-def num_cores(limits: Capacity | None = None) -> int:
+def num_cores(limits: Limits | None = None) -> int:
     """CPUs that this process may use. A fraction of a CPU that its control group grants counts as one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     granted = (limits or cgroup_limits()).cpus
@@ -107,8 +108,20 @@ def num_gpus() -> int:
 
 
 def _free_memory() -> float:
-    words = _words(Path("/proc/meminfo"))
-    return 1024 * float(words[words.index("MemAvailable:") + 1]) if "MemAvailable:" in words else math.inf
+    try:
+        with open("/proc/meminfo") as lines:
+            found = [line for line in lines if line.startswith("MemAvailable")]
+        return float(found[0].split()[1]) * 1024
+    except (OSError, IndexError):
+        return math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node of a cluster declares."""
+
+    cpus: float
+    memory: float = math.inf
 
 
 @dataclass(kw_only=True, slots=True)
@@ -121,7 +134,7 @@ class Has:
     """Bytes. On a cluster, of the machine where the learner is; its nodes have the workers'."""
     shared_memory: float
     place: str
-    nodes: tuple[Capacity, ...] = ()
+    nodes: tuple[Node, ...] = ()
     """Of a cluster that was joined."""
 
     @classmethod
@@ -174,11 +187,6 @@ class Needs:
     """Arrays of all parameters that the learner holds: parameters, gradients, two of the optimizer, target networks."""
 
     @property
-    def num_cpus(self) -> float:
-        """CPUs of all workers and learners."""
-        return self.num_workers * self.num_cpus_per_worker + self.num_learners
-
-    @property
     def weights_bytes(self) -> float:
         """The parameters of one network, in float32. Biases and small heads are left out."""
         width, total, layers = self.frame_stack * self.frame_width, 0, self.channels
@@ -207,16 +215,17 @@ class Needs:
     @property
     def learner_bytes(self) -> float:
         """Memory of learners, shards and driver: weights, a minibatch, the replay buffer or the fragments of an update."""
-        layers = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
         row = self.frame_bytes + _ROW_BYTES
+        activations = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
         drawn = self.updates_per_call * (row + (self.frame_stack - 1) * self.frame_bytes)
-        stored = self.buffer_size * (row + 8 * self.num_trunks * self.memory_size)
-        noise = 4 * self.noise_table_size + _PAIR_BYTES * self.population
-        processes = self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES
-        held = self.fragments_per_update * self.fragment_bytes
-        networks = max(1, self.num_learners) * self.copies * self.weights_bytes
-        minibatch = self.batch_size * (layers + drawn)
-        return networks + minibatch + stored + noise + held + processes
+        return sum((
+            max(1, self.num_learners) * self.copies * self.weights_bytes,
+            self.batch_size * (activations + drawn),
+            self.buffer_size * (row + 8 * self.num_trunks * self.memory_size),
+            self.fragments_per_update * self.fragment_bytes,
+            4 * self.noise_table_size + _PAIR_BYTES * self.population,
+            self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES,
+        ))  # fmt: skip
 
     @property
     def shared_bytes(self) -> float:
@@ -226,12 +235,11 @@ class Needs:
         return 2 * self.num_workers * self.fragment_bytes + self.weights_bytes + 4 * self.noise_table_size
 
 
-_LEAST: dict[str, int | tuple[int, ...]] = {
-    "num_workers": 1, "num_envs_per_worker": 1, "fragment_length": 1, "buffer_size": 1, "batch_size": 1, "hidden": (), "channels": (),
-    "frame_stack": 1, "memory_size": 1, "noise_table_size": 1, "population": 1, "fragments_per_update": 1, "num_replay_shards": 1,
-    "num_learners": 1,
-}  # fmt: skip
-"""The settings that memory depends on, with the least value of each."""
+_MEMORY = (
+    "num_workers", "num_envs_per_worker", "fragment_length", "buffer_size", "batch_size", "hidden", "channels", "frame_stack",
+    "memory_size", "noise_table_size", "population", "fragments_per_update", "num_replay_shards", "num_learners",
+)  # fmt: skip
+"""The settings that memory depends on."""
 _MODEL = ("hidden", "channels", "memory_size")
 _SHRINK = ("num_workers", "num_gpus", "num_learners", "num_envs_per_worker", "fragment_length", "buffer_size")
 """Settings that `fit` changes. The others decide what is learnt."""
@@ -290,11 +298,6 @@ class Shortage:
         """Nothing to shrink helps."""
         return not self.fits or self.fits.get("num_workers") == 0
 
-    @property
-    def shrinks(self) -> bool:
-        """`fit` may make it fit."""
-        return all(name in _SHRINK for name in self.fits)
-
     def reason(self, words: Words) -> str:
         """What is short, in a clause."""
         subject, verb = words.setting(self.setting, self.value), "needs"
@@ -316,25 +319,26 @@ class Shortage:
 
 
 class ResourceError(UserError):
-    """More was asked for than there is. A preflight says what: `shortages`."""
+    """More was asked for than there is. Of a preflight it has the `shortages`, and `in_words` gives them other names."""
 
-    def __init__(self, message: str, shortages: Sequence[Shortage] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", shortages: tuple[Shortage, ...] = (), *, words: Words = FLAGS) -> None:
         self.shortages = shortages
+        super().__init__(message or self.in_words(words))
 
-
-def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
-    """Why a run does not fit, and what would."""
-    first = {shortage.setting: shortage for shortage in reversed(shortages)}
-    reasons = "; ".join(s.reason(words) for s in shortages if s is first[s.setting] or s.resource == "CPU")
-    last = {name: shortage for shortage in shortages for name in shortage.fits}
-    remedies = dict.fromkeys(shortage.remedy(words) for shortage in last.values())
-    hopeless = [s for s in shortages if s.hopeless]
-    if any(not s.remedy(words) for s in hopeless):
-        none = any("num_workers" in s.fits for s in hopeless)
-        return f"{reasons}.{f' Nothing fits: not even one {words.worker}.' if none else ''}"
-    by_itself = f"; {words.fit} does it by itself" if all(s.shrinks for s in shortages) and not hopeless else ""
-    return f"{reasons}. What fits: {'; '.join(remedies)}{by_itself}."
+    def in_words(self, words: Words) -> str:
+        """The message with other names for settings and workers."""
+        if not self.shortages:
+            return str(self)
+        first = {shortage.setting: shortage for shortage in reversed(self.shortages)}
+        reasons = "; ".join(s.reason(words) for s in self.shortages if s is first[s.setting] or s.resource == "CPU")
+        last = {name: shortage for shortage in self.shortages for name in shortage.fits}
+        remedies = dict.fromkeys(shortage.remedy(words) for shortage in last.values())
+        hopeless = [s for s in self.shortages if s.hopeless]
+        if any(not s.remedy(words) for s in hopeless):
+            none = any("num_workers" in s.fits for s in hopeless)
+            return f"{reasons}.{f' Nothing fits: not even one {words.worker}.' if none else ''}"
+        shrinks = not hopeless and all(name in _SHRINK for s in self.shortages for name in s.fits)
+        return f"{reasons}. What fits: {'; '.join(remedies)}{f'; {words.fit} does it by itself' if shrinks else ''}."
 
 
 def check(needs: Needs, has: Has) -> Shortage | None:
@@ -343,29 +347,34 @@ def check(needs: Needs, has: Has) -> Shortage | None:
         fits = {"num_gpus": float(has.gpus)}
         return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
                         resource="GPU", place=has.place, fits=fits)  # fmt: skip
-    return _cpu_shortage(needs, has) or _memory_shortage(needs, has)
+    return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of CPUs in all, or of nodes with as many CPUs (and as much memory) as a worker takes."""
+    """Of CPUs in all."""
     num, each = needs.num_workers, needs.num_cpus_per_worker
-    detail = f" of {_counted(each, 'CPU')}"
-    if needs.num_cpus > has.cpus + 1e-9:
+    cpus, detail = num * each + needs.num_learners, f" of {_counted(each, 'CPU')}"
+    if needs.num_learners > 1:
+        detail += f" and {needs.num_learners} learners"
+    if cpus > has.cpus + 1e-9:
         learners = _fewer_learners(needs, has.cpus)
         room = int(max(0.0, has.cpus - learners) / each + 1e-9) if each else 0
         fits: dict[str, Number] = {"num_workers": min(num, room)}
         if learners < needs.num_learners:
             fits["num_learners"] = learners
-        if needs.num_learners > 1:
-            detail += f" and {needs.num_learners} learners"
         keeps = math.floor(100 * max(0.0, has.cpus - needs.num_learners) / max(1, num)) / 100
-        return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=has.cpus, resource="CPU", place=has.place,
+        return Shortage(setting="num_workers", value=num, needed=cpus, available=has.cpus, resource="CPU", place=has.place,
                         fits=fits, detail=detail, keeps=keeps)  # fmt: skip
-    by_cpu = (node.cpus / each if each else math.inf for node in has.nodes)
-    by_memory = (node.memory / needs.worker_bytes for node in has.nodes)
-    places = sum(int(min(*both, num) + 1e-9) for both in zip(by_cpu, by_memory, strict=True))
-    if has.nodes and places < num:
-        detail += f" and {_gib(needs.worker_bytes)} of memory"
+    return None
+
+
+def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
+    """Of nodes with as many CPUs and as much memory as a worker takes."""
+    num, each = needs.num_workers, needs.num_cpus_per_worker
+    most = [(node.cpus / each if each else math.inf, node.memory / max(1.0, needs.worker_bytes)) for node in has.nodes]
+    places = sum(int(min(*both, num) + 1e-9) for both in most)
+    if most and places < num:
+        detail = f" of {_counted(each, 'CPU')} and {_gib(needs.worker_bytes)} of memory"
         return Shortage(setting="num_workers", value=num, needed=num, available=places, resource="place on its nodes",
                         place=has.place, fits={"num_workers": places}, detail=detail)  # fmt: skip
     return None
@@ -383,47 +392,56 @@ def _fewer_learners(needs: Needs, cpus: float) -> int:
 
 
 def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of memory or shared memory, by the setting that takes most of it."""
+    """Of shared memory or memory, by the setting that takes most of it."""
+    workers_are_here = not has.nodes
 
     def memory(n: Needs) -> float:
-        return n.learner_bytes + (0 if has.nodes else max(1, n.num_workers) * n.worker_bytes)
+        return n.learner_bytes + workers_are_here * max(1, n.num_workers) * n.worker_bytes
 
-    checks: list[tuple[str, Callable[[Needs], float], float]] = [
-        ("shared memory (/dev/shm)", attrgetter("shared_bytes"), has.shared_memory),
-        ("memory", memory, has.memory),
-    ]
-    for name, amount, there in checks:
+    def shared(n: Needs) -> float:
+        return n.shared_bytes
+
+    def on_a_node(n: Needs) -> float:
+        return n.worker_bytes
+
+    limits = [("shared memory (/dev/shm)", shared, has.shared_memory), ("memory", memory, has.memory)]
+    if has.nodes:
+        limits.append(("memory on one node", on_a_node, max(node.memory for node in has.nodes)))
+    for name, amount, there in limits:
         if amount(needs) > there:
-            least = {key: amount(_with(needs, key, low)) for key, low in _LEAST.items() if getattr(needs, key)}
-            enough = [key for key in least if least[key] <= there]
-            setting = max(enough, key=lambda key: _size(getattr(needs, key)), default=min(least, key=least.__getitem__))
-            if "num_workers" in enough:
-                setting = "num_workers"
+            setting, fits = _culprit(needs, amount, there)
             value: Number | tuple[int, ...] = getattr(needs, setting)
-            fits: dict[str, Number] = {}
-            if least[setting] <= there and isinstance(value, int):
-                smaller = range(1, value)
-                num_fitting = bisect_right(smaller, there, key=lambda low: amount(_with(needs, setting, low)))
-                fits[_name(setting)] = max(1, num_fitting)
-            elif "num_workers" in least and needs.process_bytes > there:
-                setting, value, fits = "num_workers", needs.num_workers, {"num_workers": 0}
-            return Shortage(setting=_name(setting), value=value, needed=amount(needs), available=there, resource=name,
-                            place=has.place, fits=fits)  # fmt: skip
+            called = f"model.{setting}" if setting in _MODEL else setting
+            return Shortage(setting=called, value=value, needed=amount(needs), available=there, resource=name,
+                            place=has.place, fits={} if fits is None else {called: fits})  # fmt: skip
     return None
 
 
-def _with(needs: Needs, setting: str, value: object) -> Needs:
-    changed = copy.copy(needs)
-    setattr(changed, setting, value)
-    return changed
+def _culprit(needs: Needs, amount: Callable[[Needs], float], there: float) -> tuple[str, int | None]:
+    """The setting to blame for an `amount` above what is there, and its largest value that fits (None: there is none)."""
 
+    def with_value(setting: str, value: object) -> float:
+        changed = copy.copy(needs)
+        setattr(changed, setting, value)
+        return amount(changed)
 
-def _size(value: Number | tuple[int, ...]) -> Number:
-    return max(value) if isinstance(value, tuple) else value
+    def size(setting: str) -> int:
+        value = given[setting]
+        return max(value) if isinstance(value, tuple) else value
 
-
-def _name(setting: str) -> str:
-    return f"model.{setting}" if setting in _MODEL else setting
+    given: dict[str, int | tuple[int, ...]] = {name: getattr(needs, name) for name in _MEMORY}
+    least = {name: with_value(name, () if isinstance(value, tuple) else 1) for name, value in given.items() if value}
+    enough = [name for name in least if least[name] <= there]
+    if needs.num_workers and needs.process_bytes > there:
+        return "num_workers", 0
+    setting = "num_workers" if "num_workers" in enough else max(enough or least, key=size)
+    if not enough or isinstance(given[setting], tuple):
+        return setting, None
+    low, high = 1, size(setting)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if with_value(setting, middle) <= there else (low, middle)
+    return setting, low
 
 
 def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tuple[dict[str, Number], list[str]]:
@@ -436,14 +454,14 @@ def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tup
     changes: dict[str, Number] = {}
     while (short := check(needs, has)) is not None:
         shortages.append(short)
-        if short.hopeless or (fit and not short.shrinks):
-            fit = False
-            break
+        if short.hopeless or (fit and not all(name in _SHRINK for name in short.fits)):
+            raise ResourceError(shortages=tuple(shortages), words=words)
         changes |= short.fits
+        needs = copy.copy(needs)
         for name, value in short.fits.items():
-            needs = _with(needs, name.removeprefix("model."), value)
+            setattr(needs, name.removeprefix("model."), value)
     if shortages and not fit:
-        raise ResourceError(_refusal(shortages, words), shortages)
+        raise ResourceError(shortages=tuple(shortages), words=words)
     going = [", ".join(words.assigned(name, value) for name, value in s.fits.items()) for s in shortages]
     return changes, [f"{s.reason(words)}: going on with {fits}" for s, fits in zip(shortages, going, strict=True)]
 

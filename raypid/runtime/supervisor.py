@@ -1,4 +1,4 @@
-"""A group of workers that is kept complete: deadlines, replacement, and a count of what was lost."""
+"""A group of workers that is kept complete, with deadlines, replacements and counts of losses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkerRole(Protocol):
 
 
 class WorkersFailed(RuntimeError):
-    """More workers were lost than the budget allows."""
+    """More workers were lost than `max_restarts` allows."""
 
 
 @dataclass(slots=True)

@@ -105,7 +105,7 @@ class ByServers(ByReference):
         """Build the server of a node anew if it is gone or hangs; returns whether it was.
 
         Raises:
-            WorkersFailed: the budget is used up.
+            WorkersFailed: more servers were lost than `max_restarts`.
         """
         try:
             self.backend.get(self.servers[node].submit(ServerRole.ready), timeout=self.timeout_s)
@@ -122,7 +122,7 @@ class ByServers(ByReference):
         return True
 
     def metrics(self) -> dict[str, float]:
-        """The newest version on all servers, and counts of all of them. A server that is gone is built anew first."""
+        """The oldest version on any server, and sums of the servers' counts. A server that is gone is built anew first."""
         try:
             found = [self.backend.get(s.submit(ServerRole.metrics)) for s in self.servers.values()]
         except WorkerLost:

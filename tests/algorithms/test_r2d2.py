@@ -19,7 +19,8 @@ from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.q_head import q_values
 from raypid.nn.torch_cells import Memory
-from raypid.replay.buffer import Replay, ReplaySpec
+from raypid.replay.base import Replay, replay_factory
+from raypid.replay.buffer import ReplaySpec
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.run.agent import Agent
 from raypid.run.assembly import resolve_config
@@ -82,11 +83,10 @@ def make(**settings: Any) -> tuple[R2D2, Rollout, Replay]:
     env = EnvSpec(env="CartPole-v1", num_envs=3, seed=1)
     rollout = Rollout(RolloutSpec(env=env, network=algorithm.spec, fragment_length=20, seed=0, record_memory=True))
     exponent = config.priority_exponent if config.prioritized else 0.0
-    replay = Replay(
-        ReplaySpec(
-            capacity=1000, n_step=2, gamma=config.gamma, frame_stack=config.frame_stack, priority_exponent=exponent
-        )
+    replay_spec = ReplaySpec(
+        capacity=1000, n_step=2, gamma=config.gamma, frame_stack=config.frame_stack, priority_exponent=exponent
     )
+    replay = replay_factory(R2D2.replay_kind(config), replay_spec)(0)
     for _ in range(4):
         _, fragment = rollout.collect(algorithm.weights(), {"epsilon": 0.5})
         assert fragment.behaviour["memory"].shape == (20, 3, algorithm.spec.num_trunks, 12)

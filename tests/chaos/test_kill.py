@@ -99,7 +99,8 @@ def test_exit_code_and_message_of_lost_workers(start: Callable[..., Any], tmp_pa
 def test_a_killed_driver_resumes(num_workers: int, start: Callable[..., Any], tmp_path: Path) -> None:
     config = json.dumps({"sleep_s": 0.001})
     more = ("--env", "fragile:Fragile", "--env-config", config, "--vectorizer", "sync", "--evaluation-interval", 0)
-    more = (*more, "--num-workers", num_workers, "--num-cpus-per-worker", 0.1, "--checkpoint-interval", 2)
+    more = (*more, "--num-workers", num_workers, "--checkpoint-interval", 2)
+    more += ("--num-cpus-per-worker", 0.1) if num_workers else ()
     command = start(*TRAIN, *more, "--out", "run", "--quiet")
     command.wait_for_results(5)
     os.kill(command.process.pid, signal.SIGKILL)

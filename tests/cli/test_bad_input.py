@@ -34,6 +34,9 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     """refused("train", ...) -> the one line; fails if anything else happened."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    if "ray" in sys.modules:
+        # what other tests of this process have started is not to be joined
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
 
     def run(*arguments: str) -> str:
         before = contents(tmp_path)

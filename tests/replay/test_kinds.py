@@ -45,7 +45,7 @@ class NewestDQN(DQN):
 
 SMALL = {
     "env": "CartPole-v1", "model": {"hidden": (16,)}, "batch_size": 16, "num_envs_per_worker": 2, "start_steps": 60,
-    "buffer_size": 2000, "steps_per_iteration": 200, "samples_per_insert": 2.0, "seed": 0, "num_cpus_per_worker": 0.1,
+    "buffer_size": 2000, "steps_per_iteration": 200, "samples_per_insert": 2.0, "seed": 0,
 }  # fmt: skip
 
 
@@ -84,7 +84,15 @@ def test_a_kind_of_ones_own_trains_in_process(newest: type[Replay], tmp_path: Pa
 
 
 def test_a_kind_of_ones_own_trains_in_shards(newest: type[Replay], ray_session: Any) -> None:
-    with Agent("NewestDQN", SMALL, num_workers=2, num_replay_shards=2, fragment_length=8, updates_per_call=2) as agent:
+    with Agent(
+        "NewestDQN",
+        SMALL,
+        num_workers=2,
+        num_replay_shards=2,
+        fragment_length=8,
+        updates_per_call=2,
+        num_cpus_per_worker=0.1,
+    ) as agent:
         assert agent.train()["learner_updates_total"] > 5
         source: Any = agent.context.replay.source  # type: ignore[union-attr]
         for shard in source.shards:

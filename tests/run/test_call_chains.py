@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import call_chains
 import pytest
 from call_chains import MOST, RUNS, chain
 
@@ -13,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
 @pytest.mark.parametrize("name", RUNS)
 def test_calls_from_train_to_minimise(name: str, request: pytest.FixtureRequest) -> None:
     if RUNS[name][1].get("num_workers"):
-        request.getfixturevalue("ray_session")
+        request.getfixturevalue("ray_session").cloudpickle.register_pickle_by_value(call_chains)
     calls = chain(name)
     assert calls[0] == "Agent.train" and calls[-1] == "minimise"
     assert len(calls) - 1 <= MOST[name], calls

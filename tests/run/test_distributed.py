@@ -16,7 +16,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from raypid.reporting.lines import Lines
 
 import raypid
 from raypid.config import ConfigError
@@ -492,11 +491,3 @@ def test_settings_and_plan_are_those_of_the_constructor(local: dict[str, Any]) -
             assert plan is not None and (plan.max_parts, plan.max_steps) == (4, min(limit, 100))
             assert plan.steps_per_iteration is None and inner.config.evaluation_num_episodes == episodes
             assert json.loads((agent.folder / "params.json").read_text())["evaluation_num_episodes"] == episodes
-
-
-def test_losses_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(10)
-    row = {"training_iteration": 1, "lost/workers": 0, "lost/stale": 2.0}
-    for more in ({}, {}, {"lost/workers": 1}):
-        lines.update(row | more)
-    assert capsys.readouterr().out == "lost so far: stale 2\nlost so far: workers 1, stale 2\n"

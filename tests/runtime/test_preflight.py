@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -28,7 +30,7 @@ BILLION = 10**9
         ([*PPO, "--batch-size", BILLION], ["--batch-size 1000000000 needs about"]),
         ([*PPO, "--frame-stack", BILLION], ["--frame-stack 1000000000 needs about"]),
         ([*PPO, "--model.memory", "lstm", "--model.memory-size", 10**6], ["--model.memory-size 1000000 needs about"]),
-        ([*PPO, "--num-workers", 100_000], ["100000 workers of 1 CPU need 100000 CPUs", "this machine has", "--fit"]),
+        ([*PPO, "--num-workers", 100_000], ["100000 workers of 1 CPU need 100000 CPUs", "What fits: --num-workers", "--fit"]),
         ([*DQN, "--buffer-size", 10**12], ["--buffer-size 1000000000000 needs about"]),
         ([*DQN, "--buffer-size", 10**12, "--batch-size", 10**11], ["needs about"]),
         ([*DQN, "--num-workers", 100_000, "--num-replay-shards", 100_000, "--batch-size", 100_000, "--buffer-size", 2_000_000], ["100000 workers"]),
@@ -38,7 +40,6 @@ BILLION = 10**9
         ([*PPO, "--time-limit", 10**20], ["time_limit must be below 2^63"]),
         ([*PPO, "--num-workers", 10**20], ["num_workers must be below 2^63"]),
         ([*PPO, "--model.hidden", f"[8,{10**20}]"], ["model.hidden must be below 2^63"]),
-        ([*PPO, "--num-cpus", 64, "--num-workers", 8 * num_cores()], [f"has {num_cores()}", f"--num-workers {num_cores()}"]),
     ],
 )  # fmt: skip
 def test_what_cannot_fit_is_refused_at_once(
@@ -49,6 +50,9 @@ def test_what_cannot_fit_is_refused_at_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "ray" in sys.modules:
+        # what other tests of this process have started is not to be joined
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
     start = time.monotonic()
     code = main([str(a) for a in arguments])
     out, err = capfd.readouterr()
@@ -56,3 +60,25 @@ def test_what_cannot_fit_is_refused_at_once(
     assert err.startswith("raypid: ") and err.count("\n") == 1, err
     assert all(word in err for word in words), err
     assert time.monotonic() - start < 30 and not list(tmp_path.iterdir())
+
+
+def test_num_cpus_does_not_switch_the_preflight_off(tmp_path: Path) -> None:
+    """In a process of its own: this one may have joined a Ray that declares more CPUs."""
+    workers = 8 * num_cores()
+    command = [
+        sys.executable,
+        "-m",
+        "raypid",
+        *PPO,
+        "--num-cpus",
+        64,
+        "--num-workers",
+        workers,
+        "--out",
+        tmp_path / "run",
+    ]
+    ended = subprocess.run([str(a) for a in command], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, list(tmp_path.iterdir())) == (2, "", []), ended
+    start = f"raypid: {workers} workers of 1 CPU need {workers} CPUs, this machine has {num_cores()}. "
+    assert ended.stderr.startswith(f"{start}What fits: --num-workers {num_cores()}, or"), ended.stderr
+    assert ended.stderr.count("\n") == 1
