@@ -21,7 +21,7 @@ from typing import Any
 from raypid.errors import UserError
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve, resolved
-from raypid.runtime.resources import Node, limit_threads
+from raypid.runtime.resources import Capacity, limit_threads
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -149,10 +149,10 @@ class RayBackend:
         """The part of `resources` that is free."""
         return ray.available_resources()
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[Capacity, ...]:
         """What each living node declares."""
         declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return tuple(Node(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
+        return tuple(Capacity(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
 
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
