@@ -111,7 +111,7 @@ def watch_submit(sent: list[list[str]]) -> None:
 
         setattr(RayHandle, name, submit)
 
-    for name in ("submit", "submit_parts", "submit_split"):
+    for name in ("submit", "submit_parts"):
         if hasattr(RayHandle, name):
             watched(name)
 

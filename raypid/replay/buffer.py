@@ -133,7 +133,7 @@ class Buffer:
         if self.count + num <= self.spec.capacity:
             return
         for span, _ in self._spans(self.count, num):
-            self._withdraw(span.start + np.flatnonzero(self.columns["ready"][span]))
+            self._mark(span.start + np.flatnonzero(self.columns["ready"][span]), ready=False)
 
     def _write(self, start: int, t: Trajectory, finals: tuple[Array, Array, Tree]) -> None:
         """Copy the columns. True last observations that were stored apart become invalid rows of their own."""
@@ -201,19 +201,14 @@ class Buffer:
             return
         slots = self.slots(ids)
         self.columns["valid"][slots] = False
-        self._withdraw(slots[self.columns["ready"][slots]])
+        self._mark(slots[self.columns["ready"][slots]], ready=False)
 
     # -- which rows can be drawn ---------------------------------------------------------------------------------------
 
-    def _admit(self, slots: Array) -> None:
-        """Let the rows in `slots` be drawn from now on."""
-        self.columns["ready"][slots] = True
-        self.num_ready += len(slots)
-
-    def _withdraw(self, slots: Array) -> None:
-        """Do not let the rows in `slots` be drawn any more."""
-        self.columns["ready"][slots] = False
-        self.num_ready -= len(slots)
+    def _mark(self, slots: Array, *, ready: bool) -> None:
+        """Let the rows in `slots`, none of which is marked so yet, be drawn from now on or not any more."""
+        self.columns["ready"][slots] = ready
+        self.num_ready += len(slots) if ready else -len(slots)
 
     def _finish_windows(self, worker: int, ids: Array) -> None:
         """Admit the rows whose window is complete now: new rows `ids` [T, B], and those that waited for them."""
@@ -245,7 +240,7 @@ class Buffer:
         complete = next_known
         for _ in range(self.spec.n_step - 1):
             complete = next_known & (stops | at_next(complete))
-        self._admit(slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]])
+        self._mark(slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]], ready=True)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

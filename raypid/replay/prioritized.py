@@ -17,13 +17,10 @@ class PrioritizedReplay(Replay):
         super().reset(first_id, count)
         self.tree = SumTree(self.spec.capacity)
 
-    def _admit(self, slots: Array) -> None:
-        super()._admit(slots)
-        self.tree.set(slots, np.full(len(slots), self.max_priority**self.spec.priority_exponent))
-
-    def _withdraw(self, slots: Array) -> None:
-        super()._withdraw(slots)
-        self.tree.set(slots, np.zeros(len(slots)))
+    def _mark(self, slots: Array, *, ready: bool) -> None:
+        super()._mark(slots, ready=ready)
+        priority = self.max_priority**self.spec.priority_exponent if ready else 0.0
+        self.tree.set(slots, np.full(len(slots), priority))
 
     def draw(self, num: int) -> tuple[Array, Array]:
         slots = self.tree.sample(num, self.rng)

@@ -4,64 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeVar
 
 from raypid.replay.base import Replay
+from raypid.roles.parameter_server import Learnt, SharedParameters
+from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.runtime.handle import Backend, Future, Handle, WorkerLost
-from raypid.runtime.learner_group import LearnerGroup
-from raypid.types import Array, Sample, Trajectory, Weights
+from raypid.runtime.learner_group import LearnerGroup, Together
+from raypid.types import Sample, Trajectory, Weights
 
 T = TypeVar("T")
-Parameters: TypeAlias = tuple[int, dict[str, Array]]
-"""(version, all flat parameters by network)."""
 _AHEAD = 3
 """Draws of every shard: one that the learner works with, and two on their way."""
 
 
 class ShardsFailed(RuntimeError):
     """A replay shard was lost. What it held in memory is gone."""
-
-
-class LearnerWithReplay(Protocol):
-    """Role of a learner that draws from its own buffer (`ReplayLearner`). It has add, save, load and clear of `Replay`, too."""
-
-    def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
-        """Do updates; returns their number and the new weights."""
-
-    def learn_from(
-        self, newest: Parameters, timesteps: int, num_updates: int
-    ) -> tuple[int, Weights, list[dict[str, Array]]]:
-        """Do updates from these parameters on; returns their number, weights, and the change of the parameters (a list of one)."""
-
-    def parameters(self) -> Parameters:
-        """The learner's own."""
-
-    def set_parameters(self, newest: Parameters) -> None:
-        """Go on from these."""
-
-
-class LearnerOfSamples(Protocol):
-    """Role of a learner that is given samples (`ShardLearner`)."""
-
-    def seen(self, fragment: Trajectory) -> None:
-        """Take the observations of a new fragment into the normaliser."""
-
-    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[int, Weights, list[Array | None]]:
-        """Do updates with rows of every sample; returns their number, the new weights, and each sample's new priorities."""
-
-
-class ParameterStore(Protocol):
-    """Role that has the parameters of asynchronous learners (`SharedParameters`)."""
-
-    def hold(self, version: int, parameters: dict[str, Array]) -> None:
-        """Start with these."""
-
-    def newest(self) -> Parameters:
-        """With the changes of all learners so far."""
-
-    def add(self, change: dict[str, Array], weights: Weights) -> Weights:
-        """Add a learner's change; returns the weights to act with."""
 
 
 class ReplaySource:
@@ -84,7 +44,7 @@ class ReplaySource:
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         """Do that many updates; returns the number that was done, and the new weights."""
-        done, weights = self.learner.submit_parts(LearnerWithReplay.learn, timesteps, num_updates)
+        done, weights = self.learner.submit_parts(ReplayLearner.learn, timesteps, num_updates)
         return self.backend.get(done), weights
 
     def metrics(self) -> dict[str, float]:
@@ -168,7 +128,7 @@ class AsynchronousLearners(LearnersReplay):
     def __init__(self, backend: Backend, learners: LearnerGroup, shared: Handle) -> None:
         super().__init__(backend, learners)
         self.shared = shared
-        self._running: dict[int, tuple[Future[int], Future[Weights], Sequence[Future[dict[str, Array]]]]] = {}
+        self._running: dict[int, tuple[Future[int], Future[Learnt]]] = {}
         """Learner -> what its `learn_from` under way will return."""
         self._weights: Future[Weights]
         self._held = False
@@ -178,13 +138,13 @@ class AsynchronousLearners(LearnersReplay):
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         if not self._held:
-            start = self.learners.handles[0].submit_parts(LearnerWithReplay.parameters)
-            self.backend.get(self.shared.submit(ParameterStore.hold, *start))
+            start = self.learners.handles[0].submit(ReplayLearner.parameters)
+            self.backend.get(self.shared.submit(SharedParameters.hold, start))
             self._held = True
         for rank, handle in enumerate(self.learners.handles):
             if rank not in self._running:
-                arguments = (self.shared.submit(ParameterStore.newest), timesteps, num_updates)
-                self._running[rank] = handle.submit_split(LearnerWithReplay.learn_from, 1, *arguments)
+                newest = self.shared.submit(SharedParameters.newest)
+                self._running[rank] = handle.submit_parts(ReplayLearner.learn_from, newest, timesteps, num_updates)
         self.backend.wait([call[0] for call in self._running.values()], num=1)
         for rank, call in list(self._running.items()):
             if self.backend.wait([call[0]], num=1, timeout=0)[0]:
@@ -197,8 +157,8 @@ class AsynchronousLearners(LearnersReplay):
         for rank in list(self._running):
             self._end(rank)
         if self._held:
-            newest = self.shared.submit(ParameterStore.newest)
-            self.backend.get(self.learners.submit(LearnerWithReplay.set_parameters, newest))
+            newest = self.shared.submit(SharedParameters.newest)
+            self.backend.get(self.learners.submit(ReplayLearner.set_parameters, newest))
             self._held = False
         return {"replay_rows": float(sum(self.backend.get(f) for f in self._ready))}
 
@@ -209,9 +169,9 @@ class AsynchronousLearners(LearnersReplay):
     def _end(self, rank: int) -> None:
         """Wait for a learner's portion, and only then add its change: an actor serves its calls in order, so a change that
         is not there yet would hold up the other learners."""
-        num, weights, (change,) = self._running.pop(rank)
-        self._done += self.learners.result_of(rank, num, LearnerWithReplay.learn_from)
-        self._weights = self.shared.submit(ParameterStore.add, change, weights)
+        num, learnt = self._running.pop(rank)
+        self._done += self.learners.result_of(rank, num, ReplayLearner.learn_from)
+        self._weights = self.shared.submit(SharedParameters.add, learnt)
 
 
 class ShardedReplay(ReplaySource):
@@ -240,8 +200,8 @@ class ShardedReplay(ReplaySource):
         self.rows = chunk * batch_size // (len(shards) * self.num_learners)
         """Of each shard in a sample of one learner."""
         self.beta, self.prioritized, self.moments = beta, prioritized, moments
-        self._ahead: deque[list[list[Future[Sample]]]] = deque()
-        """Samples on their way: for each learner, of each shard."""
+        self._ahead: deque[list[Future[Sample]]] = deque()
+        """Samples on their way: for each learner in turn, one of each shard."""
 
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
         return self.shards[index].submit(method, *args)
@@ -261,29 +221,25 @@ class ShardedReplay(ReplaySource):
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
         super().insert(worker, fragment)
         if self.moments:
-            self.learner.submit(LearnerOfSamples.seen, fragment)
+            self.learner.submit(ShardLearner.seen, fragment)
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while len(self._ahead) < _AHEAD:
             beta = self.beta(timesteps)
-            self._ahead.append([self._submit_all(Replay.sample, self.rows, beta) for _ in range(self.num_learners)])
-        samples, num_shards = self._ahead.popleft(), len(self.shards)
-        calls = [(timesteps, self.chunk, *drawn) for drawn in samples]
-        if isinstance(self.learner, LearnerGroup):
-            done, answers = self.learner.split_each(LearnerOfSamples.learn, num_shards, calls)
-        else:
-            done, weights, made = self.learner.submit_split(LearnerOfSamples.learn, num_shards, *calls[0])
-            answers = [(weights, made)]
+            shards = self.shards * self.num_learners
+            self._ahead.append([shard.submit(Replay.sample, self.rows, beta) for shard in shards])
+        samples = self._ahead.popleft()
+        done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, *samples)
         try:
-            num = self.backend.get(done)
+            found = done.results() if isinstance(done, Together) else [self.backend.get(done)]
         except Exception:
             self._results(self._submit_all(Replay.metrics), "sample()")  # was it for want of a sample? Name the shard
             raise
         if self.prioritized:
-            for drawn, (_, priorities) in zip(samples, answers, strict=True):
-                for i, (sample, new) in enumerate(zip(drawn, priorities, strict=True)):
-                    self._submit(i, Replay.set_priorities_of, sample, self.backend.put(new))
-        return num, answers[0][0]
+            priorities = chain.from_iterable(new for _, new in found)
+            for i, (sample, new) in enumerate(zip(samples, priorities, strict=True)):
+                self._submit(i % len(self.shards), Replay.set_priorities_of, sample, new)
+        return found[0][0], weights
 
     def metrics(self) -> dict[str, float]:
         """Numbers of all shards, added up."""

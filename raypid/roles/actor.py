@@ -25,7 +25,8 @@ class DistributedWrapper:
 
     def __init__(self, rollout: Actor) -> None:
         self._rollout = rollout
-        self._acted = False
+        self._drawn: tuple[Tree | None, Tree] | None = None
+        """The policy's state before the actions that are drawn but not taken, and these."""
         self.num_envs = rollout.env.num_envs
         """B."""
         self.num_steps = rollout.spec.fragment_length
@@ -47,7 +48,7 @@ class DistributedWrapper:
     def reset(self) -> tuple[Tree, dict[str, object]]:
         """Start new episodes in all streams and drop the steps since the last trajectory. Returns observations [B, *] and {}."""
         self._rollout.restart()
-        self._acted = False
+        self._drawn = None
         return self.obs, {}
 
     def act(self) -> Tree:
@@ -60,22 +61,20 @@ class DistributedWrapper:
                 "run() stepped before its first trajectory was requested. It must be a generator: use `yield env.rollout()`, "
                 "not `return`."
             )
-        if not self._acted:
-            self._before = self._rollout.state
-            self._action, self._acted = self._rollout.act().action, True
-        return self._action
+        if self._drawn is None:
+            self._drawn = self._rollout.state, self._rollout.act().action
+        return self._drawn[1]
 
     def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, Mapping[str, object]]]:
         """Take canonical actions [B, *].
 
         Returns obs [B, *], reward [B], terminated [B], truncated [B] and {stream: info} of the episodes that ended.
         """
-        self.act()  # the policy sees every step, even where the program chooses the action
-        self._acted = False
-        action = tree_map(
-            lambda given, drawn: np.asarray(given, drawn.dtype).reshape(drawn.shape), action, self._action
+        drawn = self.act()  # the policy sees every step, even where the program chooses the action
+        self._drawn = None
+        step = self._rollout.step(
+            tree_map(lambda x, like: np.asarray(x, like.dtype).reshape(like.shape), action, drawn)
         )
-        step = self._rollout.step(action)
         return self.obs, step.reward, step.terminated, step.truncated, step.infos
 
     def trajectory(self) -> Trajectory:
@@ -95,9 +94,9 @@ class DistributedWrapper:
 
     def _undo_act(self) -> None:
         """Discard an action that was drawn but not taken: the next trajectory starts with an action of the newest policy."""
-        if self._acted:
-            self._rollout.undo_act(self._before)
-            self._acted = False
+        if self._drawn is not None:
+            self._rollout.undo_act(self._drawn[0])
+            self._drawn = None
 
     def rollout(self) -> Trajectory:
         """Take `num_steps` steps with the newest policy; returns them as a trajectory."""

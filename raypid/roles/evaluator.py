@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -37,14 +37,6 @@ class Evaluation:
     confirms: bool = False
     """It was played to confirm an evaluation of the same weights that had reached the goal."""
 
-    metric_names: ClassVar[frozenset[str]] = frozenset(
-        {
-            "episode_reward_mean", "episode_reward_ci95", "episode_reward_std", "episode_reward_min", "episode_reward_max",
-            "episode_len_mean", "episodes", "weights_version",
-        }
-    )  # fmt: skip
-    """Keys of `summary`."""
-
     def summary(self) -> dict[str, float]:
         """Summarise as metrics: mean, 95% interval's half width, std, min and max of returns; mean length; episodes; weights_version."""
         n = len(self.rewards)
@@ -72,6 +64,10 @@ def ci95(values: Array) -> float:
         t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
         t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
     return t * float(np.std(values, ddof=1)) / math.sqrt(n)
+
+
+EVALUATION_METRICS = frozenset(Evaluation(np.zeros(1), np.zeros(1), 0, 0.0).summary())
+"""Keys of `Evaluation.summary`."""
 
 
 class Evaluator:

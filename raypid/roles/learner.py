@@ -100,14 +100,11 @@ class Learner:
     ) -> Trajectory | Fitness | list[Trajectory | Gradients | Fitness]:
         """One batch of all parts, with the moments of what all workers saw, those of other learners included. Gradients stay
         apart: the algorithm says how they add up."""
-        collect = self.algorithm.collect
-        if collect == "gradients":
+        if self.algorithm.collect == "gradients":
             return list(parts)
-        batch: Trajectory | Fitness
-        if collect == "fitness":
-            batch = concat_fitness([part for part in parts if isinstance(part, Fitness)])
-        else:
-            batch = concat_trajectories([part for part in parts if isinstance(part, Trajectory)])
+        fitness = [part for part in parts if isinstance(part, Fitness)]
+        trajectories = [part for part in parts if isinstance(part, Trajectory)]
+        batch: Trajectory | Fitness = concat_fitness(fitness) if fitness else concat_trajectories(trajectories)
         moments: list[Moments] = [part.moments for part in parts if part.moments is not None]
         if self.algorithm.collective is not None:
             moments = [m for found in self.algorithm.collective.gather(moments) for m in found]

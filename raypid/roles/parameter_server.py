@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,6 +12,11 @@ from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.types import Array, Weights
+
+Parameters: TypeAlias = tuple[int, dict[str, Array]]
+"""(version, all flat parameters by network)."""
+Learnt: TypeAlias = tuple[Weights, dict[str, Array]]
+"""A learner's new weights, and how far its parameters have moved, by network."""
 
 
 class ParameterServer:
@@ -70,9 +76,6 @@ class ParameterServer:
     def ready(self) -> None:
         """A call that returns once the server stands."""
 
-    def close(self) -> None:
-        pass
-
 
 class SharedParameters:
     """What learners that do not wait for each other have in common: all flat parameters, target networks included.
@@ -84,21 +87,19 @@ class SharedParameters:
         self.share, self.version = share, 0
         self._flat: dict[str, Array] = {}
 
-    def hold(self, version: int, parameters: dict[str, Array]) -> None:
+    def hold(self, newest: Parameters) -> None:
         """Begin with these."""
-        self.version = version
+        self.version, parameters = newest
         self._flat = {name: np.array(flat) for name, flat in parameters.items()}
 
-    def newest(self) -> tuple[int, dict[str, Array]]:
-        """(version, parameters by network)."""
+    def newest(self) -> Parameters:
+        """With the changes of all learners so far."""
         return self.version, {name: flat.copy() for name, flat in self._flat.items()}
 
-    def add(self, change: dict[str, Array], weights: Weights) -> Weights:
-        """Take a learner's change in; returns the weights to act with, the rest of which is that of `weights`."""
+    def add(self, learnt: Learnt) -> Weights:
+        """Add a learner's change; returns the weights to act with. What they have besides parameters is the learner's."""
+        weights, change = learnt
         for name, delta in change.items():
             self._flat[name] += np.float32(self.share) * delta
         self.version += 1
         return Weights(self.version, self._flat["acting"].copy(), weights.table, weights.extra)
-
-    def ready(self) -> None:
-        """A call that returns once everything before it is done."""

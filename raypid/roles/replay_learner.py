@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from raypid.ops.normalizer import Moments
 from raypid.ops.sum_tree import importance
 from raypid.replay.base import Replay
-from raypid.replay.sources import Parameters
 from raypid.roles.learner import Learner
+from raypid.roles.parameter_server import Learnt, Parameters
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
 if TYPE_CHECKING:
     from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
+
+Done: TypeAlias = tuple[int, list[Array]]
+"""The number of updates, and new priorities for the rows of each sample (empty if rows have none)."""
 
 
 class ReplayLearner(Learner):
@@ -29,6 +32,8 @@ class ReplayLearner(Learner):
     def __init__(self, *args: Any, replay: Callable[[int], Replay], rank: int = 0, **more: Any) -> None:
         super().__init__(*args, **more)
         self.replay = replay(rank)
+        self.save, self.load, self.clear = self.replay.save, self.replay.load, self.replay.clear
+        """A source calls them by the names that they have in `Replay`, wherever the buffer is."""
         self._unshared: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners have not been told of yet."""
 
@@ -53,17 +58,15 @@ class ReplayLearner(Learner):
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
-    def learn_from(
-        self, newest: Parameters, timesteps: int, num_updates: int
-    ) -> tuple[int, Weights, list[dict[str, Array]]]:
+    def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, Learnt]:
         """Do updates without the other learners, starting from the parameters that all share.
 
-        Returns the number of updates, weights, and how far the parameters moved (a list of one).
+        Returns the number of updates, and the new weights with how far the parameters moved.
         """
         self.set_parameters(newest)
         num, weights = self.learn(timesteps, num_updates)
         _, after = self.parameters()
-        return num, weights, [{name: flat - newest[1][name] for name, flat in after.items()}]
+        return num, (weights, {name: flat - newest[1][name] for name, flat in after.items()})
 
     def parameters(self) -> Parameters:
         """(version, all flat parameters by network)."""
@@ -92,18 +95,6 @@ class ReplayLearner(Learner):
         everywhere = [here] if self.algorithm.collective is None else self.algorithm.collective.gather(here)
         return self.algorithm.metrics() | {name: sum(m[name] for m in everywhere) for name in here}
 
-    def save(self, folder: str, previous: str | None) -> None:
-        """Write the buffer into `folder` (`Replay.save`)."""
-        self.replay.save(folder, previous)
-
-    def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
-        """Fill the buffer from one or more saves (`Replay.load`); returns the number of rows that can be drawn."""
-        return self.replay.load(folders, draws)
-
-    def clear(self) -> int:
-        """Empty the buffer."""
-        return self.replay.clear()
-
 
 class ShardLearner(Learner):
     """A learner whose replay buffers are elsewhere: samples come with the call."""
@@ -114,20 +105,20 @@ class ShardLearner(Learner):
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.seen(fragment)
 
-    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[int, Weights, list[Array | None]]:
+    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Done, Weights]:
         """Do `num_updates` updates with rows of every shard.
 
-        Returns their number, the new weights, and new priorities for each shard's sample (None if rows have no priorities).
+        Returns what was done, and the new weights.
         """
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.beta(timesteps), algorithm.collective)
         update = algorithm.update(sample, timesteps)
-        priorities: list[Array | None] = [None] * len(samples)
+        priorities: list[Array] = []
         if update.priorities is not None:
             parts = update.priorities.reshape(num, len(samples), -1)
             priorities = [np.ascontiguousarray(parts[:, i]).ravel() for i in range(len(samples))]
-        return update.num_updates, algorithm.weights(), priorities
+        return (update.num_updates, priorities), algorithm.weights()
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call."""

@@ -114,10 +114,9 @@ class _Rows:
     """A fragment that is being collected, and where its streams were when it began."""
 
     def __init__(self, obs: Tree, first: Array, state: Tree | None) -> None:
-        self.obs, self.first, self.states = [obs], [first], [state]
+        self.obs, self.first, self.state = [obs], [first], state
+        self.acted: list[Acted] = []
         self.actions: list[Tree] = []
-        self.behaviours: list[dict[str, Array]] = []
-        self.params: list[Array] = []
         self.steps: list[Step] = []
         self.episodes: list[Episode] = []
 
@@ -151,23 +150,15 @@ class FragmentWorker(RolloutWorker):
 
     def act(self, *, explore: bool = True) -> Acted:
         """Ask the policy what to do. `step` comes next, with these actions or others."""
-        acted, rows = super().act(explore=explore), self.rows
-        if self.spec.network.memory:
-            # only states with a memory are needed later; those of frame stacks would hold many images
-            rows.states.append(acted.state)
-        rows.behaviours.append(acted.behaviour)
-        if acted.params is not None:
-            rows.params.append(acted.params)
+        acted = super().act(explore=explore)
+        # only states with a memory are needed later; those of frame stacks would hold many images
+        self.rows.acted.append(acted if self.spec.network.memory else replace(acted, state=None))
         return acted
 
     def undo_act(self, state: Tree | None) -> None:
         """Forget the last `act`; `state` is the policy's state before it."""
         self.state = state
-        self.rows.behaviours.pop()
-        if self.rows.params:
-            self.rows.params.pop()
-        if self.spec.network.memory:
-            self.rows.states.pop()
+        self.rows.acted.pop()
 
     def step(self, action: Tree) -> Step:
         """Step with canonical actions [B, *], which adds a row to the fragment."""
@@ -191,8 +182,8 @@ class FragmentWorker(RolloutWorker):
             truncated=np.stack([s.truncated for s in steps]),
             valid=np.stack([s.valid for s in steps]),
             final=_finals(steps),
-            behaviour={k: np.stack([b[k] for b in rows.behaviours]) for k in rows.behaviours[0]},
-            state=rows.states[0],
+            behaviour={k: np.stack([a.behaviour[k] for a in rows.acted]) for k in rows.acted[0].behaviour},
+            state=rows.state,
             stream=self.worker_index * self.env.num_envs + np.arange(self.env.num_envs),
             version=self.policy.version,
         )
@@ -209,9 +200,11 @@ class FragmentWorker(RolloutWorker):
 
     def _complete(self, trajectory: Trajectory, rows: _Rows) -> None:
         """Add what the policy computes for the whole fragment at once."""
-        self.policy.complete(trajectory, rows.states, np.stack(rows.params) if rows.params else None)
+        states = [rows.state, *(acted.state for acted in rows.acted)]
+        params = [acted.params for acted in rows.acted if acted.params is not None]
+        self.policy.complete(trajectory, states, np.stack(params) if params else None)
         if self.spec.record_memory:
-            memories = (split_state(self.spec.network, state)[1] for state in rows.states[:-1])
+            memories = (split_state(self.spec.network, state)[1] for state in states[:-1])
             trajectory.behaviour["memory"] = np.stack([memory for memory in memories if memory is not None])
         if self.spec.network.pipeline.normalize:
             raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))

@@ -12,7 +12,7 @@ from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.config import Config, ConfigError
 from raypid.registry import ALGORITHMS, did_you_mean
-from raypid.roles.evaluator import Evaluation
+from raypid.roles.evaluator import EVALUATION_METRICS
 
 _ALWAYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",
@@ -45,7 +45,7 @@ def known_keys(run: str, config: Config) -> KnownKeys:
     if config.parameter_server:
         keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in _PARAMETER_SERVER)}
     if config.evaluation_interval != 0:
-        keys |= {f"evaluation/{name}" for name in (*Evaluation.metric_names, "timesteps_total")}
+        keys |= {f"evaluation/{name}" for name in (*EVALUATION_METRICS, "timesteps_total")}
     return KnownKeys(frozenset(keys), ("custom/",) if learner is not None else ("custom/", "learner/"))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +14,7 @@ from raypid.config import Config, ConfigError, divides
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, check, num_cores, num_gpus, preflight
+from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -68,7 +67,6 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 
 def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
     """The numbers of a run that decide whether it fits."""
-
     leaves = network.pipeline.leaves
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     sizes["num_workers"] = max(1, config.num_workers) if use_ray else 0
@@ -102,8 +100,13 @@ def _check_size(config: Config) -> None:
 
 
 def _cluster(backend: RayBackend, needs: Needs) -> Has:
-    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine."""
-    free, here = _free(backend, needs), Has.here()
+    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine.
+
+    Waits a little for CPUs that an earlier run is giving back.
+    """
+    here, deadline = Has.here(), time.monotonic() + _RELEASE_SECONDS
+    while (free := backend.available()).get("CPU", 0.0) + 1e-9 < needs.num_cpus and time.monotonic() < deadline:
+        time.sleep(0.1)
     return Has(
         cpus=free.get("CPU", 0.0),
         gpus=free.get("GPU", 0.0) if needs.num_learners else here.gpus,
@@ -112,17 +115,6 @@ def _cluster(backend: RayBackend, needs: Needs) -> Has:
         place="the cluster (free now)",
         nodes=backend.nodes(),
     )
-
-
-def _free(backend: RayBackend, needs: Needs) -> Mapping[str, float]:
-    """What nobody has taken of a cluster; waits a little for what an earlier run is giving back."""
-    deadline = time.monotonic() + _RELEASE_SECONDS
-    while True:
-        free = backend.available()
-        has = Has(cpus=free.get("CPU", 0.0), gpus=math.inf, memory=math.inf, shared_memory=math.inf, place="")
-        if not check(needs, has) or time.monotonic() > deadline:
-            return free
-        time.sleep(0.1)
 
 
 def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[ConfigT, list[str]]:

@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -100,13 +101,10 @@ class TorchCollective:
         import torch
         import torch.distributed as dist
 
-        self._check()
         assert not isinstance(x, np.ndarray) or x.flags.writeable, "arrays from Ray's object store are shared"
         tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-        try:
+        with self._together("a sum"):
             dist.all_reduce(tensor)
-        except RuntimeError as error:
-            raise self._failed("a sum", error) from error
         return x
 
     def gather(self, value: T) -> list[T]:
@@ -117,20 +115,23 @@ class TorchCollective:
         """
         import torch.distributed as dist
 
-        self._check()
         values = [value] * self.size
-        try:
+        with self._together("a gather"):
             dist.all_gather_object(values, value)
-        except RuntimeError as error:
-            raise self._failed("a gather", error) from error
         return values
 
     # -- failing ---------------------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    @contextlib.contextmanager
+    def _together(self, what: str) -> Iterator[None]:
+        """Turn an error of torch's within `what` into CollectiveLost; every later call raises that, too."""
         if self._lost is not None:
             raise CollectiveLost(str(self._lost))
         assert self._store is not None, "join() comes first"
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._failed(what, error) from error
 
     def _failed(self, what: str, error: Exception) -> CollectiveLost:
         absent = self._absent()

@@ -7,7 +7,6 @@ from typing import Generic, Protocol, TypeVar, overload
 
 A = TypeVar("A")
 B = TypeVar("B")
-C = TypeVar("C")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -33,11 +32,6 @@ class Future(Generic[T_co]):
 F = TypeVar("F", bound=Future[object])
 
 
-def name_of(method: str | Callable[..., object]) -> str:
-    """The name of a role's method."""
-    return method if isinstance(method, str) else method.__name__
-
-
 class Handle(Protocol):
     """A role in this process or another one.
 
@@ -54,11 +48,6 @@ class Handle(Protocol):
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
         """Call a method that returns a pair; returns a future of each part, so that one can be read while the other is passed on."""
-
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[Future[A], Future[B], Sequence[Future[C]]]:
-        """Call a method that returns (a, b, `num` more values); returns a future of each value."""
 
 
 class Argument:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import A, ArgumentLost, B, Backend, C, Future, Handle, T, WorkerLost, name_of
+from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
 from raypid.types import Update, Weights
 
@@ -22,6 +22,8 @@ class LearnerRole(Protocol):
 
     def update(self, timesteps: int, *fragments: object) -> tuple[Update, Weights]: ...
 
+    def learn(self, timesteps: int, num_updates: int, *samples: object) -> tuple[object, Weights]: ...
+
     def weights(self) -> Weights: ...
 
     def state_dict(self) -> Mapping[str, object]: ...
@@ -29,8 +31,10 @@ class LearnerRole(Protocol):
     def load_state_dict(self, state: Mapping[str, object]) -> None: ...
 
 
-_FROM_ONE = (name_of(LearnerRole.weights), name_of(LearnerRole.state_dict))
+_FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
+_FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 2}
+"""Methods whose last arguments are fragments or samples, with the number of arguments before these."""
 _GRACE_S = NOTICE_S + 3.0
 """Seconds, after the first failure, in which the others' errors are collected, to find the cause among them."""
 
@@ -105,53 +109,22 @@ class LearnerGroup:
     def __len__(self) -> int:
         return len(self.handles)
 
-    def submit(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> Future[T]:
+    def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of every learner; returns rank 0's value once all are done."""
-        if num_returns > 1:
-            return self.submit_parts(method, *args)  # type: ignore[return-value, arg-type]
         if self.failure is not None:
             return Failed(self.failure)
-        if name_of(method) in _FROM_ONE:
+        if method.__name__ in _FROM_ONE:
             return self.handles[0].submit(method, *args)
         return Together(self, {r: h.submit(method, *args) for r, h in enumerate(self.handles)}, method)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
-        """Like `submit`, for a method that returns a pair. Of `update`, each learner gets its share of the fragments."""
+        """Like `submit`, for a method that returns a pair. Each learner gets its share of fragments and samples."""
         if self.failure is not None:
             return Failed(self.failure), Failed(self.failure)
-        given: list[Sequence[object]] = [args] * len(self)
-        if name_of(method) == name_of(LearnerRole.update):
-            given = [(args[0], *share) for share in split(args[1:], len(self))]
-        parts = [handle.submit_parts(method, *own) for handle, own in zip(self.handles, given, strict=True)]
+        fixed = _FOR_ALL.get(method.__name__, len(args))
+        shares = split(args[fixed:], len(self))
+        parts = [h.submit_parts(method, *args[:fixed], *own) for h, own in zip(self.handles, shares, strict=True)]
         return Together(self, {r: a for r, (a, _) in enumerate(parts)}, method), parts[0][1]
-
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[Future[A], Future[B], Sequence[Future[C]]]:
-        """Like `submit`, for a method that returns (a, b, `num` more values)."""
-        first, others = self.split_each(method, num, [args] * len(self))
-        return first, *others[0]
-
-    def split_each(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, each: Sequence[Sequence[object]]
-    ) -> tuple[Future[A], list[tuple[Future[B], Sequence[Future[C]]]]]:
-        """Call a method that returns (a, b, `num` more values) of every learner, with arguments of its own.
-
-        Returns a future of rank 0's a, which waits for all learners, and the futures of the other values for each rank.
-        """
-        if self.failure is not None:
-            failed = Failed(self.failure)
-            return failed, [(failed, [failed] * num)] * len(self)
-        parts = [handle.submit_split(method, num, *own) for handle, own in zip(self.handles, each, strict=True)]
-        return Together(self, {r: a for r, (a, _, _) in enumerate(parts)}, method), [(b, c) for _, b, c in parts]
-
-    def submit_each(self, method: Any, each: Any, num_returns: int) -> Any:
-        if self.failure is not None:
-            failed = Failed(self.failure)
-            return failed, [[failed] * (num_returns - 1)] * len(self)
-        handles: Any = self.handles
-        answers = [h.submit(method, *args, num_returns=num_returns) for h, args in zip(handles, each, strict=True)]
-        return Together(self, {r: a[0] for r, a in enumerate(answers)}, method), [a[1:] for a in answers]
 
     def submit_to(self, rank: int, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of one learner."""
@@ -159,7 +132,7 @@ class LearnerGroup:
             return Failed(self.failure)
         return Together(self, {rank: self.handles[rank].submit(method, *args)}, method)
 
-    def result_of(self, rank: int, future: Future[T], method: str | Callable[..., object]) -> T:
+    def result_of(self, rank: int, future: Future[T], method: Callable[..., object]) -> T:
         """Wait for a call of one learner's own handle. If the learner was lost, the error names it and `method`."""
         return Together(self, {rank: future}, method).result()
 
@@ -169,15 +142,19 @@ class Together(LocalFuture[T]):
 
     __slots__ = ("call", "futures", "group")
 
-    def __init__(self, group: LearnerGroup, futures: dict[int, Future[T]], method: str | Callable[..., object]) -> None:
-        self.group, self.futures, self.call = group, futures, f"{name_of(method).removesuffix('()')}()"
+    def __init__(self, group: LearnerGroup, futures: dict[int, Future[T]], method: Callable[..., object]) -> None:
+        self.group, self.futures, self.call = group, futures, f"{method.__name__}()"
 
     @property
     def parts(self) -> Sequence[Future[object]]:
         return list(self.futures.values())
 
     def result(self) -> T:
-        """The value of the lowest rank.
+        """The value of the lowest rank; raises what `results` raises."""
+        return self.results()[0]
+
+    def results(self) -> list[T]:
+        """The values of all ranks.
 
         Raises:
             LearnersFailed: a learner died or hangs; the message names it.
@@ -201,7 +178,7 @@ class Together(LocalFuture[T]):
         if errors:
             self.group.failure = self._cause(errors, pending)
             raise self.group.failure
-        return values[min(values)]
+        return [value for _, value in sorted(values.items())]
 
     def _cause(self, errors: dict[int, Exception], pending: list[int]) -> Exception:
         """The first cause of these errors: what a learner itself raised, else a dead learner, else one that hangs."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
-from raypid.runtime.handle import A, B, C, F, Future, Handle, T, T_co, name_of
+from raypid.runtime.handle import A, B, F, Future, Handle, T, T_co
 
 
 class LocalFuture(Future[T_co]):
@@ -52,57 +52,43 @@ Resolve = Callable[[object], object]
 """Turns a future into its value, and leaves everything else as it is."""
 
 
+def resolve(x: object) -> object:
+    """The value of a future of this process; everything else as it is."""
+    return x.result() if isinstance(x, LocalFuture) else x
+
+
 class LocalHandle:
     """A role in this process. `resolve` fetches arguments that are futures of another backend."""
 
-    def __init__(self, factory: Callable[[], object], resolve: Resolve | None = None) -> None:
-        self._resolve = resolve or _resolve
+    def __init__(self, factory: Callable[[], object], resolve: Resolve = resolve) -> None:
+        self._resolve = resolve
         self.ready: LocalFuture[None] = Value(None)
         try:
-            self.role = _resolved(factory, self._resolve)()
+            self.role = resolved(factory, self._resolve)()
         except Exception as error:
             self.ready = Failed(error)
 
-    def submit(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> LocalFuture[T]:
-        if num_returns > 1:
-            future = self.submit(method, *args)
-            if isinstance(future, Failed):
-                return [future] * num_returns  # type: ignore[return-value]
-            return [Value(part) for part in future.result()]  # type: ignore[return-value, attr-defined]
+    def submit(self, method: Callable[..., T], *args: object) -> LocalFuture[T]:
         try:
             self.ready.result()
-            return Value(getattr(self.role, name_of(method))(*map(self._resolve, args)))
+            return Value(getattr(self.role, method.__name__)(*map(self._resolve, args)))
         except Exception as error:
             return Failed(error)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[LocalFuture[A], LocalFuture[B]]:
         try:
             self.ready.result()
-            a, b = getattr(self.role, name_of(method))(*map(self._resolve, args))
+            a, b = getattr(self.role, method.__name__)(*map(self._resolve, args))
         except Exception as error:
             return Failed(error), Failed(error)
         return Value(a), Value(b)
 
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[LocalFuture[A], LocalFuture[B], list[LocalFuture[C]]]:
-        try:
-            self.ready.result()
-            a, b, more = getattr(self.role, name_of(method))(*map(self._resolve, args))
-        except Exception as error:
-            return Failed(error), Failed(error), [Failed(error)] * num
-        return Value(a), Value(b), [Value(part) for part in more]
 
-
-def _resolved(factory: Callable[[], object], resolve: Resolve) -> Callable[[], object]:
+def resolved(factory: Callable[[], object], resolve: Resolve) -> Callable[[], object]:
     """The factory with futures among its arguments replaced by their values."""
     if not isinstance(factory, partial):
         return factory
     return partial(factory.func, *map(resolve, factory.args), **factory.keywords)
-
-
-def _resolve(x: object) -> object:
-    return x.result() if isinstance(x, LocalFuture) else x
 
 
 class LocalBackend:

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 from raypid.errors import UserError
-from raypid.runtime.handle import A, ArgumentLost, B, C, F, Future, Handle, T, WorkerLost, name_of
-from raypid.runtime.local import LocalFuture, LocalHandle
-from raypid.runtime.resources import Node, limit_threads
+from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
+from raypid.runtime.local import LocalFuture, LocalHandle, resolve, resolved
+from raypid.runtime.resources import Capacity, limit_threads
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -55,7 +55,8 @@ class _Role:
         warnings.simplefilter("ignore", UserWarning)
         self.error: Exception | None = None
         try:
-            self.role = _resolved(factory)()
+            # arrays stay in Ray's store, so that the roles of a node share them
+            self.role = resolved(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)()
         except Exception as error:  # of an actor that fails to start, Ray would give the text and not the type
             self.error = error
 
@@ -70,12 +71,6 @@ class _Role:
         self.ready()
         return getattr(self.role, method)(*args)
 
-    def call_split(self, method: str, *args: object) -> tuple[object, ...]:
-        """(a, b, more) as separate values."""
-        self.ready()
-        a, b, more = getattr(self.role, method)(*args)
-        return (a, b, *more)
-
 
 @functools.cache
 def _actor_class(role: str) -> Any:
@@ -89,15 +84,6 @@ def _role_name(factory: Callable[[], object]) -> str:
     return getattr(factory, "__name__", "Role")
 
 
-def _resolved(factory: Callable[[], object]) -> Callable[[], object]:
-    """The factory with futures among its arguments replaced by their values. Arrays stay in Ray's store, so that the roles of
-    a node share them."""
-    if not isinstance(factory, partial):
-        return factory
-    given = [ray.get(a) if isinstance(a, ray.ObjectRef) else a for a in factory.args]
-    return partial(factory.func, *given, **factory.keywords)
-
-
 class RayHandle:
     """A role in an actor."""
 
@@ -108,18 +94,12 @@ class RayHandle:
         """Where the role is, once the actor has answered."""
         self.node_future: ray.ObjectRef[str] | None = None
 
-    def submit(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> Future[T]:
-        return self.actor.call.options(num_returns=num_returns).remote(name_of(method), *args)
+    def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
+        return self.actor.call.remote(method.__name__, *args)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
-        a, b = self.actor.call.options(num_returns=2).remote(name_of(method), *args)
+        a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
         return a, b
-
-    def submit_split(
-        self, method: Callable[..., tuple[A, B, Sequence[C]]], num: int, *args: object
-    ) -> tuple[Future[A], Future[B], list[Future[C]]]:
-        a, b, *more = self.actor.call_split.options(num_returns=2 + num).remote(name_of(method), *args)
-        return a, b, more
 
 
 class RayBackend:
@@ -141,13 +121,11 @@ class RayBackend:
             return
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
-            options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus, "address": "local"}
-        else:
-            options["address"] = address
+            options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
         with _environment_of_children():
             try:
                 with _ctrl_c_waits():
-                    ray.init(**options)
+                    ray.init("local" if address is None else address, **options)
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
@@ -171,10 +149,10 @@ class RayBackend:
         """The part of `resources` that is free."""
         return ray.available_resources()
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[Capacity, ...]:
         """What each living node declares."""
         declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return tuple(Node(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
+        return tuple(Capacity(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
 
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
@@ -204,17 +182,12 @@ class RayBackend:
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         """Build a role in the driver. Futures among the arguments of its calls are fetched before the call."""
 
-        def resolve(x: object) -> object:
-            if isinstance(x, ray.ObjectRef):
-                return _fetched(x, None)
-            return x.result() if isinstance(x, LocalFuture) else x
-
-        return LocalHandle(factory, resolve)
+        return LocalHandle(factory, lambda x: _fetched(x, None) if isinstance(x, ray.ObjectRef) else resolve(x))
 
     def put(self, value: T | Future[T]) -> Future[T]:
         ref: Any = value
         if not isinstance(value, ray.ObjectRef):
-            ref = ray.put(value.result() if isinstance(value, LocalFuture) else value)
+            ref = ray.put(resolve(value))
         return ref
 
     def get(self, future: Future[T], timeout: float | None = None) -> T:

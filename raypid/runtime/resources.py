@@ -7,8 +7,10 @@ import glob
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from raypid.errors import UserError
@@ -34,25 +36,22 @@ def limit_threads(num: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the control groups of this process leave to it."""
+class Capacity:
+    """What a node of a cluster declares, or what the control groups of this process leave to it."""
 
     cpus: float = math.inf
     memory: float = math.inf
-    """Bytes that are not taken."""
+    """Bytes. Of control groups, those that are not taken."""
 
 
-def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Limits:
+def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Capacity:
     """The tightest limits of this process's control groups (version 1 or 2) and of those above them.
 
     Args:
         root: where the groups are mounted.
         own: the file that names this process's groups. In a container they may be mounted at `root` itself.
     """
-    try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
-    except OSError:
-        return Limits()
+    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.exists() else []
     cpus, memory = [math.inf], [math.inf]
     for _, controllers, path in (line for line in lines if len(line) == 3):
         base = root / controllers if controllers else root
@@ -69,7 +68,7 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
             taken = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
             if most and most[0].isdigit() and taken:
                 memory.append(max(0, int(most[0]) - int(taken[0]) + _reclaimable(group)))
-    return Limits(min(cpus), min(memory))
+    return Capacity(min(cpus), min(memory))
 
 
 def _words(file: Path) -> list[str]:
@@ -92,7 +91,7 @@ def _reclaimable(group: Path) -> int:
     return int(found.get("total_inactive_file", found.get("inactive_file", 0)))
 
 
-def num_cores(limits: Limits | None = None) -> int:
+def num_cores(limits: Capacity | None = None) -> int:
     """CPUs that this process may use. A fraction of a CPU that its control group grants counts as one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     granted = (limits or cgroup_limits()).cpus
@@ -108,20 +107,8 @@ def num_gpus() -> int:
 
 
 def _free_memory() -> float:
-    try:
-        with open("/proc/meminfo") as lines:
-            found = [line for line in lines if line.startswith("MemAvailable")]
-        return float(found[0].split()[1]) * 1024
-    except (OSError, IndexError):
-        return math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What a node of a cluster declares."""
-
-    cpus: float
-    memory: float = math.inf
+    words = _words(Path("/proc/meminfo"))
+    return 1024 * float(words[words.index("MemAvailable:") + 1]) if "MemAvailable:" in words else math.inf
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,7 +121,7 @@ class Has:
     """Bytes. On a cluster, of the machine where the learner is; its nodes have the workers'."""
     shared_memory: float
     place: str
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[Capacity, ...] = ()
     """Of a cluster that was joined."""
 
     @classmethod
@@ -185,6 +172,11 @@ class Needs:
     """Gates of a recurrent cell."""
     copies: int = 4
     """Arrays of all parameters that the learner holds: parameters, gradients, two of the optimizer, target networks."""
+
+    @property
+    def num_cpus(self) -> float:
+        """CPUs of all workers and learners."""
+        return self.num_workers * self.num_cpus_per_worker + self.num_learners
 
     @property
     def weights_bytes(self) -> float:
@@ -319,26 +311,25 @@ class Shortage:
 
 
 class ResourceError(UserError):
-    """More was asked for than there is. Of a preflight it has the `shortages`, and `in_words` gives them other names."""
+    """More was asked for than there is. A preflight says what: `shortages`."""
 
-    def __init__(self, message: str = "", shortages: tuple[Shortage, ...] = (), *, words: Words = FLAGS) -> None:
+    def __init__(self, message: str, shortages: Sequence[Shortage] = ()) -> None:
+        super().__init__(message)
         self.shortages = shortages
-        super().__init__(message or self.in_words(words))
 
-    def in_words(self, words: Words) -> str:
-        """The message with other names for settings and workers."""
-        if not self.shortages:
-            return str(self)
-        first = {shortage.setting: shortage for shortage in reversed(self.shortages)}
-        reasons = "; ".join(s.reason(words) for s in self.shortages if s is first[s.setting] or s.resource == "CPU")
-        last = {name: shortage for shortage in self.shortages for name in shortage.fits}
-        remedies = dict.fromkeys(shortage.remedy(words) for shortage in last.values())
-        hopeless = [s for s in self.shortages if s.hopeless]
-        if any(not s.remedy(words) for s in hopeless):
-            none = any("num_workers" in s.fits for s in hopeless)
-            return f"{reasons}.{f' Nothing fits: not even one {words.worker}.' if none else ''}"
-        shrinks = not hopeless and all(name in _SHRINK for s in self.shortages for name in s.fits)
-        return f"{reasons}. What fits: {'; '.join(remedies)}{f'; {words.fit} does it by itself' if shrinks else ''}."
+
+def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
+    """Why a run does not fit, and what would."""
+    first = {shortage.setting: shortage for shortage in reversed(shortages)}
+    reasons = "; ".join(s.reason(words) for s in shortages if s is first[s.setting] or s.resource == "CPU")
+    last = {name: shortage for shortage in shortages for name in shortage.fits}
+    remedies = dict.fromkeys(shortage.remedy(words) for shortage in last.values())
+    hopeless = [s for s in shortages if s.hopeless]
+    if any(not s.remedy(words) for s in hopeless):
+        none = any("num_workers" in s.fits for s in hopeless)
+        return f"{reasons}.{f' Nothing fits: not even one {words.worker}.' if none else ''}"
+    shrinks = not hopeless and all(name in _SHRINK for s in shortages for name in s.fits)
+    return f"{reasons}. What fits: {'; '.join(remedies)}{f'; {words.fit} does it by itself' if shrinks else ''}."
 
 
 def check(needs: Needs, has: Has) -> Shortage | None:
@@ -353,17 +344,17 @@ def check(needs: Needs, has: Has) -> Shortage | None:
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
     """Of CPUs in all."""
     num, each = needs.num_workers, needs.num_cpus_per_worker
-    cpus, detail = num * each + needs.num_learners, f" of {_counted(each, 'CPU')}"
+    detail = f" of {_counted(each, 'CPU')}"
     if needs.num_learners > 1:
         detail += f" and {needs.num_learners} learners"
-    if cpus > has.cpus + 1e-9:
+    if needs.num_cpus > has.cpus + 1e-9:
         learners = _fewer_learners(needs, has.cpus)
         room = int(max(0.0, has.cpus - learners) / each + 1e-9) if each else 0
         fits: dict[str, Number] = {"num_workers": min(num, room)}
         if learners < needs.num_learners:
             fits["num_learners"] = learners
         keeps = math.floor(100 * max(0.0, has.cpus - needs.num_learners) / max(1, num)) / 100
-        return Shortage(setting="num_workers", value=num, needed=cpus, available=has.cpus, resource="CPU", place=has.place,
+        return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=has.cpus, resource="CPU", place=has.place,
                         fits=fits, detail=detail, keeps=keeps)  # fmt: skip
     return None
 
@@ -398,15 +389,12 @@ def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
     def memory(n: Needs) -> float:
         return n.learner_bytes + workers_are_here * max(1, n.num_workers) * n.worker_bytes
 
-    def shared(n: Needs) -> float:
-        return n.shared_bytes
-
-    def on_a_node(n: Needs) -> float:
-        return n.worker_bytes
-
-    limits = [("shared memory (/dev/shm)", shared, has.shared_memory), ("memory", memory, has.memory)]
+    limits: list[tuple[str, Callable[[Needs], float], float]] = [
+        ("shared memory (/dev/shm)", attrgetter("shared_bytes"), has.shared_memory),
+        ("memory", memory, has.memory),
+    ]
     if has.nodes:
-        limits.append(("memory on one node", on_a_node, max(node.memory for node in has.nodes)))
+        limits.append(("memory on one node", attrgetter("worker_bytes"), max(node.memory for node in has.nodes)))
     for name, amount, there in limits:
         if amount(needs) > there:
             setting, fits = _culprit(needs, amount, there)
@@ -437,11 +425,8 @@ def _culprit(needs: Needs, amount: Callable[[Needs], float], there: float) -> tu
     setting = "num_workers" if "num_workers" in enough else max(enough or least, key=size)
     if not enough or isinstance(given[setting], tuple):
         return setting, None
-    low, high = 1, size(setting)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if with_value(setting, middle) <= there else (low, middle)
-    return setting, low
+    num_fitting = bisect_right(range(1, size(setting)), there, key=lambda value: with_value(setting, value))
+    return setting, max(1, num_fitting)
 
 
 def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tuple[dict[str, Number], list[str]]:
@@ -455,13 +440,14 @@ def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tup
     while (short := check(needs, has)) is not None:
         shortages.append(short)
         if short.hopeless or (fit and not all(name in _SHRINK for name in short.fits)):
-            raise ResourceError(shortages=tuple(shortages), words=words)
+            fit = False
+            break
         changes |= short.fits
         needs = copy.copy(needs)
         for name, value in short.fits.items():
             setattr(needs, name.removeprefix("model."), value)
     if shortages and not fit:
-        raise ResourceError(shortages=tuple(shortages), words=words)
+        raise ResourceError(_refusal(shortages, words), shortages)
     going = [", ".join(words.assigned(name, value) for name, value in s.fits.items()) for s in shortages]
     return changes, [f"{s.reason(words)}: going on with {fits}" for s, fits in zip(shortages, going, strict=True)]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost, name_of
+from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
 
 Factory = Callable[[int, int], Callable[[], object]]
 """(worker index, restarts so far) -> a function that builds the role."""
@@ -86,10 +86,8 @@ class WorkerGroup(Generic[R, D]):
         """Whether a call whose argument was lost can be made again; the worker itself was not lost."""
         return any(a.mend(self.handles[index]) for a in args if isinstance(a, Argument))
 
-    def call_all(self, method: Callable[..., T], *args: object, num_returns: int = 1) -> list[T]:
+    def call_all(self, method: Callable[..., T], *args: object) -> list[T]:
         """Call `method` of every worker; returns the results in worker order."""
-        if num_returns > 1:
-            return self.call_all_parts(method, *args)  # type: ignore[return-value, arg-type]
 
         def submit(index: int) -> tuple[Future[T], None]:
             return self.handles[index].submit(method, *self._given(index, args)), None
@@ -120,7 +118,7 @@ class WorkerGroup(Generic[R, D]):
                     value = self.backend.get(first, timeout=max(0.0, deadline[i] - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
                     if not isinstance(error, ArgumentLost):
-                        self.replace(i, f"{name_of(method)}()", error)
+                        self.replace(i, f"{method.__name__}()", error)
                     elif not self._mended(i, args):
                         raise
                     pending[i], deadline[i] = submit(i), self._due(i)
@@ -144,11 +142,11 @@ class WorkerGroup(Generic[R, D]):
         """Workers without a call under way."""
         return [i for i, calls in enumerate(self._running) if not calls]
 
-    def start(self, index: int, method: Callable[..., tuple[R, D]], *args: object, num_returns: int = 2) -> None:
+    def start(self, index: int, method: Callable[..., tuple[R, D]], *args: object) -> None:
         """Call a method of worker `index`, after the calls that it has under way; `finished` returns the result."""
         report, data = self.handles[index].submit_parts(method, *self._given(index, args))
         patience = self.timeout_s + (0.0 if self._built[index] else START_S)
-        self._running[index].append(_Call(name_of(method), args, report, data, time.monotonic() + patience))
+        self._running[index].append(_Call(method.__name__, args, report, data, time.monotonic() + patience))
 
     def finished(
         self, timeout_s: float | None, others: Sequence[Future[object]] = ()

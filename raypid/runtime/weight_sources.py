@@ -87,10 +87,7 @@ class ByServers(ByReference):
         for server in self.servers.values():
             server.submit(ServerRole.push, self._newest)
 
-    def of(self, handle: Handle | None) -> object:
-        return self._pulled(handle)
-
-    def _pulled(self, handle: Handle | None) -> Future[Weights]:
+    def of(self, handle: Handle | None) -> Future[Weights]:
         node = self.backend.node_of(handle) if handle is not None else ""
         if node not in self.servers:  # the worker is not there yet, or moved to another node
             node = next(iter(self.servers))
@@ -98,7 +95,7 @@ class ByServers(ByReference):
         return self.servers[node].submit(ServerRole.pull)
 
     def for_evaluator(self) -> Future[Weights]:
-        return self._pulled(None)
+        return self.of(None)
 
     def mend(self, handle: Handle | None) -> bool:
         node, asked = self._asked[handle]

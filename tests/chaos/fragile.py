@@ -96,9 +96,6 @@ class Echo:
     def pair(self, x: Any) -> tuple[str, Any]:
         return "small", x
 
-    def split(self, text: str) -> tuple[str, str, list[str]]:
-        return "small", text, list(text)
-
     def fail(self, text: str) -> Any:
         raise KeyError(text)
 

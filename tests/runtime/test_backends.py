@@ -76,15 +76,12 @@ def test_parts_have_a_future_each(backend: Any) -> None:
     report, data = handle.submit_parts(fragile.Echo.pair, np.arange(1000))
     assert backend.get(report) == "small"
     np.testing.assert_array_equal(backend.get(data), np.arange(1000))
-    report, data, more = handle.submit_split(fragile.Echo.split, 2, "ab")
-    assert [backend.get(future) for future in (report, data, *more)] == ["small", "ab", "a", "b"]
 
 
 def test_errors_keep_their_type_and_text(backend: Any) -> None:
     handle = backend.spawn(fragile.Echo)
     fail = fragile.Echo.fail
-    parts, split = handle.submit_parts(fail, "lost key"), handle.submit_split(fail, 2, "lost key")
-    for future in (handle.submit(fail, "lost key"), *parts, *split[:2], *split[2]):
+    for future in (handle.submit(fail, "lost key"), *handle.submit_parts(fail, "lost key")):
         with pytest.raises(KeyError, match="lost key"):
             backend.get(future)
     assert backend.get(handle.submit(fragile.Echo.add, 1)) == 1  # the role is still there

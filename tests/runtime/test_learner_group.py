@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raypid.runtime.collective import CollectiveLost
-from raypid.runtime.handle import WorkerLost, name_of
+from raypid.runtime.handle import WorkerLost
 from raypid.runtime.learner_group import LearnerGroup, LearnerRole, LearnersFailed, split
 
 
@@ -41,19 +41,12 @@ class ScriptedLearner:
         self.backend, self.rank, self.ready = backend, rank, (rank, rank)
 
     def submit(self, method: Callable[..., Any], *args: Any) -> Any:
-        self.backend.calls.append((self.rank, name_of(method), args))
-        scripted = name_of(method) in ("update", "learn")
+        self.backend.calls.append((self.rank, method.__name__, args))
+        scripted = method.__name__ in ("update", "learn")
         return self.rank, self.backend.script[self.rank] if scripted else self.rank
 
     def submit_parts(self, method: Callable[..., Any], *args: Any) -> Any:
         return self.submit(method, *args), f"weights of {self.rank}"
-
-    def submit_split(self, method: Callable[..., Any], num: int, *args: Any) -> Any:
-        return *self.submit_parts(method, *args), [f"part {i} of {self.rank}" for i in range(num)]
-
-
-def learn(timesteps: int) -> Any:
-    """Names the method; the script answers."""
 
 
 def group(script: list[Any]) -> LearnerGroup:
@@ -104,11 +97,10 @@ def test_one_learner_is_called_and_named() -> None:
     assert learners.submit_to(1, LearnerRole.update, "x").result() == 11
     assert learners.backend.calls == [(1, "update", ("x",))]  # type: ignore[attr-defined]
     learners.backend.calls.clear()  # type: ignore[attr-defined]
-    first, others = learners.split_each(learn, 1, [("a",), ("b",)])
-    assert learners.backend.calls == [(0, "learn", ("a",)), (1, "learn", ("b",))]  # type: ignore[attr-defined]
-    assert first.result() == 10
-    assert others == [("weights of 0", ["part 0 of 0"]), ("weights of 1", ["part 0 of 1"])]
-    assert learners.submit_split(learn, 2, "c")[1:] == ("weights of 0", ["part 0 of 0", "part 1 of 0"])
+    done: Any
+    done, weights = learners.submit_parts(LearnerRole.learn, 77, 8, "a", "b", "c", "d")
+    assert learners.backend.calls == [(0, "learn", (77, 8, "a", "b")), (1, "learn", (77, 8, "c", "d"))]  # type: ignore[attr-defined]
+    assert (done.results(), done.result(), weights) == ([10, 11], 10, "weights of 0")
     lost = group([10, WorkerLost("ray says")])
     with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):
         lost.submit_to(1, LearnerRole.update).result()

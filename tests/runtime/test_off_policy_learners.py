@@ -210,13 +210,13 @@ def test_a_run_with_two_learners_is_saved_and_goes_on_with_one_or_two(
 def test_changes_of_all_learners_add_up() -> None:
     shared = SharedParameters(0.5)
     start = {"acting": np.zeros(3, F), "critics": np.ones(2, F)}
-    shared.hold(7, start)
+    shared.hold((7, start))
     version, parameters = shared.newest()
     assert version == 7
     parameters["acting"] += 9  # a learner works on its own copy
     given = Weights(0, np.zeros(3, F), (("w", (3,)),), {"temperature": np.array(2.0, F)})
-    shared.add({"acting": np.full(3, 2, F), "critics": np.full(2, -1, F)}, given)
-    weights = shared.add({"acting": np.full(3, 4, F), "critics": np.full(2, -1, F)}, given)
+    shared.add((given, {"acting": np.full(3, 2, F), "critics": np.full(2, -1, F)}))
+    weights = shared.add((given, {"acting": np.full(3, 4, F), "critics": np.full(2, -1, F)}))
     assert weights.version == 9 and weights.extra["temperature"] == 2 and weights.table == given.table
     np.testing.assert_array_equal(weights.flat, [3, 3, 3])
     np.testing.assert_array_equal(shared.newest()[1]["critics"], [0, 0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raypid.runtime.resources import Has, Limits, Needs, Node, ResourceError, Words, cgroup_limits, num_cores, num_gpus
+from raypid.runtime.resources import Capacity, Has, Needs, ResourceError, Words, cgroup_limits, num_cores, num_gpus
 from raypid.runtime.resources import preflight as _preflight
 
 GIB = 2**30
@@ -162,10 +162,10 @@ def test_fit_leaves_what_decides_on_learning() -> None:
 
 
 def test_names_of_another_interface() -> None:
-    with pytest.raises(ResourceError) as error:
-        preflight(needs(num_workers=9, fragment_length=10**10), has(), fit=False)
     ours = Words({"num_workers": "num_actors", "fragment_length": "num_steps"}, worker="actor")
-    text = error.value.in_words(ours)
+    with pytest.raises(ResourceError) as error:
+        _preflight(needs(num_workers=9, fragment_length=10**10), has(), fit=False, words=ours)
+    text = str(error.value)
     assert text.startswith("9 actors of 1 CPU need 9 CPUs, this machine has 4; num_steps=10000000000 needs"), text
     assert "What fits: num_actors=4, or num_cpus_per_worker=0.44 to keep 9 actors; num_steps=" in text
     assert text.endswith("; fit=True does it by itself.")
@@ -177,7 +177,7 @@ def test_names_of_another_interface() -> None:
 
 
 def test_each_worker_needs_a_node() -> None:
-    nodes = (Node(3.0, 8.0 * GIB), Node(1.0, 8.0 * GIB))
+    nodes = (Capacity(3.0, 8.0 * GIB), Capacity(1.0, 8.0 * GIB))
     cluster = has(cpus=4.0, shared_memory=1000.0 * GIB, nodes=nodes, place="the cluster")
     assert preflight(needs(num_workers=4), cluster, fit=False) == ({}, [])
     text = refusal(needs(num_workers=2, num_cpus_per_worker=2.0), cluster)
@@ -187,7 +187,7 @@ def test_each_worker_needs_a_node() -> None:
     assert (
         "--fragment-length 1000000000 needs about 59.7 GiB of memory on one node, the cluster has 8.0 GiB free" in text
     )
-    narrow = has(cpus=4.0, memory=GIB, nodes=(Node(3.0, 0.25 * GIB), Node(1.0)), place="the cluster")
+    narrow = has(cpus=4.0, memory=GIB, nodes=(Capacity(3.0, 0.25 * GIB), Capacity(1.0)), place="the cluster")
     assert preflight(needs(num_workers=4), narrow, fit=True)[0] == {"num_workers": 3}
     assert preflight(needs(num_workers=3), has(cpus=3.0, memory=0.05 * GIB, nodes=nodes), fit=False) == ({}, [])
 
@@ -225,7 +225,7 @@ def test_control_groups_of_version_2(tmp_path: Path) -> None:
         },
     )
     limits = cgroup_limits(root, own)
-    assert limits == Limits(1.5, 6.0 * GIB)
+    assert limits == Capacity(1.5, 6.0 * GIB)
     assert num_cores(limits) == min(2, num_cores())
     write(root, {"jobs/cpu.max": "max 100000"})
     assert cgroup_limits(root, own).cpus == 4
@@ -245,9 +245,9 @@ def test_control_groups_of_version_1(tmp_path: Path) -> None:
         },
     )
     limits = cgroup_limits(root, own)
-    assert limits == Limits(0.5, 1000)
+    assert limits == Capacity(0.5, 1000)
     assert num_cores(limits) == 1
     write(root, {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "9223372036854771712"})
     limits = cgroup_limits(root, own)
     assert limits.cpus == 1 and limits.memory > 2**62
-    assert cgroup_limits(root, tmp_path / "missing") == Limits()
+    assert cgroup_limits(root, tmp_path / "missing") == Capacity()

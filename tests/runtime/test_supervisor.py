@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raypid.runtime.handle import WorkerLost, name_of
+from raypid.runtime.handle import WorkerLost
 from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
 
 Script = Callable[[int, int, str], Any]
@@ -44,7 +44,7 @@ class ScriptedHandle:
         self.backend, self.index, self.restarts = backend, index, restarts
 
     def submit(self, method: Callable[..., Any], *args: Any) -> Any:
-        return self.backend.script(self.index, self.restarts, name_of(method))
+        return self.backend.script(self.index, self.restarts, method.__name__)
 
     def submit_parts(self, method: Callable[..., Any], *args: Any) -> Any:
         return self.submit(method), f"data {self.index}"
