@@ -503,7 +503,10 @@ class Config(Settings):
         for owner in owners:
             for rule, names in vars(owner).get("ranges", {}).items():
                 for name in names:
-                    check_range(name, getattr(self, name), rule)
+                    value = getattr(self, name)
+                    if value is not None and not RANGES[rule](value):
+                        none = " (or none)" if type(None) in get_args(type_hints(type(self))[name]) else ""
+                        raise ConfigError(f"{name} must {rule}{none}, not {value!r}.")
         for owner in owners:
             if "own_checks" in vars(owner):
                 vars(owner)["own_checks"](self)
@@ -572,13 +575,3 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "lie in [0, 1]": lambda x: 0 <= x <= 1,
 }
 """What a number must be, in words -> whether it is."""
-
-
-def check_range(name: str, value: float | None, rule: str) -> None:
-    """Refuse a setting out of its range.
-
-    Raises:
-        ConfigError: names the setting and the rule, one of `RANGES`.
-    """
-    if value is not None and not RANGES[rule](value):
-        raise ConfigError(f"{name} must {rule}, not {value!r}.")

@@ -264,14 +264,10 @@ class OffPolicy(Algorithm[OffPolicyT]):
             yield rows.take(slice(start, start + self.rows))
 
     def tensors(self, sample: Sample) -> Batch:
-        """A sample on the learner's device; from pinned memory, if that is a GPU."""
-        import torch
+        """A sample on the learner's device."""
+        from raypid.nn.networks import TorchInputs
 
-        from raypid.nn.networks import TorchInputs, on_device
-
-        def move(x: Array) -> Tensor:
-            return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
-
+        move = self.move
         if self.moments is not None:
             self.pipeline.load(self.moments.moments)
         d = sample.data
@@ -282,6 +278,14 @@ class OffPolicy(Algorithm[OffPolicyT]):
             TorchInputs(self.pipeline.batch(d.obs), self.device), move(flat), move(d.reward), move(d.discount),
             TorchInputs(self.pipeline.batch(d.next_obs), self.device), move(sample.weight),
         )  # fmt: skip
+
+    def move(self, x: Array) -> Tensor:
+        """An array on the learner's device; from pinned memory, if that is a GPU."""
+        import torch
+
+        from raypid.nn.networks import on_device
+
+        return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
 
     def seen(self, fragment: Trajectory) -> None:
         """Merge the observations of a new fragment into the normaliser."""

@@ -15,7 +15,7 @@ from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
-from raypid.types import Array, Sequences, tree_map
+from raypid.types import Sequences, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,13 +145,9 @@ class R2D2(DQN):
         return replay.sample_sequences(num_updates * self.rows, c.sequence_length, c.burn_in, beta)
 
     def tensors(self, sample: Sequences) -> SequenceBatch:  # type: ignore[override]
-        import torch
+        from raypid.nn.networks import TorchInputs
 
-        from raypid.nn.networks import TorchInputs, on_device
-
-        def move(x: Array) -> Tensor:
-            return on_device(torch.from_numpy(np.ascontiguousarray(x)), self.device)
-
+        move = self.move
         if self.moments is not None:
             self.pipeline.load(self.moments.moments)
         assert sample.memory is not None and isinstance(sample.action, np.ndarray)
