@@ -15,7 +15,7 @@ import math
 import re
 import textwrap
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -435,6 +435,22 @@ class Config(Settings):
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Settings that never have an effect for this algorithm -> the end of the sentence "NAME has no effect ..."."""
 
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "be at least 0": (
+            "num_workers", "num_learners", "num_gpus", "num_cpus_per_worker", "num_threads", "observation_noise", "action_noise",
+            "evaluation_interval", "max_restarts", "reward_clip", "seed",
+        ),
+        "be at least 1": (
+            "num_envs_per_worker", "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
+            "evaluation_num_episodes",
+        ),
+        "be at least 0.001": ("worker_timeout_s",),
+        "lie in [0, 1]": ("gamma",),
+        "be above 0 and finite": ("lr",),
+        "be a finite number": ("reward_scale",),
+    }  # fmt: skip
+    """What a value must be (`RANGES`) -> the settings, of this class, that must; none is always allowed."""
+
     @property
     def on_ray(self) -> bool:
         """Whether the run uses Ray."""
@@ -443,15 +459,22 @@ class Config(Settings):
     def idle(self) -> dict[str, str]:
         """Return the settings that have no effect beside the others, with the end of the sentence "NAME has no effect ...".
 
-        What depends on the environment is in `raypid.nn.idle_settings`. Subclasses add theirs.
+        What depends on the environment is in `raypid.nn.idle_settings`. Each class says in `own_idle` what it knows.
         """
+        idle: dict[str, str] = {}
+        for owner in reversed(type(self).__mro__):
+            if "own_idle" in vars(owner):
+                idle |= vars(owner)["own_idle"](self)
+        return {**idle, **self.no_effect}
+
+    def own_idle(self) -> dict[str, str]:
+        """The part of `idle` that this class adds to those of its bases."""
         scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
         return {
             **unless(self.on_ray, "unless something runs on Ray: set num_workers, or backend ray", *_ON_RAY),
             **unless(self.address is None, "on a cluster that is joined by its address", "num_cpus"),
             **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
             **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
-            **self.no_effect,
         }
 
     def refuse(self, idle: Mapping[str, str], given: Collection[str]) -> None:
@@ -476,16 +499,20 @@ class Config(Settings):
         Raises:
             ConfigError: a value out of range.
         """
-        for name, low in _MINIMUM.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name} must be at least {low}, not {value!r}.")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"gamma must lie in [0, 1], not {self.gamma!r}.")
-        if not 0 < self.lr < math.inf:
-            raise ConfigError(f"lr must be above 0, not {self.lr!r}.")
-        if not math.isfinite(self.reward_scale):
-            raise ConfigError(f"reward_scale must be a finite number, not {self.reward_scale!r}.")
+        owners = type(self).__mro__[::-1]
+        for owner in owners:
+            for rule, names in vars(owner).get("ranges", {}).items():
+                for name in names:
+                    value = getattr(self, name)
+                    if value is not None and not RANGES[rule](value):
+                        none = " (or none)" if type(None) in get_args(type_hints(type(self))[name]) else ""
+                        raise ConfigError(f"{name} must {rule}{none}, not {value!r}.")
+        for owner in owners:
+            if "own_checks" in vars(owner):
+                vars(owner)["own_checks"](self)
+
+    def own_checks(self) -> None:
+        """What this class checks beside its `ranges`; those of its bases are checked before."""
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
         if self.num_learners > max(1, self.num_workers):
@@ -538,9 +565,13 @@ def divides(num_gpus: float, num_learners: int) -> bool:
     return share == int(share) if share >= 1 else math.ceil(num_gpus) * int(1 / share + 1e-9) >= num_learners
 
 
-_MINIMUM: dict[str, float] = {
-    "num_workers": 0, "num_envs_per_worker": 1, "num_learners": 0, "num_gpus": 0, "num_cpus_per_worker": 0, "num_threads": 0,
-    "fragment_length": 1, "batch_size": 1, "frame_stack": 1, "action_repeat": 1, "time_limit": 1, "observation_noise": 0,
-    "action_noise": 0, "evaluation_interval": 0, "evaluation_num_episodes": 1, "worker_timeout_s": 1e-3, "max_restarts": 0,
-    "reward_clip": 0, "seed": 0,
-}  # fmt: skip
+RANGES: dict[str, Callable[[float], bool]] = {
+    "be at least 0": lambda x: x >= 0,
+    "be at least 1": lambda x: x >= 1,
+    "be at least 0.001": lambda x: x >= 0.001,
+    "be above 0": lambda x: x > 0,
+    "be above 0 and finite": lambda x: 0 < x < math.inf,
+    "be a finite number": math.isfinite,
+    "lie in [0, 1]": lambda x: 0 <= x <= 1,
+}
+"""What a number must be, in words -> whether it is."""

@@ -22,12 +22,7 @@ class A3CConfig(GradientsConfig, A2CConfig):
 
     no_effect = {"batch_size": "for A3C, whose workers make one gradient of each whole fragment: set fragment_length"}
 
-    def idle(self) -> dict[str, str]:
-        return {**A2CConfig.idle(self), **GradientsConfig.idle(self)}
-
-    def validate(self) -> None:
-        A2CConfig.validate(self)
-        GradientsConfig.validate(self)
+    def own_checks(self) -> None:
         if self.intrinsic_reward is not None:
             raise ConfigError(
                 "intrinsic_reward is learnt in the learner, A3C's rewards are used in its workers: take IMPALA or APPO."

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluated, NumpyNetwork, NumpyOptimizer, Slopes
-from raypid.algorithms.base import Algorithm, ObservationMoments, State, optimizer_idle, schedule
+from raypid.algorithms.base import Algorithm, ObservationMoments, OptimizerConfig, State
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_rows, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, as_array, cut
-from raypid.config import Config, ConfigError, unless
+from raypid.config import Config, ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.optimizer import Optimizer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True, slots=True)
-class ActorCriticConfig(Config):
+class ActorCriticConfig(OptimizerConfig, Config):
     """Settings of PPO and A2C alike."""
 
     gae_lambda: float = 0.95
@@ -44,42 +44,23 @@ class ActorCriticConfig(Config):
     """Largest L2 norm of a gradient; none does not clip."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """How gradients become steps."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
     rmsprop_eps: float = 0.01
     """RMSProp's epsilon, beside the root of the mean square."""
     rmsprop_decay: float = 0.99
     """Of RMSProp's mean square."""
     normalize_advantages: bool = True
     """Advantages of each minibatch have mean 0 and deviation 1."""
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    """linear: the learning rate falls over schedule_steps."""
-    schedule_steps: int | None = None
-    """Environment steps of the linear schedules; the command line takes the stop at timesteps_total where there is one."""
-    schedule_end: float = 0.0
-    """Fraction at the end of the linear schedules."""
     intrinsic_reward: object = None
     """What replaces the task's reward in the learner, for pretraining: rnd (novelty), an IntrinsicReward class or "module:Name"; none: the task's."""
     th_compile: bool = False
     """Compile the network with torch.compile: half a minute at the start, faster on a GPU. It makes kernel auto torch."""
 
-    def idle(self) -> dict[str, str]:
-        linear = "linear" in (self.lr_schedule, getattr(self, "clip_schedule", ""))
-        return {
-            **Config.idle(self),
-            **optimizer_idle(self.optimizer),
-            **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
-        }
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "lie in [0, 1]": ("gae_lambda", "rmsprop_decay"),
+        "be above 0": ("max_grad_norm",),
+    }
 
-    def validate(self) -> None:
-        Config.validate(self)
-        for name in ("gae_lambda", "schedule_end", "rmsprop_decay"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
-        for name in ("max_grad_norm", "schedule_steps", "value_clip", "target_kl"):
-            value = getattr(self, name, None)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be above 0 (or none), not {value!r}.")
+    def own_checks(self) -> None:
         if self.intrinsic_reward is not None:
             kind = intrinsic_class(self.intrinsic_reward)
             if self.num_learners > 1 and not kind.several_learners:
@@ -88,9 +69,6 @@ class ActorCriticConfig(Config):
                 )
         if self.th_compile and self.kernel == "numpy":
             raise ConfigError("kernel numpy has nothing to compile: set th_compile to false, or kernel to torch.")
-        linear = [name for name in ("lr_schedule", "clip_schedule") if getattr(self, name, None) == "linear"]
-        if linear and not self.schedule_steps:
-            raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")
 
 
 ActorCriticT = TypeVar("ActorCriticT", bound=ActorCriticConfig)
@@ -284,8 +262,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
         return cut(batch, self.config.batch_size, self.rng)
 
     def lr(self, timesteps: int) -> float:
-        c = self.config
-        return c.lr * schedule(c.lr_schedule, timesteps, c.schedule_steps, c.schedule_end)
+        return self.config.lr_at(timesteps)
 
     def finish(self, trajectory: Trajectory) -> None:
         """After the update: merge what the workers saw into the normaliser, and count a version."""

@@ -29,7 +29,12 @@ class AsynchronousConfig:
     steps_per_iteration: int | None = None
     """Environment steps of one training iteration; none: a call of every worker."""
 
-    def idle(self) -> dict[str, str]:
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "be at least 0": ("max_staleness",),
+        "be at least 1": ("steps_per_iteration",),
+    }
+
+    def own_idle(self) -> dict[str, str]:
         """Return the settings of this class that have no effect beside the others (`Config.idle`)."""
         assert isinstance(self, Config)
         return {
@@ -37,7 +42,7 @@ class AsynchronousConfig:
             **unless(not self.on_ray, "on Ray for asynchronous algorithms, whose runs differ anyway", "exact_resume"),
         }
 
-    def validate(self) -> None:
+    def own_checks(self) -> None:
         """Check what types cannot say.
 
         Raises:
@@ -45,19 +50,56 @@ class AsynchronousConfig:
         """
         if self.fragments_in_flight not in (1, 2):
             raise ConfigError(f"fragments_in_flight is 1 or 2, not {self.fragments_in_flight}.")
-        for name, low in (("max_staleness", 0), ("steps_per_iteration", 1)):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name} must be at least {low} (or none), not {value}.")
 
 
-def optimizer_idle(optimizer: str) -> dict[str, str]:
-    """Return the settings that have no effect with this optimizer (`Config.idle`)."""
-    return {
-        **unless(optimizer == "adam", "unless optimizer is adam", "adam_eps"),
-        **unless(optimizer == "rmsprop", "unless optimizer is rmsprop", "rmsprop_eps", "rmsprop_decay"),
-        **unless(optimizer == "sgd", "unless optimizer is sgd", "momentum"),
+@dataclass(kw_only=True)
+class OptimizerConfig:
+    """Settings of the optimizer and of schedules. A Config inherits from it beside the Config that it extends."""
+
+    optimizer: str = "adam"
+    """How gradients become steps."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """linear: the learning rate falls over schedule_steps."""
+    schedule_steps: int | None = None
+    """Environment steps of the linear schedules; the command line takes the stop at timesteps_total where there is one."""
+    schedule_end: float = 0.0
+    """Fraction at the end of the linear schedules."""
+
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "lie in [0, 1]": ("schedule_end",),
+        "be above 0": ("schedule_steps",),
     }
+
+    def _linear(self) -> list[str]:
+        """The schedules that are linear."""
+        return [name for name in ("lr_schedule", "clip_schedule") if getattr(self, name, "") == "linear"]
+
+    def own_idle(self) -> dict[str, str]:
+        """Return the settings that have no effect with this optimizer and these schedules (`Config.idle`)."""
+        linear, optimizer = self._linear(), self.optimizer
+        return {
+            **unless(optimizer == "adam", "unless optimizer is adam", "adam_eps"),
+            **unless(optimizer == "rmsprop", "unless optimizer is rmsprop", "rmsprop_eps", "rmsprop_decay"),
+            **unless(optimizer == "sgd", "unless optimizer is sgd", "momentum"),
+            **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
+        }
+
+    def own_checks(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            ConfigError: a schedule without an end.
+        """
+        linear = self._linear()
+        if linear and not self.schedule_steps:
+            raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")
+
+    def lr_at(self, timesteps: int) -> float:
+        """The learning rate at this time."""
+        assert isinstance(self, Config)
+        return self.lr * schedule(self.lr_schedule, timesteps, self.schedule_steps, self.schedule_end)
 
 
 class ObservationMoments:

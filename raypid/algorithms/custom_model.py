@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from raypid.algorithms.base import Algorithm, Parameters, optimizer_idle, schedule
+from raypid.algorithms.base import Algorithm, OptimizerConfig, Parameters
 from raypid.algorithms.gradients import GradientsConfig, reduced
-from raypid.config import Config, ConfigError, ModelConfig, unless
+from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
 from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
@@ -18,14 +18,12 @@ from raypid.types import Gradients, Update
 
 
 @dataclass(kw_only=True, slots=True)
-class CustomModelConfig(GradientsConfig, Config):
+class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     """Settings of CustomModel."""
 
     lr: float = 3e-3
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
     """What follows the gradients; one for all workers."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
     rmsprop_eps: float = 0.01
     """RMSProp's epsilon, beside the root of the mean square."""
     rmsprop_decay: float = 0.99
@@ -34,12 +32,6 @@ class CustomModelConfig(GradientsConfig, Config):
     """Of optimizer sgd."""
     max_grad_norm: float | None = None
     """Largest L2 norm of a gradient; none does not clip."""
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    """linear: the learning rate falls over schedule_steps."""
-    schedule_steps: int | None = None
-    """Environment steps of the linear schedule; the command line takes the stop at timesteps_total where there is one."""
-    schedule_end: float = 0.0
-    """Fraction at the end of the linear schedule."""
 
     no_effect = {
         **dict.fromkeys(
@@ -55,25 +47,7 @@ class CustomModelConfig(GradientsConfig, Config):
         },
     }
 
-    def idle(self) -> dict[str, str]:
-        linear = self.lr_schedule == "linear"
-        return {
-            **Config.idle(self),
-            **GradientsConfig.idle(self),
-            **optimizer_idle(self.optimizer),
-            **unless(linear, "unless lr_schedule is linear", "schedule_steps", "schedule_end"),
-        }
-
-    def validate(self) -> None:
-        Config.validate(self)
-        GradientsConfig.validate(self)
-        for name in ("momentum", "schedule_end", "rmsprop_decay"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ConfigError(f"max_grad_norm must be above 0 (or none), not {self.max_grad_norm!r}.")
-        if self.lr_schedule == "linear" and not self.schedule_steps:
-            raise ConfigError("lr_schedule linear needs schedule_steps (or a stop at timesteps_total).")
+    ranges = {"lie in [0, 1]": ("momentum", "rmsprop_decay"), "be above 0": ("max_grad_norm",)}
 
 
 class CustomModel(Algorithm[CustomModelConfig]):
@@ -109,7 +83,7 @@ class CustomModel(Algorithm[CustomModelConfig]):
 
     def update(self, batch: list[Gradients], timesteps: int) -> Update:
         c = self.config
-        lr = c.lr * schedule(c.lr_schedule, timesteps, c.schedule_steps, c.schedule_end)
+        lr = c.lr_at(timesteps)
         gradient, metrics = reduced(batch, c.gradient_reduce)
         norm = clip_norm(gradient, c.max_grad_norm)
         self.optimizer.step(gradient, lr)

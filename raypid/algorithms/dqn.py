@@ -60,29 +60,25 @@ class DQNConfig(OffPolicyConfig):
 
     no_effect = {**OffPolicyConfig.no_effect, "bf16": "for Q-learning, which has no critics of its own"}
 
-    def idle(self) -> dict[str, str]:
+    ranges = {
+        "be at least 0": ("noisy", "huber", "epsilon_steps"),
+        "be at least 1": ("num_atoms",),
+        "lie in [0, 1]": ("epsilon_start", "epsilon_end"),
+    }
+
+    def own_idle(self) -> dict[str, str]:
         start, noisy = ("epsilon_start", "epsilon_steps"), "with noisy layers, which explore in place of epsilon"
         return {
-            **OffPolicyConfig.idle(self),
             **unless(self.worker_epsilon is None, "with worker_epsilon, which never changes", *start),
             **unless(not self.noisy, noisy, "epsilon_end", "worker_epsilon", *start),
             **unless(self.num_atoms > 1, "unless num_atoms is above 1", "v_min", "v_max"),
             **unless(self.num_atoms == 1, "with num_atoms above 1, whose loss is a cross-entropy", "huber"),
             **unless(self.target_network, "unless target_network is true", "double"),
-            **self.no_effect,
         }
 
-    def validate(self) -> None:
-        OffPolicyConfig.validate(self)
-        for name in ("epsilon_start", "epsilon_end"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
-        if self.num_atoms < 1 or not self.v_min < self.v_max:
-            given = f"{self.num_atoms}, {self.v_min:g} and {self.v_max:g}"
-            raise ConfigError(f"num_atoms must be at least 1, and v_min below v_max, not {given}.")
-        for name in ("noisy", "huber", "epsilon_steps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be below 0, not {getattr(self, name)!r}.")
+    def own_checks(self) -> None:
+        if not self.v_min < self.v_max:
+            raise ConfigError(f"v_min must be below v_max, not {self.v_min:g} and {self.v_max:g}.")
 
 
 TDLoss: TypeAlias = "tuple[Tensor, Tensor, dict[str, Tensor]]"

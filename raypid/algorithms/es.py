@@ -3,21 +3,13 @@ arXiv:1803.07055, algorithm 2). No gradient passes through a network, and torch 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from raypid.algorithms.base import (
-    Algorithm,
-    AsynchronousConfig,
-    ObservationMoments,
-    Parameters,
-    optimizer_idle,
-    schedule,
-)
-from raypid.config import Config, ConfigError, ModelConfig, unless
+from raypid.algorithms.base import Algorithm, AsynchronousConfig, ObservationMoments, OptimizerConfig, Parameters
+from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.nn.pipeline import Pipeline
@@ -31,7 +23,7 @@ def _linear() -> ModelConfig:
 
 
 @dataclass(kw_only=True, slots=True)
-class ESConfig(AsynchronousConfig, Config):
+class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     """Settings of ES."""
 
     num_envs_per_worker: int = 32
@@ -48,7 +40,6 @@ class ESConfig(AsynchronousConfig, Config):
     momentum: float = 0.9
     """Of optimizer sgd."""
     adam_eps: float = 1e-8
-    """Adam's epsilon."""
     weight_decay: float = 0.0
     """Each update shrinks the weights by lr * weight_decay of themselves, whatever the optimizer (Loshchilov and Hutter 2019)."""
     fitness_shaping: Literal["rank", "normalize", "none"] = "rank"
@@ -61,12 +52,6 @@ class ESConfig(AsynchronousConfig, Config):
     """Fitness of weights that are older than this many updates is dropped and counted as lost/stale."""
     fragments_in_flight: int = 1
     """Calls of one worker that are under way or wait for the learner."""
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    """linear: the learning rate falls over schedule_steps."""
-    schedule_steps: int | None = None
-    """Environment steps of the linear schedule; the command line takes the stop at timesteps_total where there is one."""
-    schedule_end: float = 0.0
-    """Fraction at the end of the linear schedule."""
 
     no_effect = {
         "gamma": "for ES and ARS, which compare undiscounted returns",
@@ -81,30 +66,12 @@ class ESConfig(AsynchronousConfig, Config):
         ),
     }
 
-    def idle(self) -> dict[str, str]:
-        linear = self.lr_schedule == "linear"
-        return {
-            **Config.idle(self),
-            **AsynchronousConfig.idle(self),
-            **optimizer_idle(self.optimizer),
-            **unless(linear, "unless lr_schedule is linear", "schedule_steps", "schedule_end"),
-        }
-
-    def validate(self) -> None:
-        Config.validate(self)
-        AsynchronousConfig.validate(self)
-        for name in ("population", "noise_table_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)!r}.")
-        if not 0 < self.sigma < math.inf:
-            raise ConfigError(f"sigma must be above 0, not {self.sigma!r}.")
-        for name in ("momentum", "schedule_end"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay must not be below 0, it is {self.weight_decay!r}.")
-        if self.lr_schedule == "linear" and not self.schedule_steps:
-            raise ConfigError("lr_schedule linear needs schedule_steps (or a stop at timesteps_total).")
+    ranges = {
+        "be at least 0": ("weight_decay",),
+        "be at least 1": ("population", "noise_table_size"),
+        "be above 0 and finite": ("sigma",),
+        "lie in [0, 1]": ("momentum",),
+    }
 
 
 class ES(Algorithm[ESConfig]):
@@ -170,7 +137,7 @@ class ES(Algorithm[ESConfig]):
 
     def update(self, batch: Fitness, timesteps: int) -> Update:
         c = self.config
-        lr = c.lr * schedule(c.lr_schedule, timesteps, c.schedule_steps, c.schedule_end)
+        lr = c.lr_at(timesteps)
         weight = self.weigh(batch.value - c.reward_shift * batch.length)
         gradient = weighted_sum(self.noise, batch.index, weight, len(self.network.flat))
         self.network.flat *= 1 - lr * c.weight_decay

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from raypid.algorithms.base import AsynchronousConfig
-from raypid.config import ConfigError, unless
+from raypid.config import unless
 from raypid.types import Array, Gradients, means
 
 
@@ -22,20 +22,11 @@ class GradientsConfig(AsynchronousConfig):
     gradient_reduce: Literal["mean", "sum"] = "mean"
     """How several gradients become one."""
 
-    def idle(self) -> dict[str, str]:
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be at least 1": ("gradients_per_update",)}
+
+    def own_idle(self) -> dict[str, str]:
         """Return the settings of this class that have no effect beside the others (`Config.idle`)."""
-        several = unless(self.gradients_per_update > 1, "unless gradients_per_update is above 1", "gradient_reduce")
-        return {**AsynchronousConfig.idle(self), **several}
-
-    def validate(self) -> None:
-        """Check what types cannot say.
-
-        Raises:
-            ConfigError: a value out of range.
-        """
-        AsynchronousConfig.validate(self)
-        if self.gradients_per_update < 1:
-            raise ConfigError(f"gradients_per_update must be at least 1, not {self.gradients_per_update}.")
+        return unless(self.gradients_per_update > 1, "unless gradients_per_update is above 1", "gradient_reduce")
 
 
 def reduced(gradients: Sequence[Gradients], how: str) -> tuple[Array, dict[str, float]]:

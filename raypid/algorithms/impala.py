@@ -20,7 +20,7 @@ from raypid.algorithms.minibatches import (
     vtrace_columns,
 )
 from raypid.algorithms.ppo import CLIPPED_METRICS, clipped_loss, clipped_loss_gradient
-from raypid.config import ConfigError, unless
+from raypid.config import unless
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.vtrace import vtrace
@@ -52,19 +52,7 @@ class IMPALAConfig(AsynchronousConfig, ActorCriticConfig):
     num_epochs: int = 1
     """Passes over each batch."""
 
-    def idle(self) -> dict[str, str]:
-        return {**ActorCriticConfig.idle(self), **AsynchronousConfig.idle(self)}
-
-    def validate(self) -> None:
-        ActorCriticConfig.validate(self)
-        AsynchronousConfig.validate(self)
-        for name in ("rho_clip", "c_clip"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
-        if self.num_epochs < 1 or self.fragments_per_update < 1:
-            raise ConfigError(
-                f"num_epochs and fragments_per_update must be at least 1, not {self.num_epochs} and {self.fragments_per_update}."
-            )
+    ranges = {"be above 0": ("rho_clip", "c_clip"), "be at least 1": ("num_epochs", "fragments_per_update")}
 
 
 class IMPALA(AdvantageLoss[IMPALAConfig]):
@@ -153,18 +141,13 @@ class APPOConfig(IMPALAConfig):
     target_ratio: float = 2.0
     """Largest ratio of the acting policy to the target network's that counts (IMPACT's rho)."""
 
-    def idle(self) -> dict[str, str]:
+    ranges = {"be above 0": ("clip", "value_clip", "target_interval", "target_ratio")}
+
+    def own_idle(self) -> dict[str, str]:
         return {
-            **IMPALAConfig.idle(self),
             **unless(self.vtrace, "unless vtrace is true", "rho_clip", "c_clip"),
             **unless(self.target_network, "unless target_network is true", "target_interval", "target_ratio"),
         }
-
-    def validate(self) -> None:
-        IMPALAConfig.validate(self)
-        for name in ("clip", "target_interval", "target_ratio"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
 
 
 class APPO(IMPALA):

@@ -87,10 +87,16 @@ class OffPolicyConfig(Config):
         "kernel": "for algorithms with replay, which always learn with torch",
     }
 
-    def idle(self) -> dict[str, str]:
+    ranges = {
+        "be at least 0": ("start_steps", "num_replay_shards", "importance_steps"),
+        "be at least 1": ("buffer_size", "n_step", "target_interval", "updates_per_call", "steps_per_iteration"),
+        "be above 0": ("a_l_ratio", "max_grad_norm", "samples_per_insert", "target_tau"),
+        "lie in [0, 1]": ("priority_exponent", "importance_exponent", "target_tau"),
+    }
+
+    def own_idle(self) -> dict[str, str]:
         drawn = ("priority_exponent", "importance_exponent", "importance_steps")
         return {
-            **Config.idle(self),
             **unless(not self.on_ray, "on Ray for algorithms with replay, whose runs differ anyway", "exact_resume"),
             **unless(self.a_l_ratio is None, "beside a_l_ratio, which sets the same ratio", "samples_per_insert"),
             **unless(self.prioritized, "unless prioritized is true", *drawn),
@@ -99,20 +105,7 @@ class OffPolicyConfig(Config):
             **unless(len(self.model.hidden) > 1, "without two hidden layers, between which it computes", "bf16"),
         }
 
-    def validate(self) -> None:
-        Config.validate(self)
-        for name in ("buffer_size", "n_step", "target_interval", "updates_per_call", "steps_per_iteration"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)!r}.")
-        for name in ("start_steps", "num_replay_shards", "importance_steps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)!r}.")
-        for name in ("priority_exponent", "importance_exponent", "target_tau"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)!r}.")
-        for name in ("a_l_ratio", "max_grad_norm", "samples_per_insert", "target_tau"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}.")
+    def own_checks(self) -> None:
         if self.model.cell and not self.replays_sequences:
             raise ConfigError(
                 f"A memory ({self.model.cell}) learns from sequences, this algorithm from single rows of its buffer: "
@@ -124,12 +117,11 @@ class OffPolicyConfig(Config):
                 f"buffer_size {self.buffer_size:,} is too small: it shall hold start_steps ({self.start_steps:,}), a batch "
                 f"({self.batch_size:,}) and two fragments of every worker ({smallest:,} rows)."
             )
-        if self.num_replay_shards:
-            if self.num_replay_shards > self.num_workers or self.backend == "local":
-                raise ConfigError(
-                    f"num_replay_shards {self.num_replay_shards} needs Ray and at least as many workers (each feeds one shard); "
-                    f"num_workers is {self.num_workers}, backend {self.backend}."
-                )
+        if self.num_replay_shards and (self.num_replay_shards > self.num_workers or self.backend == "local"):
+            raise ConfigError(
+                f"num_replay_shards {self.num_replay_shards} needs Ray and at least as many workers (each feeds one shard); "
+                f"num_workers is {self.num_workers}, backend {self.backend}."
+            )
         parts = max(1, self.num_learners) * max(1, self.num_replay_shards)
         if self.batch_size % parts:
             raise ConfigError(

@@ -39,12 +39,12 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | None = None
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
 
-    def idle(self) -> dict[str, str]:
-        several = unless(self.num_epochs > 1, "with one epoch, after which nothing is left to stop", "target_kl")
-        return {**ActorCriticConfig.idle(self), **several}
+    ranges = {"be above 0": ("value_clip", "target_kl")}
 
-    def validate(self) -> None:
-        ActorCriticConfig.validate(self)
+    def own_idle(self) -> dict[str, str]:
+        return unless(self.num_epochs > 1, "with one epoch, after which nothing is left to stop", "target_kl")
+
+    def own_checks(self) -> None:
         if self.num_epochs < 1 or not self.clip > 0:
             raise ConfigError(f"num_epochs must be at least 1 and clip above 0, not {self.num_epochs} and {self.clip}.")
 

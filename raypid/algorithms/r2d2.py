@@ -62,28 +62,27 @@ class R2D2Config(DQNConfig):
         ),
     }
 
-    def idle(self) -> dict[str, str]:
-        drawn = unless(self.prioritized, "unless prioritized is true", "priority_max_share")
-        return {**DQNConfig.idle(self), **drawn}
+    ranges = {
+        "be at least 0": ("burn_in",),
+        "be at least 1": ("sequence_length",),
+        "lie in [0, 1]": ("priority_max_share",),
+    }
 
-    def validate(self) -> None:
-        DQNConfig.validate(self)
+    def own_idle(self) -> dict[str, str]:
+        return unless(self.prioritized, "unless prioritized is true", "priority_max_share")
+
+    def own_checks(self) -> None:
         if not self.model.cell:
             raise ConfigError("R2D2 needs a memory: set model.memory to lstm or gru, or take DQN.")
         if self.num_replay_shards or self.th_compile:
             raise ConfigError(
                 "R2D2 replays in the learner's process and is not compiled: leave num_replay_shards and th_compile alone."
             )
-        for name, low in (("sequence_length", 1), ("burn_in", 0)):
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} must be at least {low}, not {getattr(self, name)}.")
         if self.batch_size % self.sequence_length:
             raise ConfigError(
                 f"batch_size {self.batch_size} is no multiple of sequence_length {self.sequence_length}: it counts the rows that "
                 f"are learnt from. {self.sequence_length * max(1, self.batch_size // self.sequence_length)} is one."
             )
-        if not 0.0 <= self.priority_max_share <= 1.0:
-            raise ConfigError(f"priority_max_share must lie in [0, 1], not {self.priority_max_share!r}.")
         if self.buffer_size < (least := self.rows_to_start()):
             raise ConfigError(
                 f"buffer_size {self.buffer_size:,} is too small: sequences of {self.burn_in + self.sequence_length} rows from "

@@ -50,15 +50,16 @@ class SACConfig(OffPolicyConfig):
     lr_critic: float | None = None
     """Learning rate of the critics; none: lr."""
 
-    def idle(self) -> dict[str, str]:
-        return {**OffPolicyConfig.idle(self), **temperature_idle(self.alpha)}
+    ranges = {
+        "be at least 0": ("alpha",),
+        "be at least 1": ("num_critics", "policy_delay"),
+        "be above 0": ("alpha_init",),
+    }
 
-    def validate(self) -> None:
-        OffPolicyConfig.validate(self)
-        if self.num_critics < 1 or self.policy_delay < 1:
-            raise ConfigError("num_critics and policy_delay must be at least 1.")
-        if self.alpha is not None and self.alpha < 0 or not self.alpha_init > 0:
-            raise ConfigError("alpha must not be below 0, and alpha_init must be above 0.")
+    def own_idle(self) -> dict[str, str]:
+        return temperature_idle(self.alpha)
+
+    def own_checks(self) -> None:
         if self.critic_norm == "batch" and self.target_network:
             raise ConfigError("critic_norm batch bootstraps from the same network: set target_network to false.")
         if self.critic_norm == "batch" and self.learner_sync == "asynchronous":

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Batch, temperature_idle
-from raypid.config import ConfigError
 from raypid.nn.q_head import q_values
 from raypid.types import Sample, Update, Weights
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,13 +34,10 @@ class SQNConfig(DQNConfig):
         **dict.fromkeys(("num_atoms", "v_min", "v_max"), "for SQN, which learns plain values"),
     }
 
-    def idle(self) -> dict[str, str]:
-        return {**DQNConfig.idle(self), **temperature_idle(self.alpha)}
+    ranges = {"be above 0": ("alpha", "alpha_init")}
 
-    def validate(self) -> None:
-        DQNConfig.validate(self)
-        if self.alpha is not None and not self.alpha > 0 or not self.alpha_init > 0:
-            raise ConfigError("alpha and alpha_init must be above 0.")
+    def own_idle(self) -> dict[str, str]:
+        return temperature_idle(self.alpha)
 
 
 class SQN(DQN):

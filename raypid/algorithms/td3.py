@@ -33,18 +33,15 @@ class TD3Config(OffPolicyConfig):
     lr_critic: float | None = None
     """Learning rate of the critics; none: lr."""
 
-    def idle(self) -> dict[str, str]:
-        return {
-            **OffPolicyConfig.idle(self),
-            **unless(self.target_noise, "unless target_noise is above 0", "target_noise_clip"),
-        }
+    ranges = {
+        "be at least 0": ("exploration_noise", "target_noise", "target_noise_clip"),
+        "be at least 1": ("num_critics", "policy_delay"),
+    }
 
-    def validate(self) -> None:
-        OffPolicyConfig.validate(self)
-        if self.num_critics < 1 or self.policy_delay < 1:
-            raise ConfigError("num_critics and policy_delay must be at least 1.")
-        if min(self.exploration_noise, self.target_noise, self.target_noise_clip) < 0:
-            raise ConfigError("exploration_noise, target_noise and target_noise_clip must not be below 0.")
+    def own_idle(self) -> dict[str, str]:
+        return unless(self.target_noise, "unless target_noise is above 0", "target_noise_clip")
+
+    def own_checks(self) -> None:
         if self.critic_norm == "batch" or not self.target_network:
             raise ConfigError(
                 "TD3 and DDPG bootstrap from target networks: leave target_network true, and critic_norm none or layer. SAC has CrossQ."
