@@ -78,7 +78,7 @@ class DQNConfig(OffPolicyConfig):
 
     def own_checks(self) -> None:
         if not self.v_min < self.v_max:
-            raise ConfigError(f"v_min must be below v_max, not {self.v_min:g} and {self.v_max:g}.")
+            raise ConfigError(f"The atoms need v_min below v_max, not {self.v_min:g} and {self.v_max:g}.")
 
 
 TDLoss: TypeAlias = "tuple[Tensor, Tensor, dict[str, Tensor]]"
