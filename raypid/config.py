@@ -363,7 +363,7 @@ class Config(Settings):
     """On Ray, weights go through an actor of their own, one on each node that has workers: these pull the newest with every fragment, the evaluator
     whenever it is free. false: they go along with each call by reference, which Ray caches on each node."""
     num_cpus: float | None = None
-    """CPUs to start Ray with; none: all."""
+    """CPUs to start Ray with; none: all. Workers are bound by the machine's own in any case; more make room for learners."""
     num_gpus: float = 0
     """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
     num_cpus_per_worker: float = 1
@@ -373,7 +373,7 @@ class Config(Settings):
     address: str | None = None
     """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); none starts Ray here."""
     fit: bool = False
-    """Shrink num_workers and num_gpus to what there is, and say so, instead of stopping."""
+    """Shrink workers, learners, GPUs, environments, fragment_length and buffer_size to what there is, and say so, instead of stopping."""
     seed: int | None = None
     """Seed of everything; none draws one (it is written to params.json)."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -489,9 +489,8 @@ class Config(Settings):
         for name in sorted(idle.keys() & set(given)):
             plain = attrgetter(name)(default)
             if attrgetter(name)(self) != plain:
-                words = {None: "none", False: "false", True: "true"}
-                shown = words[plain] if plain is None or isinstance(plain, bool) else plain
-                raise ConfigError(f"{name} has no effect {idle[name]}. Otherwise leave it at its default, {shown}.")
+                shown = "none" if plain is None else json.dumps(plain)
+                raise ConfigError(f"{name} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
     def validate(self) -> None:
         """Check what types cannot say.

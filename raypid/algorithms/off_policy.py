@@ -114,7 +114,7 @@ class OffPolicyConfig(Config):
         smallest = self.fragment_length * self.num_envs_per_worker * max(1, self.num_workers) * 2
         if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
             raise ConfigError(
-                f"buffer_size {self.buffer_size:,} is too small: it shall hold start_steps ({self.start_steps:,}), a batch "
+                f"buffer_size {self.buffer_size:,} is too small: it must hold start_steps ({self.start_steps:,}), a batch "
                 f"({self.batch_size:,}) and two fragments of every worker ({smallest:,} rows)."
             )
         if self.num_replay_shards and (self.num_replay_shards > self.num_workers or self.backend == "local"):

@@ -23,7 +23,11 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
         **unless(spec.images, "without an image that is convolved", "model.channels"),
         **unless(spec.hidden, "without hidden layers", "model.activation", "layer_norm"),
         **unless(spec.num_values and layers, f"for {_owner(spec)}", "model.shared"),
-        **unless(spec.num_log_std, "unless PPO or its kin act by a Gaussian (Box actions)", "model.log_std_init"),
+        **unless(
+            spec.num_log_std,
+            "unless actions are drawn from a diagonal Gaussian (PPO and other actor-critics, Box actions)",
+            "model.log_std_init",
+        ),
         **unless(continuous, "with discrete actions", "model.distribution", "action_noise"),
         **unless(floats, "without floating-point observations", "observation_noise"),
         **unless(
@@ -44,7 +48,7 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
 def _owner(spec: NetworkSpec) -> str:
     """Whose policy and value have no trunks that could be shared."""
     if not spec.num_values:
-        return "this algorithm, whose network has a policy or Q-values alone"
+        return "a network that has a policy or Q-values alone, as this algorithm's"
     return "this network, which has no layers to share"
 
 

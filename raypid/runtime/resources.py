@@ -123,14 +123,18 @@ class Has:
     place: str
     nodes: tuple[Capacity, ...] = ()
     """Of a cluster that was joined."""
+    cores: float = math.inf
+    """Of this machine: workers get no more, whatever Ray is told."""
 
     @classmethod
     def here(cls, num_cpus: float | None = None) -> Has:
-        """This machine, or what its control groups leave of it. `num_cpus` can only lower the number of CPUs."""
+        """This machine, or what its control groups leave of it. `num_cpus` is what Ray is told that it has: it makes room for
+        learners, but not for more workers than there are cores."""
         limits = cgroup_limits()
         shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
         return cls(
-            cpus=min(num_cpus or math.inf, num_cores(limits)),
+            cpus=num_cpus or num_cores(limits),
+            cores=num_cores(limits),
             gpus=num_gpus(),
             memory=(1 - _RESERVE) * min(_free_memory(), limits.memory),
             shared_memory=shm,
@@ -347,14 +351,15 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
     detail = f" of {_counted(each, 'CPU')}"
     if needs.num_learners > 1:
         detail += f" and {needs.num_learners} learners"
-    if needs.num_cpus > has.cpus + 1e-9:
-        learners = _fewer_learners(needs, has.cpus)
-        room = int(max(0.0, has.cpus - learners) / each + 1e-9) if each else 0
+    cpus = min(has.cpus, has.cores + needs.num_learners)
+    if needs.num_cpus > cpus + 1e-9:
+        learners = _fewer_learners(needs, cpus)
+        room = int(max(0.0, min(has.cpus - learners, has.cores)) / each + 1e-9) if each else 0
         fits: dict[str, Number] = {"num_workers": min(num, room)}
         if learners < needs.num_learners:
             fits["num_learners"] = learners
-        keeps = math.floor(100 * max(0.0, has.cpus - needs.num_learners) / max(1, num)) / 100
-        return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=has.cpus, resource="CPU", place=has.place,
+        keeps = math.floor(100 * max(0.0, cpus - needs.num_learners) / max(1, num)) / 100
+        return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=has.place,
                         fits=fits, detail=detail, keeps=keeps)  # fmt: skip
     return None
 

@@ -218,7 +218,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("num_workers", "backend"), [(0, "local"), (1, "ray")])
+@pytest.mark.parametrize(("num_workers", "backend"), [(0, "local"), pytest.param(1, "ray", marks=pytest.mark.ci_slow)])
 def test_environments_and_callbacks_of_a_script(
     num_workers: int, backend: str, start: Callable[..., Any], tmp_path: Path
 ) -> None:

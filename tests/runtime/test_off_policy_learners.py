@@ -171,7 +171,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("run", ["SAC", pytest.param("ApeX", marks=pytest.mark.ci_slow)])
+@pytest.mark.parametrize(
+    "run", [pytest.param("SAC", marks=pytest.mark.ci_slow), pytest.param("ApeX", marks=pytest.mark.slow)]
+)
 def test_a_run_with_two_learners_is_saved_and_goes_on_with_one_or_two(
     ray_session: Any, tmp_path: Path, run: str
 ) -> None:

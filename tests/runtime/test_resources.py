@@ -198,9 +198,15 @@ def test_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         assert num_gpus() == count
 
 
-def test_num_cpus_only_lowers_what_the_machine_has() -> None:
+def test_num_cpus_makes_room_for_learners_and_not_for_workers() -> None:
     cores = num_cores()
-    assert [Has.here(cpus).cpus for cpus in (None, 1.0, 64.0 * cores)] == [cores, 1.0, cores]
+    assert (Has.here().cpus, Has.here(100 * cores).cpus, Has.here(100 * cores).cores) == (cores, 100 * cores, cores)
+    more = has(cpus=64, cores=2)
+    two = needs(num_cpus_per_worker=0.1, num_learners=2)
+    assert preflight(two, more, fit=False) == ({}, [])
+    assert "need 2.2 CPUs, this machine has 2" in refusal(two, has(cpus=2, cores=2))
+    assert refusal(needs(num_workers=8), more).startswith("8 workers of 1 CPU need 8 CPUs, this machine has 2.")
+    assert preflight(needs(num_workers=8, num_learners=2), more, fit=True)[0]["num_workers"] == 2
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
