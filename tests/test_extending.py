@@ -100,9 +100,10 @@ def test_classes_of_a_cell_travel_to_a_learner_and_to_workers(ray_session: Any) 
     train(names("cell"), PLACES["one learner"])
 
 
-@pytest.mark.ci_slow
 @pytest.mark.parametrize("where", [where for where in PLACES if where != "here"])
-@pytest.mark.parametrize("written", ["cell", "module"])
+@pytest.mark.parametrize(
+    "written", [pytest.param("cell", marks=pytest.mark.ci_slow), pytest.param("module", marks=pytest.mark.slow)]
+)
 def test_classes_travel_to_every_process_on_ray(written: str, where: str, ray_session: Any) -> None:
     user = names(written)
     train(user, PLACES[where])

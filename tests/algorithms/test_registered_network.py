@@ -59,7 +59,7 @@ def test_sac_learns_pendulum_with_a_registered_network() -> None:
         assert agent.eval(20)["episode_reward_mean"] > -400
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_several_learners_keep_critics_on_a_registered_network_together(ray_session: Any) -> None:
     settings = {"start_steps": 64, "batch_size": 16, "num_workers": 2, "num_learners": 2, "num_cpus_per_worker": 0.5}
     with raypid.Agent("SAC", settings, env="Pendulum-v1", seed=0, model={"network": "t-encoder"}) as agent:
