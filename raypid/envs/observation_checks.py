@@ -6,7 +6,7 @@ Axes: B streams; * event shape of a part.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,10 +89,11 @@ class ObservationLayout:
     def __init__(self, space: Space) -> None:
         self.space = space
         self.parts = [ObservationPart(leaf) for leaf in space_leaves(space, "observation")]
+        self._is_nested = is_nested(space)
 
     def tree(self, arrays: list[Array]) -> Tree:
         """Arrange the parts as the observation has them."""
-        return _arrange(self.space, iter(arrays))
+        return _arrange(self.space, iter(arrays)) if self._is_nested else arrays[0]
 
     def stack(self, observations: Sequence[object]) -> list[Array]:
         """Copy the observations of B environments into new arrays [B, *].
@@ -193,19 +194,18 @@ def _arrange(space: Space, arrays: Iterator[Array]) -> Tree:
 
 def action_rows(space: Space, action: Tree) -> list[object]:
     """Split a tree of actions [B, *] into B actions for one environment each. Copies: environments may write into theirs."""
-    if is_nested(space):
-        return [assemble(space, row) for row in zip(*(action_rows(*member) for member in _zipped(space, action)))]
-    return list(np.array(action, dtype=space.dtype))
+    if isinstance(action, np.ndarray):
+        return list(np.array(action, dtype=space.dtype))
+    return [assemble(space, row) for row in zip(*(action_rows(*member) for member in _zipped(space, action)))]
 
 
 def action_batch(space: Space, action: Tree) -> object:
     """Convert a tree of actions [B, *] for a vector environment: Dict -> dict, Tuple -> tuple of arrays."""
-    if is_nested(space):
-        return assemble(space, (action_batch(*member) for member in _zipped(space, action)))
-    return np.array(action, dtype=space.dtype)
+    if isinstance(action, np.ndarray):
+        return np.array(action, dtype=space.dtype)
+    return assemble(space, (action_batch(*member) for member in _zipped(space, action)))
 
 
-def _zipped(space: Space, action: Tree) -> list[tuple[Space, Tree]]:
+def _zipped(space: Space, action: Mapping[str, Tree]) -> list[tuple[Space, Tree]]:
     """Pair the members of a Dict or Tuple space with their parts of the action."""
-    assert not isinstance(action, np.ndarray)
     return [(part, action[str(key)]) for key, part in members(space)]

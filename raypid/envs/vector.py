@@ -93,9 +93,11 @@ class VectorEnv(ABC):
             EnvError: an observation or reward does not fit or is not finite, or an environment cannot be rebuilt.
         """
         self._num_steps += 1
-        with self._located():
+        try:  # not `_located`: this runs at each step
             step = self._step(action)
             check_rewards(step.reward)
+        except ObservationError as error:
+            raise EnvError(f"{self._where(error.row)}: {error}") from None
         step.crashes, self._crashes = self._crashes, []
         return step
 

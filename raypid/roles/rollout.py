@@ -151,8 +151,9 @@ class FragmentWorker(RolloutWorker):
     def act(self, *, explore: bool = True) -> Acted:
         """Ask the policy what to do. `step` comes next, with these actions or others."""
         acted = super().act(explore=explore)
-        # only states with a memory are needed later; those of frame stacks would hold many images
-        self.rows.acted.append(acted if self.spec.network.memory else replace(acted, state=None))
+        if acted.state is not None and not self.spec.network.memory:
+            acted.state = None  # a stack of frames: nobody needs it later, and it would hold many images
+        self.rows.acted.append(acted)
         return acted
 
     def undo_act(self, state: Tree | None) -> None:
