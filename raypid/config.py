@@ -7,15 +7,17 @@ the algorithm.
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import inspect
+import itertools
 import json
 import math
 import re
 import textwrap
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -64,11 +66,13 @@ class Settings:
             if not isinstance(raw_key, str):
                 raise ConfigError(f"The name of a setting is text, not {raw_key!r}.")
             key, _, rest = raw_key.replace("-", "_").partition(".")
-            key = alias_of(key, hints)
+            key = ALIASES.get(key, key)
             if key in ALIASES.values() and values.get(key) not in (None, value):
                 raise ConfigError(f"{raw_key!r} and {key!r} are the same setting: give one of them.")
             if key not in hints:
-                raise ConfigError(f"Unknown setting {raw_key!r}.{_suggestion(key, hints)}")
+                ours = ELSEWHERE.get(key, "")
+                hint = f" Here it is called {ours!r}." if ours in hints else did_you_mean(key, hints)
+                raise ConfigError(f"Unknown setting {raw_key!r}.{hint}")
             current = getattr(changed, key)
             if isinstance(current, Settings):
                 value = _nested(current, key, {rest: value} if rest else value)
@@ -97,7 +101,8 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
     if isinstance(value, Settings):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{key} takes a mapping such as {{{_example(current)}}}, not {value!r}.")
+        first = dataclasses.fields(current)[0].name
+        raise ConfigError(f"{key} takes a mapping such as {{{first!r}: {getattr(current, first)!r}}}, not {value!r}.")
     try:
         return current.replace(value)
     except ConfigError as error:
@@ -106,12 +111,6 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
 
 ALIASES = {"weights_file": "init_from"}
 """Older or other names of settings -> their names."""
-
-
-def alias_of(key: str, known: Iterable[str]) -> str:
-    """Resolve a second name of a setting; return any other key as it is."""
-    ours = ALIASES.get(key, key)
-    return ours if ours in known else key
 
 
 def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
@@ -135,18 +134,6 @@ ELSEWHERE = {
 """What other libraries call our settings."""
 
 
-def _suggestion(key: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown setting."""
-    if ELSEWHERE.get(key, "") in known:
-        return f" Here it is called {ELSEWHERE[key]!r}."
-    return did_you_mean(key, known)
-
-
-def _example(settings: Settings) -> str:
-    first = dataclasses.fields(settings)[0].name
-    return f"{first!r}: {getattr(settings, first)!r}"
-
-
 _hints_of: dict[type[Settings], dict[str, object]] = {}
 
 
@@ -164,10 +151,14 @@ def coerce(key: str, value: object, hint: object) -> object:
     Raises:
         ConfigError: the value does not fit the type.
     """
-    fits, result = _fit(value, hint)
-    if not fits:
-        raise ConfigError(f"{key} takes {describe_type(hint)}, not {value!r} ({type(value).__name__}).")
-    return result
+    try:
+        return _fit(value, hint)
+    except _MISFITS:
+        raise ConfigError(f"{key} takes {describe_type(hint)}, not {value!r} ({type(value).__name__}).") from None
+
+
+_MISFITS = (ValueError, OverflowError)
+"""What `_fit` raises."""
 
 
 @runtime_checkable
@@ -179,92 +170,73 @@ class _Array(Protocol):
     def item(self) -> object: ...
 
 
-def _fit(value: object, hint: object) -> tuple[bool, object]:
-    """Return whether `value` fits, and the converted value."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint in _ANYTHING:
-        return True, value
+def _fit(value: object, hint: object) -> object:
+    """Return `value` as the type `hint`; raise one of _MISFITS where it does not fit."""
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in _ANYTHING:
+        return value
     if isinstance(value, _Array) and value.ndim == 0:
         value = value.item()
-    if origin in (Union, types.UnionType):
-        exact = [a for a in arguments if isinstance(a, type) and type(value) is a]
-        for argument in exact + list(arguments):
-            fits, result = _fit(value, argument)
-            if fits:
-                return True, result
-        return False, value
-    if origin is Literal:
-        return value in arguments, value
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            return False, value
-        parts = [_fit(v, arguments[0]) for v in value]
-        return all(fits for fits, _ in parts), tuple(result for _, result in parts)
-    if hint is bool or isinstance(value, bool):
-        return hint is bool and isinstance(value, bool), value
-    if hint is int or hint is float:
-        return _fit_number(value, whole=hint is int)
-    if hint is type(None):
-        return value is None, None
-    if origin is dict or hint is dict:
-        return isinstance(value, Mapping), dict(value) if isinstance(value, Mapping) else value
-    if isinstance(hint, type):
-        return isinstance(value, hint), value
-    return callable(value), value
+    if kind in (Union, types.UnionType):
+        for argument in sorted(arguments, key=lambda a: type(value) is not a):  # the value's own type comes first
+            with contextlib.suppress(*_MISFITS):
+                return _fit(value, argument)
+    elif kind is int or kind is float:
+        return _fit_number(value, whole=kind is int)
+    elif kind is tuple and arguments and isinstance(value, (list, tuple)):
+        return tuple(_fit(v, arguments[0]) for v in value)
+    elif kind is dict and isinstance(value, Mapping):
+        return dict(value)
+    elif (kind is Literal and value in arguments) or (isinstance(kind, type) and isinstance(value, kind)):
+        return value
+    raise ValueError
 
 
-def _fit_number(value: object, *, whole: bool) -> tuple[bool, object]:
+def _fit_number(value: object, *, whole: bool) -> float:
     if isinstance(value, str):  # YAML reads 1e6 as a string
-        try:
-            value = float(value) if not value.lstrip("+-").isdigit() else int(value)
-        except ValueError:
-            return False, value
-    if not isinstance(value, (int, float, SupportsIndex)):
-        return False, value
-    if not whole:
-        return True, float(value)
-    if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
-        return False, value
-    return True, int(value)
+        value = int(value) if value.lstrip("+-").isdigit() else float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float, SupportsIndex)):
+        raise ValueError
+    if whole and isinstance(value, float) and not value.is_integer():
+        raise ValueError
+    return int(value) if whole else float(value)
 
 
 _ANYTHING = (object, Any)
-_WORDS: dict[object, str] = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+_WORDS: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    dict: "a mapping",
+    Callable: "a function",
+    types.NoneType: "null",
+    **dict.fromkeys(_ANYTHING, "anything"),
+}
 
 
 def describe_type(hint: object) -> str:
     """Describe a type for users: "a whole number or null", "one of 'auto', 'ray'"."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, types.UnionType):
         return " or ".join(describe_type(a) for a in arguments)
-    if origin is Literal:
+    if kind is Literal:
         return "one of " + ", ".join(repr(a) for a in arguments)
-    if origin is tuple:
+    if kind is tuple and arguments:
         return f"a list, each {describe_type(arguments[0])}"
-    if hint is type(None):
-        return "null"
-    if hint in _ANYTHING:
-        return "anything"
-    if origin is dict or hint is dict:
-        return "a mapping"
-    if hint in _WORDS:
-        return _WORDS[hint]
-    return hint.__name__ if isinstance(hint, type) else "a function"
+    return _WORDS.get(kind, str(getattr(kind, "__name__", kind)))
 
 
 def field_docs(cls: type[Settings]) -> dict[str, str]:
     """Map each field to its docstring: the string that follows it in the class body. Base classes are included."""
     docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        source = inspect.getsource(base)
-        body = ast.parse(textwrap.dedent(source)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for statement, following in zip(body.body, body.body[1:], strict=False):
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                    docs[statement.target.id] = " ".join(str(following.value.value).split())
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        definition = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(definition, ast.ClassDef)
+        for pair in itertools.pairwise(definition.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=doc)):
+                    docs[name] = " ".join(str(doc).split())
     return {f.name: docs[f.name] for f in dataclasses.fields(cls) if f.name in docs}
 
 
@@ -283,16 +255,14 @@ def load_file(path: str | Path) -> dict[str, object]:
     Raises:
         ConfigError: the file does not exist, cannot be read, or does not hold a mapping.
     """
+    import yaml
+
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"There is no settings file {str(path)!r}.")
+    parse = json.loads if path.suffix == ".json" else yaml.safe_load
     try:
-        if path.suffix == ".json":
-            values = json.loads(path.read_text())
-        else:
-            import yaml
-
-            values = yaml.safe_load(path.read_text())
+        values = parse(path.read_text())
     except Exception as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict):
@@ -524,16 +494,11 @@ class Config(Settings):
                 f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners: "
                 "take a multiple of num_learners, or a whole fraction."
             )
-        if self.num_learners and self.backend == "auto" and not self.num_workers:
-            raise ConfigError("num_learners 1 is an actor on Ray: set num_workers, or backend ray.")
-        if self.evaluation_parallel and (self.backend == "local" or (self.backend == "auto" and not self.num_workers)):
-            raise ConfigError(
-                "evaluation_parallel is a process of its own on Ray, beside workers: set num_workers, or backend ray."
-            )
-        if self.parameter_server and (self.backend == "local" or (self.backend == "auto" and not self.num_workers)):
-            raise ConfigError("parameter_server is an actor on Ray: set num_workers, or backend ray.")
-        if self.backend == "local" and self.num_learners:
+        if self.num_learners and self.backend == "local":
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
+        for name in ("num_learners", "evaluation_parallel", "parameter_server"):
+            if getattr(self, name) and not self.on_ray:
+                raise ConfigError(f"{name} asks for an actor on Ray: set num_workers, or backend ray.")
 
 
 def unless(condition: object, why: str, *names: str) -> dict[str, str]:

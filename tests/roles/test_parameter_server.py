@@ -208,5 +208,5 @@ def test_a_replay_run_and_its_evaluator_pull(ray_session: Any) -> None:
 
 
 def test_it_needs_ray() -> None:
-    with pytest.raises(ConfigError, match="parameter_server is an actor on Ray"):
+    with pytest.raises(ConfigError, match="parameter_server asks for an actor on Ray"):
         raypid.PPO(env="CartPole-v1", parameter_server=True)
