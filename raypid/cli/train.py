@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args, get_origin
@@ -24,11 +24,11 @@ from raypid.config import (
 )
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
+from raypid.reporting.logger import read_params
 
 if TYPE_CHECKING:
+    from raypid.cli import Subparsers
     from raypid.run.agent import Agent
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SETTING = "setting:"
 _TEXTS = ("env", "evaluation_env", "callbacks", "init_from", "address", "intrinsic_reward")
@@ -50,26 +50,15 @@ def _at_least(low: int, text: str) -> int:
     return int(text)
 
 
-_OPTIONS: dict[str, tuple[str, str] | tuple[str, str, Callable[[str], object]]] = {
-    "--run": ("NAME", f"algorithm: {', '.join(ALGORITHMS.names())}", _algorithm),
-    "--stop": ("JSON", 'when to end, e.g. \'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''),
-    "--out": ("DIR", "the run's folder (default: a new one under runs/)"),
-    "--resume": ("DIR", "go on with the run in this folder; settings given here win over the saved ones"),
-    "--checkpoint-interval": ("N", "iterations between checkpoints (default: one a minute)", partial(_at_least, 0)),
-    "--keep-checkpoints": ("N", "newest checkpoints to keep, besides the best (default: 3)", partial(_at_least, 1)),
-    "--final-episodes": (
-        "N",
+_COUNTS = {
+    "checkpoint_interval": (0, "iterations between checkpoints (default: one a minute)"),
+    "keep_checkpoints": (1, "newest checkpoints to keep, besides the best (default: 3)"),
+    "final_episodes": (
+        0,
         "episodes that the best policy plays at the end, fewer if they take over a minute; 0: none (default: 50)",
-        partial(_at_least, 0),
     ),
 }
-_COUNTS = ("checkpoint_interval", "keep_checkpoints", "final_episodes")
-"""Options that are fields of RunOptions, which has their defaults."""
-_SWITCHES = {
-    "--tuned": "start from the tuned settings for this algorithm and environment (`raypid list tuned`)",
-    "--overwrite": "replace the run in the folder of --out",
-    "--quiet": "print errors only",
-}
+"""Options that are fields of RunOptions, which has their defaults -> the least value, help."""
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
@@ -82,39 +71,32 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(main=main)
-    for flag, (metavar, text, *convert) in _OPTIONS.items():
-        parser.add_argument(flag, metavar=metavar, help=text, type=convert[0] if convert else str)
     add = parser.add_argument
-    add(
-        "--config",
-        metavar="JSON|FILE",
-        action="append",
-        default=[],
-        help="settings: JSON, or a file; flags win over it",
-    )
-    for flag, text in _SWITCHES.items():
-        add(flag, action="store_true", help=text)
+    add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+    example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
+    add("--stop", metavar="JSON", help=f"when to end, e.g. {example}")
+    add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
+    text = "go on with the run in this folder; settings given here win over the saved ones"
+    add("--resume", metavar="DIR", help=text)
+    for count, (low, text) in _COUNTS.items():
+        add(f"--{count.replace('_', '-')}", metavar="N", type=partial(_at_least, low), help=text)
+    text = "settings: JSON, or a file; flags win over it"
+    add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
+    text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`)"
+    add("--tuned", action="store_true", help=text)
+    add("--overwrite", action="store_true", help="replace the run in the folder of --out")
+    add("--quiet", action="store_true", help="print errors only")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--run", "--resume"):
         early.add_argument(flag, nargs="?")
     named, _ = early.parse_known_args(argv)
-    name = named.run or _algorithm_in(named.resume)
+    name = named.run or (read_params(named.resume).get("run") if named.resume else None)
     cls = Config
     if name is not None and argv[:1] == ["train"]:
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
     _add_settings(parser.add_argument_group(title), cls(), "")
-
-
-def _algorithm_in(folder: str | None) -> str | None:
-    """The algorithm of the run in a folder, so that a resumed run takes its settings as flags."""
-    if folder is None:
-        return None
-    from raypid.reporting.logger import read_params
-
-    name = read_params(folder).get("run")
-    return None if name is None else str(name)
 
 
 def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
@@ -253,7 +235,6 @@ def _new(
 def _saved(options: argparse.Namespace, stop: dict[str, object]) -> tuple[str, dict[str, object], dict[str, object]]:
     """Return algorithm and settings of a saved run, and the stop criteria: those given, or else the saved ones."""
     from raypid import checkpoint
-    from raypid.reporting.logger import read_params
 
     manifest = checkpoint.read_manifest(checkpoint.find(options.resume))
     algorithm = manifest["algorithm"]
