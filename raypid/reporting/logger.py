@@ -12,10 +12,10 @@ import json
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC
-from functools import lru_cache
+from functools import cache
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -178,25 +178,18 @@ class EventFile:
 
         name = f"events.out.tfevents.{time.time():.6f}.{gethostname()}"
         self._file = AppendFile(folder / name)
-        self._heads: dict[str, bytes] = {}
         self._append_event(0, b"\x1a" + _sized(b"brain.Event:2"))
         if purge_from:
             self._append_event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
 
     def append(self, step: int, scalars: Mapping[str, int | float]) -> None:
-        values = b"".join([self._head(key) + _FLOAT(_as_float32(value)) for key, value in scalars.items()])
+        # struct refuses numbers that float32 cannot hold
+        floats = [struct.pack("<f", min(max(value, -3.4e38), 3.4e38)) for value in scalars.values()]
+        values = b"".join([_head(key) + value for key, value in zip(scalars, floats)])
         self._append_event(step, b"\x2a" + _sized(values))
 
     def close(self) -> None:
         self._file.close()
-
-    def _head(self, key: str) -> bytes:
-        """A Summary.Value without its number: size, tag and the key of simple_value."""
-        head = self._heads.get(key)
-        if head is None:
-            tag = b"\x0a" + _sized(key.encode()) + b"\x15"
-            head = self._heads[key] = b"\x0a" + _varint(len(tag) + 4) + tag
-        return head
 
     def _append_event(self, step: int, what: bytes) -> None:
         event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + what
@@ -204,11 +197,11 @@ class EventFile:
         self._file.append(b"".join((size, _masked_crc(size), event, _masked_crc(event))))
 
 
-_FLOAT: Callable[[float], bytes] = struct.Struct("<f").pack
-
-
-def _as_float32(value: float) -> float:
-    return min(max(value, -3.4e38), 3.4e38)  # struct refuses numbers that float32 cannot hold
+@cache
+def _head(key: str) -> bytes:
+    """A Summary.Value without its number: size, tag and the key of simple_value."""
+    tag = b"\x0a" + _sized(key.encode()) + b"\x15"
+    return b"\x0a" + _varint(len(tag) + 4) + tag
 
 
 def _varint(number: int) -> bytes:
@@ -224,7 +217,7 @@ def _sized(data: bytes) -> bytes:
     return _varint(len(data)) + data
 
 
-@lru_cache(maxsize=1)
+@cache
 def _crc_table() -> tuple[int, ...]:
     table = []
     for crc in range(256):

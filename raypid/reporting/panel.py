@@ -176,8 +176,7 @@ class Quiet(Progress):
 class PlainLines(Progress):
     """Prints an aligned line about every second, less often in long runs so that the log of a night stays readable."""
 
-    COLUMNS = ("time", "iteration", "steps", "steps/s", "return", "min", "max", "evaluation")
-    WIDTHS = (8, 10, 8, 8, 9, 9, 9, 18)
+    WIDTHS = {"time": 8, "iteration": 10, "steps": 8, "steps/s": 8, "return": 9, "min": 9, "max": 9, "evaluation": 18}
 
     def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None) -> None:
         self._state = State(stop)
@@ -190,7 +189,7 @@ class PlainLines(Progress):
     def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
         self.message(", ".join([f"raypid {self._state.title()}", *self._state.facts()]))
-        self._print_row(self.COLUMNS)
+        self._print_row(list(self.WIDTHS))
 
     def update(self, result: Mapping[str, object]) -> None:
         self._state.update(result)
@@ -220,7 +219,7 @@ class PlainLines(Progress):
             self.message(f"lost so far: {losses}")
 
     def _print_row(self, cells: Sequence[str]) -> None:
-        self.message("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS, strict=True)))
+        self.message("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS.values(), strict=True)))
 
     def message(self, text: str) -> None:
         try:

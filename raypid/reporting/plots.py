@@ -6,15 +6,15 @@ only in their seed are drawn as one curve: the median, with a band from the wors
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
-from math import isfinite, nan
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from raypid.errors import UserError
 from raypid.reporting.logger import read_params, read_results
-from raypid.reporting.panel import EVALUATION, TRAINING, count
+from raypid.reporting.panel import EVALUATION, TRAINING, count, known, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,22 +51,18 @@ class RunRecord(NamedTuple):
         import numpy as np
 
         own = f"evaluation/{x}" if key.startswith("evaluation/") else x
-        rows = [row for row in self.results if isfinite(_number(row, key)) and x in row]
-        points = [(_number(row, own if own in row else x), _number(row, key)) for row in rows]
+        points = [(row.get(own, row[x]), row[key]) for row in self.results if known(row.get(key)) and x in row]
         xs, ys = zip(*points, strict=True) if points else ((), ())
         return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
 
 
-def _number(row: Mapping[str, int | float | str], key: str) -> float:
-    value = row.get(key)
-    return value if isinstance(value, int | float) else nan
-
-
 class Group(NamedTuple):
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed, and how they are drawn."""
 
     label: str
     runs: list[RunRecord]
+    style: str
+    colour: str
 
 
 def learning_curve(
@@ -91,16 +87,15 @@ def learning_curve(
     axes = figure.add_subplot()
     unit, label = _x_unit(runs, x)
     dotted, evaluated = False, any(len(run.column(x, EVALUATION)[0]) for run in runs)
-    for i, group in enumerate(groups):
-        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+    for group in groups:
         if len(group.runs) == 1:
-            _draw_run(axes, group.runs[0], x, unit, colour, style, evaluated)
+            _draw_run(axes, group, x, unit, evaluated)
         else:
-            dotted |= _draw_seeds(axes, group.runs, x, unit, colour, style)
+            dotted |= _draw_seeds(axes, group, x, unit)
     _draw_target(axes, runs)
     _dress(axes, label, x)
     axes.set_title(title or _title(groups), loc="left", fontsize=13, fontweight="bold", pad=10)
-    handles = _legend(groups, x, dotted)
+    handles = _legend(groups, evaluated, dotted)
     columns = _legend_columns([str(handle.get_label()) for handle in handles])
     figure.set_figheight(4.6 + 0.21 * -(-len(handles) // columns))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
@@ -120,7 +115,8 @@ def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
         seeds = {str(run.seed) for run in same}
         # The same seed twice: repetitions, which are drawn side by side.
         parts.extend([same] if len(seeds) == len(same) else [[run] for run in same])
-    return [Group(_label(part, parts), part) for part in parts]
+    looks = itertools.cycle(itertools.product(STYLES, COLOURS))
+    return [Group(_label(part, parts), part, *look) for part, look in zip(parts, looks)]
 
 
 def _load(folder: Path) -> RunRecord:
@@ -169,8 +165,9 @@ def _title(groups: Sequence[Group]) -> str:
     return title
 
 
-def _draw_run(axes: Axes, run: RunRecord, x: str, unit: float, colour: str, style: str, evaluated: bool) -> None:
+def _draw_run(axes: Axes, group: Group, x: str, unit: float, evaluated: bool) -> None:
     """Draw one run. `evaluated`: a run of the picture has evaluations, so thick lines mean evaluations."""
+    _, (run,), style, colour = group
     xs, ys = run.column(x, TRAINING)
     at, mean = run.column(x, EVALUATION)
     axes.plot(xs / unit, ys, style, color=colour, lw=1.0 if evaluated else 1.8, alpha=0.5 if evaluated else 1.0)
@@ -183,11 +180,12 @@ def _draw_run(axes: Axes, run: RunRecord, x: str, unit: float, colour: str, styl
         axes.fill_between(at / unit, mean - half, mean + half, color=colour, alpha=0.2, lw=0)
 
 
-def _draw_seeds(axes: Axes, runs: list[RunRecord], x: str, unit: float, colour: str, style: str) -> bool:
+def _draw_seeds(axes: Axes, group: Group, x: str, unit: float) -> bool:
     """Draw median and worst-to-best band of the evaluations, or of the training returns if a run has no evaluations.
 
     Returns whether it drew a dotted end, which stands for steps that not all seeds reached.
     """
+    _, runs, style, colour = group
     evaluated = all(len(run.column(x, EVALUATION)[0]) > 1 for run in runs)
     columns = [run.column(x, EVALUATION if evaluated else TRAINING) for run in runs]
     if evaluated:
@@ -249,30 +247,27 @@ def _dress(axes: Axes, x_label: str, x: str) -> None:
     axes.tick_params(colors="#444444", labelsize=9.5)
 
 
-def _legend(groups: Sequence[Group], x: str, dotted: bool) -> list[Artist]:
+def _legend(groups: Sequence[Group], evaluated: bool, dotted: bool) -> list[Artist]:
     """Legend entries: the colours if there are several groups, then thin and thick lines and shaded areas."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    entries: list[Artist] = []
-    for i, group in enumerate(groups if len(groups) > 1 else ()):
-        style = STYLES[i // len(COLOURS) % len(STYLES)]
-        entries.append(Line2D([], [], color=COLOURS[i % len(COLOURS)], ls=style, lw=2.4, label=group.label))
-    colour = COLOURS[0] if len(groups) == 1 else "#4D4D4D"
-    seeds = any(len(group.runs) > 1 for group in groups)
-    evaluated = any(len(run.column(x, EVALUATION)[0]) for group in groups for run in group.runs)
-    median = ", median of seeds" if seeds and len(groups) == 1 else ""
-    thin = Line2D([], [], color=colour, lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1)
-    thin.set_label(f"training return{median}")
-    entries.append(thin)
+    one, seeds = len(groups) == 1, any(len(group.runs) > 1 for group in groups)
+    colour, median = COLOURS[0] if one else "#4D4D4D", ", median of seeds" if one and seeds else ""
+
+    def line(label: str, colour: str = colour, style: str = "-", lw: float = 2.4, alpha: float = 1.0) -> Artist:
+        return Line2D([], [], label=label, color=colour, ls=style, lw=lw, alpha=alpha)
+
+    entries = [] if one else [line(group.label, group.colour, group.style) for group in groups]
+    entries.append(line(f"training return{median}", lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1.0))
     if evaluated:
-        entries.append(Line2D([], [], color=colour, lw=2.4, label=f"evaluation mean{median}"))
-    bands = ["95% interval"] if evaluated and any(len(group.runs) == 1 for group in groups) else []
-    bands += ["worst to best seed"] if seeds else []
+        entries.append(line(f"evaluation mean{median}"))
+    bands = ["95% interval"] * (evaluated and any(len(group.runs) == 1 for group in groups))
+    bands += ["worst to best seed"] * seeds
     if bands:
         entries.append(Patch(color=colour, alpha=0.2, lw=0, label=" / ".join(bands)))
     if dotted:
-        entries.append(Line2D([], [], color=colour, ls=":", lw=1.6, label="seeds still running"))
+        entries.append(line("seeds still running", style=":", lw=1.6))
     return entries
 
 
@@ -290,7 +285,7 @@ def _x_unit(runs: Sequence[RunRecord], x: str) -> tuple[float, str]:
     """The divisor for x, and the name of the axis."""
     if x == "timesteps_total":
         return 1.0, "environment steps"
-    longest = max((_number(row, x) for run in runs for row in run.results if x in row), default=0.0)
+    longest = max(number(row, x) for run in runs for row in run.results)
     if longest < 180:
         return 1.0, "wall time (seconds)"
     return (60.0, "wall time (minutes)") if longest < 3 * 3600 else (3600.0, "wall time (hours)")
