@@ -69,8 +69,9 @@ def _command(argv: Sequence[str] | None) -> int:
 
     parser.add_argument("--version", action="version", version=f"raypid {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name in COMMANDS:
-        importlib.import_module(f"raypid.cli.{name}").add_parser(subparsers, arguments)
+    commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
+    for command in commands.values():
+        command.add_parser(subparsers, arguments)
     try:
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
@@ -78,7 +79,7 @@ def _command(argv: Sequence[str] | None) -> int:
             return USER_ERROR
         if unknown:
             _refuse(unknown[0], subparsers.choices[options.command])
-        code: int = options.main(options)
+        code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
         print(f"raypid: {error}", file=sys.stderr)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser("eval", help="play episodes with a trained policy", allow_abbrev=False)
-    parser.set_defaults(main=main)
     add = parser.add_argument
     add("path", metavar="PATH", help="a run's folder (its best policy), a checkpoint, or a policy folder")
     add("--episodes", type=int, default=20, metavar="N", help="episodes to play (default: 20)")

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser("list", help="show environments, networks, algorithms or tuned settings")
     parser.add_argument("what", choices=("envs", "networks", "agents", "tuned"))
-    parser.set_defaults(main=main)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -26,7 +26,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
     add("--out", type=Path, default=Path("curves.png"), help="the picture: png, svg or pdf (%(default)s)")
     add("--x", choices=tuple(X_AXES), default="steps", help="the horizontal axis (%(default)s)")
     add("--title", help="title of the picture (default: made from the runs)")
-    parser.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -70,7 +70,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         formatter_class=argparse.RawTextHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(main=main)
     add = parser.add_argument
     add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''

@@ -73,7 +73,6 @@ def learning_curve(
     Raises:
         ValueError: a folder has no results, no episode has ended in any of the runs, or the format is unknown.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     if not folders:
@@ -83,7 +82,6 @@ def learning_curve(
         raise UserError(f"no episode has ended yet in {', '.join(str(run.folder) for run in runs)}: nothing to draw")
     groups = group_by_seed(runs)
     figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     unit, label = _x_unit(runs, x)
     dotted, evaluated = False, any(len(run.column(x, EVALUATION)[0]) for run in runs)

@@ -79,7 +79,7 @@ def parse(*words: str) -> argparse.Namespace:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = parse(str(write_run(tmp_path / "run")), "--out", str(tmp_path / "c.png"), "--x", "time")
-    assert args.main(args) == 0
+    assert plot.main(args) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "c.png")
     assert (tmp_path / "c.png").exists()
 
@@ -96,4 +96,4 @@ def test_command_says_what_is_wrong(tmp_path: Path) -> None:
     ]:
         args = parse(*words)
         with pytest.raises(ValueError, match=message):
-            args.main(args)
+            plot.main(args)
