@@ -12,6 +12,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
+from raypid import __version__
+from raypid.config import ELSEWHERE
+from raypid.errors import UserError
+from raypid.registry import suggest
+
 COMMANDS = ("train", "eval", "plot", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -62,11 +67,7 @@ def _command(argv: Sequence[str] | None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     sys.path.insert(0, os.getcwd())  # "module:Name" means the user's own files first
-    from raypid.errors import UserError
-
     parser = _Parser(prog="raypid", description="Distributed deep reinforcement learning on Ray.")
-    from raypid import __version__
-
     parser.add_argument("--version", action="version", version=f"raypid {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
@@ -108,10 +109,6 @@ def dashed(argument: str) -> str:
 
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Raise a UserError that suggests what was meant by an unknown argument."""
-    from raypid.config import ELSEWHERE
-    from raypid.errors import UserError
-    from raypid.registry import suggest
-
     hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
     if not argument.startswith("-"):
         raise UserError(f"Unexpected argument {argument!r}. {hint}")

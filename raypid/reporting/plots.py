@@ -118,9 +118,7 @@ def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
 
 
 def _load(folder: Path) -> RunRecord:
-    params = read_params(folder)
-    nested = params.get("config")
-    settings = {**nested, **params} if isinstance(nested, dict) else params
+    settings = read_params(folder)
     algorithm, env = settings.get("algorithm") or settings.get("run"), settings.get("env")
     return RunRecord(folder, settings, read_results(folder), str(algorithm or ""), str(env or ""), settings.get("seed"))
 
