@@ -153,11 +153,10 @@ class RayBackend:
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> RayHandle:
-        alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
-        # soft=False, since Ray would place an actor that reserves nothing anywhere
-        where: NodeAffinitySchedulingStrategy | str = (
-            NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
-        )
+        where: NodeAffinitySchedulingStrategy | str = "SPREAD"
+        if node and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes()):
+            # soft=False, since Ray would place an actor that reserves nothing anywhere
+            where = NodeAffinitySchedulingStrategy(node, soft=False)
         role = _actor_class(_role_name(factory))
         reserved = role.options(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where)
         handle = RayHandle(reserved.remote(factory))
