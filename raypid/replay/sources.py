@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.replay.base import Replay
 from raypid.roles.parameter_server import Learnt, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
@@ -187,19 +188,14 @@ class ShardedReplay(ReplaySource):
         backend: Backend,
         learner: Handle,
         shards: list[Handle],
-        chunk: int,
-        batch_size: int,
+        config: OffPolicyConfig,
         beta: Callable[[int], float],
-        *,
-        prioritized: bool,
-        moments: bool,
     ) -> None:
         super().__init__(backend, learner, len(shards))
-        self.shards, self.chunk = shards, chunk
+        self.shards, self.chunk, self.config, self.beta = shards, config.updates_per_call, config, beta
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
-        self.rows = chunk * batch_size // (len(shards) * self.num_learners)
+        self.rows = self.chunk * config.batch_size // (len(shards) * self.num_learners)
         """Of each shard in a sample of one learner."""
-        self.beta, self.prioritized, self.moments = beta, prioritized, moments
         self._ahead: deque[list[Future[Sample]]] = deque()
         """Samples on their way: for each learner in turn, one of each shard."""
 
@@ -220,7 +216,7 @@ class ShardedReplay(ReplaySource):
 
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
         super().insert(worker, fragment)
-        if self.moments:
+        if self.config.normalize_observations:
             self.learner.submit(ShardLearner.seen, fragment)
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
@@ -235,7 +231,7 @@ class ShardedReplay(ReplaySource):
         except Exception:
             self._results(self._submit_all(Replay.metrics), "sample()")  # was it for want of a sample? Name the shard
             raise
-        if self.prioritized:
+        if self.config.prioritized:
             priorities = chain.from_iterable(new for _, new in found)
             for i, (sample, new) in enumerate(zip(samples, priorities, strict=True)):
                 self._submit(i % len(self.shards), Replay.set_priorities_of, sample, new)

@@ -32,7 +32,6 @@ class Meeting(Collective, Protocol):
 
     def open(self) -> str: ...
     def join(self, address: str) -> None: ...
-    def close(self) -> None: ...
 
 
 class Learner:
@@ -127,8 +126,3 @@ class Learner:
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned."""
         self.algorithm.load_state_dict(state)
-
-    def close(self) -> None:
-        """Leave the other learners."""
-        if self.collective is not None:
-            self.collective.close()

@@ -38,13 +38,12 @@ from raypid.run.evaluation import Evaluations
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place
 from raypid.runtime.collective import TorchCollective
-from raypid.runtime.handle import Backend, Future, Handle
+from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
-from raypid.runtime.supervisor import Factory, WorkerGroup
+from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.tuned import TUNED
-from raypid.types import Array
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 Space: TypeAlias = gymnasium.Space[object]
@@ -236,23 +235,6 @@ def _workers(
     algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None
 ) -> Workers:
     """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
-    workers: Workers = WorkerGroup(
-        backend,
-        _rollout(algorithm, c, spec, program, [backend.put(array) for array in algorithm.shared(c)]),
-        max(1, c.num_workers),
-        num_cpus=c.num_cpus_per_worker,
-        timeout_s=c.worker_timeout_s,
-        max_restarts=c.max_restarts,
-        describe=entry_name(c.env),
-    )
-    workers.call_all(Rollout.ready)
-    return workers
-
-
-def _rollout(
-    algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, program: Program | None, shared: list[Future[Array]]
-) -> Factory:
-    """Builds a rollout worker, given its index and its number of restarts. `shared`: arrays that all workers read."""
     build: Callable[..., object] = partial(Rollout, spec)
     if algorithm.collect == "gradients" and algorithm.own_model:  # the model itself computes them
         build = partial(GradientRollout, spec, None)
@@ -263,7 +245,18 @@ def _rollout(
         build = partial(Actor, spec, program)
     elif algorithm.collect == "fitness":
         build = partial(FitnessRollout, spec)
-    return lambda index, restarts: partial(build, index, restarts, *shared)
+    shared = [backend.put(array) for array in algorithm.shared(c)]
+    workers: Workers = WorkerGroup(
+        backend,
+        lambda index, restarts: partial(build, index, restarts, *shared),
+        max(1, c.num_workers),
+        num_cpus=c.num_cpus_per_worker,
+        timeout_s=c.worker_timeout_s,
+        max_restarts=c.max_restarts,
+        describe=entry_name(c.env),
+    )
+    workers.call_all(Rollout.ready)
+    return workers
 
 
 def _replay_factory(algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig) -> Callable[[int], Replay]:
@@ -287,24 +280,15 @@ def _replay_source(
     algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig, backend: Backend, learner: Handle
 ) -> ReplaySource:
     """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
-    if isinstance(learner, LearnerGroup):
-        if c.learner_sync == "asynchronous":
-            return AsynchronousLearners(backend, learner, backend.spawn(partial(SharedParameters, 1 / c.num_learners)))
-        if not c.num_replay_shards:
-            return LearnersReplay(backend, learner)
-    elif not c.num_replay_shards:
+    if c.num_replay_shards:
+        replay = _replay_factory(algorithm, c)
+        shards = [backend.spawn(partial(replay, i)) for i in range(c.num_replay_shards)]
+        return ShardedReplay(backend, learner, shards, c, partial(algorithm.beta_at, c))
+    if not isinstance(learner, LearnerGroup):
         return ReplaySource(backend, learner)
-    replay = _replay_factory(algorithm, c)
-    return ShardedReplay(
-        backend,
-        learner,
-        [backend.spawn(partial(replay, i)) for i in range(c.num_replay_shards)],
-        c.updates_per_call,
-        c.batch_size,
-        partial(algorithm.beta_at, c),
-        prioritized=c.prioritized,
-        moments=c.normalize_observations,
-    )
+    if c.learner_sync == "asynchronous":
+        return AsynchronousLearners(backend, learner, backend.spawn(partial(SharedParameters, 1 / c.num_learners)))
+    return LearnersReplay(backend, learner)
 
 
 def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner: Handle) -> ReplayPlan | None:

@@ -15,12 +15,11 @@ from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Ev
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutSpec
 from raypid.run.loops import Context
-from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
-from raypid.runtime.supervisor import START_S, WorkerGroup
+from raypid.runtime.handle import ArgumentLost, Future
+from raypid.runtime.supervisor import WorkerGroup
 from raypid.types import Weights
 
-EvaluatorGroup: TypeAlias = WorkerGroup[object, object]
-"""It makes no calls that return pairs."""
+EvaluatorGroup: TypeAlias = WorkerGroup[Evaluation, None]
 NICENESS = 10
 _POLL_S = 0.2
 
@@ -174,13 +173,20 @@ class Evaluations:
         return Order(self.config.evaluation_num_episodes, (self.config.seed or 0) + iteration, self.goal)
 
 
-@dataclass(slots=True)
-class _Job:
-    """An evaluation that is running."""
+class PoliteEvaluator:
+    """The role of an evaluator whose process yields to training where the two share a core."""
 
-    evaluation: Future[Evaluation]
-    weights: Future[Weights]
-    timesteps: int
+    def __init__(self, spec: RolloutSpec) -> None:
+        if hasattr(os, "nice"):
+            os.nice(NICENESS)
+        self.evaluator = Evaluator(spec)
+
+    def evaluate(self, weights: Weights, order: Order) -> tuple[Evaluation, None]:
+        """The evaluation, as the report of a WorkerGroup's call without data."""
+        return self.evaluator.confirmed(weights, *order), None
+
+    def close(self) -> None:
+        self.evaluator.close()
 
 
 class Beside:
@@ -189,25 +195,30 @@ class Beside:
     def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
         self.config, self.context, self.spec = config, context, spec
         self._group: EvaluatorGroup | None = None
-        self._job: _Job | None = None
-        self.lost = self._overdue = 0
-        self._built = False
-        self._limit_s = self._deadline = math.inf
+        self._losses = {"workers": 0, "timeouts": 0}
+        """Of all groups so far."""
+        self._weights: Future[Weights]
+        """Those that play in the newest evaluation."""
+        self._timesteps = 0
+        """Environment steps on which they were trained."""
 
     @property
     def busy(self) -> bool:
-        return self._job is not None
+        return self._group is not None and self._group.running(0) > 0
+
+    @property
+    def lost(self) -> int:
+        """Number of evaluators that died or hung so far."""
+        return sum(self._losses.values())
 
     def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
         """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
         if self.busy:
             self.close()
-        handle = self._workers().handles[0]
-        evaluation = handle.submit(Evaluator.confirmed, self.context.backend.put(weights), *order)
-        self._job = _Job(evaluation, weights, timesteps)
-        self._limit_s = self._time_for(order)
-        patience_s = self._limit_s if self._built else max(START_S, self.config.worker_timeout_s)
-        self._deadline = time.monotonic() + patience_s
+        group = self._workers()
+        group.timeout_s = self._time_for(order)
+        group.start(0, PoliteEvaluator.evaluate, self.context.backend.put(weights), order)
+        self._weights, self._timesteps = weights, timesteps
 
     def result(self, wait_s: float = 0.0) -> Played | None:
         """The evaluation, if it ends within `wait_s` seconds. An evaluator that died or is overdue is replaced and its job dropped.
@@ -215,36 +226,21 @@ class Beside:
         Raises:
             WorkersFailed: more evaluators were lost than max_restarts allows. Also anything that the evaluation itself raised.
         """
-        if self._job is None:
+        group = self._group
+        if group is None:
             return None
-        group, backend, job = self._workers(), self.context.backend, self._job
-        if not self._built and backend.wait([group.handles[0].ready], timeout=wait_s)[0]:
-            self._built = True
-            self._deadline = time.monotonic() + self._limit_s  # starting the process is no part of the evaluation
-        error: Exception
-        if backend.wait([job.evaluation], timeout=wait_s)[0]:
-            self._job = None
-            try:
-                return Played(backend.get(job.evaluation), job.weights, job.timesteps)
-            except WorkerLost as lost:
-                if isinstance(lost, ArgumentLost) and self.context.weights.mend(None):
-                    return None
-                error = lost
-        elif time.monotonic() < self._deadline:
-            return None
-        else:
-            self._overdue += 1
-            group.timeout_s = self._limit_s
-            error = TimeoutError(f"No result within {self._limit_s:g} s.")
-        self._job, self._built = None, False
-        self.lost += 1
-        group.replace(0, "evaluate()", error)
+        try:
+            for _, (evaluation, _) in group.finished(wait_s):
+                return Played(evaluation, self._weights, self._timesteps)
+        except ArgumentLost as error:
+            if not self.context.weights.mend(None):
+                group.replace(0, "evaluate()", error)
         return None
 
     def close(self) -> None:
         """End the process, without waiting for a running evaluation."""
         group, busy = self._group, self.busy
-        self._group = self._job = None
+        self._group = None
         if group is not None and busy:
             self.context.backend.kill(group.handles[0])
         elif group is not None:
@@ -255,15 +251,14 @@ class Beside:
         turns = math.ceil(order.num_episodes / MAX_STREAMS)
         if order.goal is not None:
             turns += math.ceil(CONFIRM_EPISODES / MAX_STREAMS)
-        return self.config.worker_timeout_s * turns * 2.0**self._overdue
+        return self.config.worker_timeout_s * turns * 2.0 ** self._losses["timeouts"]
 
     def _workers(self) -> EvaluatorGroup:
         """The group of one evaluator, built if there is none."""
         if self._group is None:
-            self._built = False
             self._group = WorkerGroup(
                 self.context.backend,
-                lambda index, restarts: partial(_low_priority, self.spec),
+                lambda index, restarts: partial(PoliteEvaluator, self.spec),
                 1,
                 num_cpus=0,
                 timeout_s=self.config.worker_timeout_s,
@@ -271,12 +266,5 @@ class Beside:
                 describe=self.context.workers.describe,
                 kind="Evaluator",
             )
-            self._group.folder = self.context.workers.folder
+            self._group.folder, self._group.lost = self.context.workers.folder, self._losses
         return self._group
-
-
-def _low_priority(spec: RolloutSpec) -> Evaluator:
-    """An evaluator whose process yields to training where the two share a core."""
-    if hasattr(os, "nice"):
-        os.nice(NICENESS)
-    return Evaluator(spec)

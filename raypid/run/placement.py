@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -25,11 +25,6 @@ _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker's process without and with torch."""
 _LARGEST = 2**63 - 1
-_SIZES = (
-    "num_cpus_per_worker", "num_learners", "num_replay_shards", "num_gpus", "num_envs_per_worker", "fragment_length",
-    "fragments_per_update", "batch_size", "updates_per_call", "buffer_size", "frame_stack", "noise_table_size", "population",
-)  # fmt: skip
-"""Settings that decide what a run takes, where an algorithm has them."""
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
@@ -44,8 +39,8 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
     _check_size(config)
-    use_ray = config.backend == "ray" or (config.backend == "auto" and config.num_workers > 0)
-    needs = needs_of(config, network, use_ray=use_ray)
+    use_ray = config.on_ray
+    needs = needs_of(config, network)
     ray = sys.modules.get("ray")
     joins = use_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
     if not joins:
@@ -65,17 +60,17 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
     return config, backend, notes
 
 
-def needs_of(config: Config, network: NetworkSpec, *, use_ray: bool) -> Needs:
+def needs_of(config: Config, network: NetworkSpec) -> Needs:
     """The numbers of a run that decide whether it fits."""
     leaves = network.pipeline.leaves
-    sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
-    sizes["num_workers"] = max(1, config.num_workers) if use_ray else 0
-    return Needs(
-        **sizes,
+    sizes = {field.name: getattr(config, field.name) for field in fields(Needs) if hasattr(config, field.name)}
+    return replace(
+        Needs(**sizes),
+        num_workers=max(1, config.num_workers) if config.on_ray else 0,
         hidden=network.hidden,
         channels=(network.channels or _CHANNELS) if network.images else (),
         memory_size=network.memory_size,
-        process_bytes=_WORKER_BYTES[network.torch_free] if use_ray else 0,
+        process_bytes=_WORKER_BYTES[network.torch_free] if config.on_ray else 0,
         frame_bytes=sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves),
         frame_width=sum(leaf.width for leaf in leaves),
         num_outputs=network.num_outputs + network.num_values,

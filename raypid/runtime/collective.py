@@ -45,9 +45,9 @@ class TorchCollective:
         nccl: sum tensors on GPUs with NCCL, which needs a GPU for each member. Otherwise gloo sums them, through the host.
     """
 
-    def __init__(self, rank: int, size: int, *, timeout_s: float, nccl: bool = False, name: str = "Learner") -> None:
+    def __init__(self, rank: int, size: int, *, timeout_s: float, nccl: bool = False) -> None:
         assert 0 <= rank < size
-        self.rank, self.size, self.timeout_s, self.nccl, self.name = rank, size, timeout_s, nccl, name
+        self.rank, self.size, self.timeout_s, self.nccl = rank, size, timeout_s, nccl
         self._store: TCPStore | None = None
         self._lost: CollectiveLost | None = None
 
@@ -83,12 +83,6 @@ class TorchCollective:
         except RuntimeError as error:
             raise self._failed(f"meeting at {address}", error) from error
         self.gather(None)
-
-    def close(self) -> None:
-        """Leave, without waiting for the others."""
-        if self._store is not None and self._lost is None:
-            _destroy()
-        self._store = None
 
     # -- talking ---------------------------------------------------------------------------------------------------
 
@@ -135,10 +129,10 @@ class TorchCollective:
 
     def _failed(self, what: str, error: Exception) -> CollectiveLost:
         absent = self._absent()
-        names = " and ".join(f"{self.name} {rank}" for rank in absent) or f"Another {self.name.lower()}"
+        names = " and ".join(f"Learner {rank}" for rank in absent) or "Another learner"
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         self._lost = CollectiveLost(
-            f"{names} of {self.size} died or did not answer within {self.timeout_s:g} s: {self.name.lower()} {self.rank} "
+            f"{names} of {self.size} died or did not answer within {self.timeout_s:g} s: learner {self.rank} "
             f"waited in {what} ({reason})"
         )
         return self._lost
@@ -147,6 +141,8 @@ class TorchCollective:
         """The ranks that have not noticed the failure. It asks in a thread, since the store itself may hang."""
         if (store := self._store) is None:  # rank 0 could not be reached
             return [0]
+        import torch.distributed as dist
+
         absent = [r for r in range(self.size) if r != self.rank]
         answered = threading.Event()
 
@@ -155,7 +151,7 @@ class TorchCollective:
             with contextlib.suppress(Exception):
                 store.set(f"noticed/{self.rank}", "yes")
             with contextlib.suppress(Exception):
-                _destroy()  # closes the connections, so that members that wait for this one fail now
+                dist.destroy_process_group()  # closes the connections, so that members that wait for this one fail now
             with contextlib.suppress(Exception):
                 while absent and time.monotonic() < deadline:
                     absent[:] = [r for r in absent if not store.check([f"noticed/{r}"])]
@@ -166,13 +162,6 @@ class TorchCollective:
         thread.start()
         thread.join(NOTICE_S + 1.0)
         return list(absent) if answered.is_set() or self.rank == 0 else [0]  # rank 0 holds the store
-
-
-def _destroy() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _own_ip(peer: str = "192.0.2.1") -> str:

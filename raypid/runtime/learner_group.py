@@ -162,21 +162,20 @@ class Together(LocalFuture[T]):
         """
         errors: dict[int, Exception] = {}
         values: dict[int, T] = {}
-        pending, deadline = list(self.futures), None
+        pending, deadline = {future: rank for rank, future in self.futures.items()}, None
         while pending:
             wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, _ = self.group.backend.wait([self.futures[r] for r in pending], num=1, timeout=wait_s)
+            ready, _ = self.group.backend.wait(list(pending), num=1, timeout=wait_s)
             if not ready:
                 break
-            rank = next(r for r in pending if self.futures[r] == ready[0])
-            pending.remove(rank)
+            rank = pending.pop(ready[0])
             try:
-                values[rank] = self.group.backend.get(self.futures[rank])
+                values[rank] = self.group.backend.get(ready[0])
             except Exception as error:
                 errors[rank] = error
                 deadline = deadline or time.monotonic() + _GRACE_S
         if errors:
-            self.group.failure = self._cause(errors, pending)
+            self.group.failure = self._cause(errors, list(pending.values()))
             raise self.group.failure
         return [value for _, value in sorted(values.items())]
 

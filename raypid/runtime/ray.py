@@ -20,7 +20,7 @@ from typing import Any
 
 from raypid.errors import UserError
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
-from raypid.runtime.local import LocalFuture, LocalHandle, resolve, resolved
+from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
@@ -47,28 +47,24 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
 
 
-class _Role:
-    """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised."""
+class _Role(LocalHandle):
+    """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised: of an actor
+    that fails to start, Ray would give the text and not the type."""
 
     def __init__(self, factory: Callable[[], object]) -> None:
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
-        self.error: Exception | None = None
-        try:
-            # arrays stay in Ray's store, so that the roles of a node share them
-            self.role = resolved(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)()
-        except Exception as error:  # of an actor that fails to start, Ray would give the text and not the type
-            self.error = error
+        # arrays stay in Ray's store, so that the roles of a node share them
+        super().__init__(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
 
-    def ready(self) -> None:
-        if self.error is not None:
-            raise self.error
+    def built(self) -> None:
+        self.ready.result()
 
     def node(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
 
     def call(self, method: str, *args: object) -> object:
-        self.ready()
+        self.built()
         return getattr(self.role, method)(*args)
 
 
@@ -89,7 +85,7 @@ class RayHandle:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
-        self.ready: Future[None] = actor.ready.remote()
+        self.ready: Future[None] = actor.built.remote()
         self.node: str | None = None
         """Where the role is, once the actor has answered."""
         self.node_future: ray.ObjectRef[str] | None = None
@@ -157,15 +153,13 @@ class RayBackend:
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> RayHandle:
-        alive = bool(node) and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
-        # soft=False, since Ray would place an actor that reserves nothing anywhere
-        where: NodeAffinitySchedulingStrategy | str = (
-            NodeAffinitySchedulingStrategy(str(node), soft=False) if alive else "SPREAD"
-        )
-        actor_class = _actor_class(_role_name(factory)).options(
-            num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where
-        )
-        handle = RayHandle(actor_class.remote(factory))
+        where: NodeAffinitySchedulingStrategy | str = "SPREAD"
+        if node and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes()):
+            # soft=False, since Ray would place an actor that reserves nothing anywhere
+            where = NodeAffinitySchedulingStrategy(node, soft=False)
+        role = _actor_class(_role_name(factory))
+        reserved = role.options(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where)
+        handle = RayHandle(reserved.remote(factory))
         self._handles.append(handle)
         return handle
 
@@ -181,7 +175,6 @@ class RayBackend:
 
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         """Build a role in the driver. Futures among the arguments of its calls are fetched before the call."""
-
         return LocalHandle(factory, lambda x: _fetched(x, None) if isinstance(x, ray.ObjectRef) else resolve(x))
 
     def put(self, value: T | Future[T]) -> Future[T]:
@@ -286,10 +279,9 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
 
 
 def _cause(error: ray.exceptions.RayTaskError) -> Exception:
-    """The exception that the role raised, with the worker's traceback as `worker_traceback`."""
+    """The exception that the role raised, with the worker's traceback."""
     cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
-    cause.worker_traceback = re.sub(r"\x1b\[\d+m", "", str(error))  # type: ignore[attr-defined]
-    return cause
+    return _with_traceback(cause, re.sub(r"\x1b\[\d+m", "", str(error)))
 
 
 def _raise_creation_error(error: Exception) -> None:
@@ -298,6 +290,10 @@ def _raise_creation_error(error: Exception) -> None:
     if "creation task" not in text and "__init__" not in text:
         return
     lines = [line for line in text.splitlines() if line.strip()]
-    failed = RuntimeError(f"A worker could not start: {lines[-1].strip()}")
-    failed.worker_traceback = text  # type: ignore[attr-defined]
-    raise failed from error
+    raise _with_traceback(RuntimeError(f"A worker could not start: {lines[-1].strip()}"), text) from error
+
+
+def _with_traceback(error: Exception, text: str) -> Exception:
+    """The error, with the worker's traceback as `worker_traceback`."""
+    error.worker_traceback = text  # type: ignore[attr-defined]
+    return error

@@ -276,7 +276,7 @@ class Shortage:
 
     setting: str
     """What asks for too much."""
-    value: Number | tuple[int, ...]
+    value: object
     needed: float
     available: float
     resource: str
@@ -397,15 +397,13 @@ def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
     limits: list[tuple[str, Callable[[Needs], float], float]] = [
         ("shared memory (/dev/shm)", attrgetter("shared_bytes"), has.shared_memory),
         ("memory", memory, has.memory),
+        ("memory on one node", attrgetter("worker_bytes"), max((n.memory for n in has.nodes), default=math.inf)),
     ]
-    if has.nodes:
-        limits.append(("memory on one node", attrgetter("worker_bytes"), max(node.memory for node in has.nodes)))
     for name, amount, there in limits:
         if amount(needs) > there:
             setting, fits = _culprit(needs, amount, there)
-            value: Number | tuple[int, ...] = getattr(needs, setting)
             called = f"model.{setting}" if setting in _MODEL else setting
-            return Shortage(setting=called, value=value, needed=amount(needs), available=there, resource=name,
+            return Shortage(setting=called, value=getattr(needs, setting), needed=amount(needs), available=there, resource=name,
                             place=has.place, fits={} if fits is None else {called: fits})  # fmt: skip
     return None
 

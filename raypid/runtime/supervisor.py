@@ -156,6 +156,10 @@ class WorkerGroup(Generic[R, D]):
         Waits up to `timeout_s` seconds (None: as long as calls may take) for the first of them, or for one of the futures
         `others`. A worker that was lost or is overdue is replaced. Its calls are forgotten, and `lost` counts it.
         """
+        for i, calls in enumerate(self._running):
+            if calls and not self._built[i] and self.backend.wait([self.handles[i].ready], timeout=0)[0]:
+                self._built[i] = True
+                calls[0].deadline = time.monotonic() + self.timeout_s  # the time that its start takes does not count
         first = [calls[0] for calls in self._running if calls]
         if not first and not others:
             return []
@@ -190,7 +194,6 @@ class WorkerGroup(Generic[R, D]):
             elif not self._mended(index, call.args):
                 raise
             return None
-        self._built[index] = True
         if calls:  # the worker starts the next call only now
             calls[0].deadline = time.monotonic() + self.timeout_s
         return report, call.data
