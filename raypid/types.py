@@ -196,11 +196,11 @@ class Weights:
 
 
 def flat_views(flat: ArrayT, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, ArrayT]:
-    """Views of a flat array or tensor [P], by name; `table` has names and shapes in the order of the buffer."""
+    """Views of a flat array or tensor [*, P], by name: [*, shape]; `table` has names and shapes in the order of the buffer."""
     views, offset = {}, 0
     for name, shape in table:
         size = int(np.prod(shape))
-        views[name] = flat[offset : offset + size].reshape(shape)
+        views[name] = flat[..., offset : offset + size].reshape(flat.shape[:-1] + shape)
         offset += size
     return views
 

@@ -17,6 +17,8 @@ from raypid.nn.pipeline import Inputs
 from raypid.types import Array, flat_views
 
 Table = tuple[tuple[str, tuple[int, ...]], ...]
+Layer = tuple[Array, Array]
+"""The arguments and the values [K, N, H] of a layer's activation; one array where the activation is computed in place."""
 _ENTROPY_OF_UNIT_NORMAL = 0.5 * (1 + math.log(2 * math.pi))
 
 
@@ -79,13 +81,12 @@ def _activate(h: Array, activation: str) -> Array:
     return h / (1 + np.exp(-h))
 
 
-def _slope(h_in: Array | None, h: Array, activation: str) -> Array:
-    """Derivative of the activation, from its value (and, for SiLU, its argument)."""
+def _slope(h_in: Array, h: Array, activation: str) -> Array:
+    """Derivative of the activation, from its argument and value."""
     if activation == "tanh":
         return 1 - h * h
     if activation == "relu":
         return (h > 0).astype(np.float32)
-    assert h_in is not None
     s = 1 / (1 + np.exp(-h_in))
     return s * (1 + h_in * (1 - s))
 
@@ -150,44 +151,38 @@ class SmallNetwork:
         value = h[-1] @ self._value[0] + self._value[1]
         return params, value[:, 0] if self.spec.num_values == 1 else value, after
 
-    def _hidden(self, h: Array, trunk: int | slice) -> Array:
+    def _layers(self, h: Array, trunk: int | slice) -> list[Layer]:
+        layers = []
         for weight, bias in self._trunk:
-            h = h @ weight[trunk]
-            h += bias[trunk]
+            argument = h @ weight[trunk]
+            argument += bias[trunk]
             if self.spec.layer_norm:
-                h = _layer_norm(h)
-            h = _activate(h, self.spec.activation)
-        return h
+                argument = _layer_norm(argument)
+            h = _activate(argument, self.spec.activation)
+            layers.append((argument, h))
+        return layers
 
-    def forward(self, x: Array) -> tuple[Array, Array, list[Array], list[Array | None]]:
-        """params [N, P], value [N], activations [K, N, H] of each layer, and their arguments where the slope needs them."""
-        layers: list[Array] = []
-        arguments: list[Array | None] = []
-        h = x
-        for weight, bias in self._trunk:
-            h = h @ weight
-            h += bias
-            arguments.append(h if self.spec.activation == "silu" else None)
-            h = _activate(h, self.spec.activation)
-            layers.append(h)
-        last = layers[-1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))
+    def _hidden(self, h: Array, trunk: int | slice) -> Array:
+        layers = self._layers(h, trunk)
+        return layers[-1][1] if layers else h
+
+    def forward(self, x: Array) -> tuple[Array, Array, list[Layer]]:
+        """params [N, P], value [N] and the layers, for `backward`."""
+        layers = self._layers(x, slice(None))
+        last = self._last(x, layers)
         params = last[0] @ self._policy[0]
         params += self._policy[1]
         value = (last[-1] @ self._value[0])[:, 0]
         value += self._value[1]
-        return params, value, layers, arguments
+        return params, value, layers
 
-    def backward(
-        self,
-        grads: dict[str, Array],
-        x: Array,
-        layers: list[Array],
-        arguments: list[Array | None],
-        d_params: Array,
-        d_value: Array,
-    ) -> None:
+    def _last(self, x: Array, layers: list[Layer]) -> Array:
+        """What the heads see of inputs x [N, D]: [K, N, H]."""
+        return layers[-1][1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))
+
+    def backward(self, grads: dict[str, Array], x: Array, layers: list[Layer], d_params: Array, d_value: Array) -> None:
         """Gradient of a loss from its derivative by params [N, P] and value [N], written into the views `grads` (but log_std)."""
-        last = layers[-1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))
+        last = self._last(x, layers)
         np.matmul(last[0].T, d_params, out=grads["policy.weight"])
         d_params.sum(0, out=grads["policy.bias"])
         np.matmul(last[-1].T, d_value[:, None], out=grads["value.weight"])
@@ -198,8 +193,8 @@ class SmallNetwork:
         d[0] = d_params @ self._policy[0].T
         d[-1] += d_value[:, None] * self._value[0].T
         for i in range(len(layers) - 1, -1, -1):
-            d *= _slope(arguments[i], layers[i], self.spec.activation)
-            below = layers[i - 1].swapaxes(1, 2) if i else x.T
+            d *= _slope(*layers[i], self.spec.activation)
+            below = layers[i - 1][1].swapaxes(1, 2) if i else x.T
             np.matmul(below, d, out=grads[f"trunk.{i}.weight"])
             d.sum(1, keepdims=True, out=grads[f"trunk.{i}.bias"])
             if i:
