@@ -195,6 +195,11 @@ class Weights:
         return flat_views(self.flat, self.table)
 
 
+def to_numpy(values: object) -> Array:
+    """Convert to NumPy, also a torch tensor that requires a gradient."""
+    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+
+
 def flat_views(flat: ArrayT, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, ArrayT]:
     """Views of a flat array or tensor [*, P], by name: [*, shape]; `table` has names and shapes in the order of the buffer."""
     views, offset = {}, 0

@@ -10,7 +10,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -260,12 +260,8 @@ class ActionDistribution:
     def mode(self, params: Array) -> Tree:
         return _whole({d.leaf.path: d.mode(p) for d, p, _ in self._each(params, None)})
 
-    @overload
-    def log_prob(self, params: Array, log_std: Array | None, action: Tree) -> Array: ...
-    @overload
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: TreeOf[Tensor]) -> Tensor: ...
-    def log_prob(self, params: Any, log_std: Any, action: Any) -> Any:
-        parts = dict(tree_leaves(action))
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: TreeOf[ArrayT]) -> ArrayT:
+        parts: dict[str, ArrayT] = dict(tree_leaves(action))
         terms = [d.log_prob(p, s, parts[d.leaf.path]) for d, p, s in self._each(params, log_std)]
         return sum(terms[1:], terms[0])
 

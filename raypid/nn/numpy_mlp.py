@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from raypid.nn.distributions import log_softmax
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import STEPS
 from raypid.nn.pipeline import Inputs
@@ -123,23 +124,17 @@ class SmallNetwork:
         self.flat = flat
         self._bind(flat)
 
-    def policy(self, inputs: Inputs) -> tuple[Array, None]:
-        """Distribution parameters [N, P] alone: the value trunk does not run. The None says that no value came along."""
-        out = self._hidden(inputs.vector, 0) @ self._policy[0]
-        out += self._policy[1]
-        return out, None
+    def policy(self, inputs: Inputs, state: Array | None = None) -> tuple[Array, Array | None, Array | None]:
+        """Distribution parameters [N, P], values and the memories' next state. Without memories it is the parameters alone:
+        the value trunk does not run, and None says that no value came along.
 
-    def values(self, inputs: Inputs) -> Array:
-        """Outputs [N, V] of the value head."""
-        return self._hidden(inputs.vector, -1) @ self._value[0] + self._value[1]
-
-    def value(self, inputs: Inputs) -> Array:
-        """State values [N]."""
-        return self.values(inputs)[..., 0]
-
-    def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
-        """One step of B streams through the memories: params [B, P], value [B] (or [B, V] of a distributional head; None
-        without a value head), and the next state. state [B, K, S], 0 where an episode begins."""
+        With memories, `state` [B, K, S] is that of the B = N streams, 0 where an episode begins; values are [B], or [B, V] of a
+        distributional head; None without a value head.
+        """
+        if state is None:
+            out = self._hidden(inputs.vector, 0) @ self._policy[0]
+            out += self._policy[1]
+            return out, None, None
         weight, recurrent, bias = self._memory
         x = self._hidden(inputs.vector, slice(None)) @ weight
         x += bias
@@ -150,6 +145,14 @@ class SmallNetwork:
             return params, None, after
         value = h[-1] @ self._value[0] + self._value[1]
         return params, value[:, 0] if self.spec.num_values == 1 else value, after
+
+    def values(self, inputs: Inputs) -> Array:
+        """Outputs [N, V] of the value head."""
+        return self._hidden(inputs.vector, -1) @ self._value[0] + self._value[1]
+
+    def value(self, inputs: Inputs) -> Array:
+        """State values [N]."""
+        return self.values(inputs)[..., 0]
 
     def _layers(self, h: Array, trunk: int | slice) -> list[Layer]:
         layers = []
@@ -203,8 +206,7 @@ class SmallNetwork:
     def logp_and_slopes(self, params: Array, action: Array) -> tuple[Array, Array, Array, Array]:
         """log_prob [N], its derivative by params (and log_std) [N, P or 2P], entropy [N], its derivative by the same."""
         if self.log_std is None:
-            log_p = params - params.max(1, keepdims=True)
-            log_p -= np.log(np.exp(log_p).sum(1, keepdims=True))
+            log_p = log_softmax(params)
             p, rows = np.exp(log_p), np.arange(len(action))
             entropy = -(p * log_p).sum(1)
             d_log_prob = -p

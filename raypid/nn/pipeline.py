@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 
 from raypid.nn.network_spec import Leaf, PipelineSpec
-from raypid.ops.normalizer import Moments, scale_of
+from raypid.ops.normalizer import Moments, scale_of, zero_moments
 from raypid.types import Array, ArrayT, Tree, tree_map, tree_stack
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Pipeline:
         self._images = [leaf for leaf in spec.leaves if leaf.kind == "image"]
         self._rest = [leaf for leaf in spec.leaves if leaf.kind != "image"]
         self.normalized_size = sum(leaf.width for leaf in self._rest if leaf.kind == "vector")
-        self._mean = np.zeros(self.normalized_size, np.float32)
-        self._scale = np.ones(self.normalized_size, np.float32)
+        self.load(zero_moments(self.normalized_size))
 
     def load(self, moments: Moments) -> None:
         """Normalise by these moments from now on."""

@@ -34,7 +34,7 @@ class Population(SmallNetwork):
         """Give all streams the weights [P]."""
         self.flat[:] = flat
 
-    def policy(self, inputs: Inputs) -> tuple[Array, None]:
+    def policy(self, inputs: Inputs, state: Array | None = None) -> tuple[Array, Array | None, Array | None]:
         """Compute distribution parameters [B, A] for inputs [B, D], each stream by its own policy."""
-        params, _ = SmallNetwork.policy(self, Inputs(inputs.vector[:, None], {}, None))
-        return params[:, 0], None
+        params, _, _ = SmallNetwork.policy(self, Inputs(inputs.vector[:, None], {}))
+        return params[:, 0], None, None

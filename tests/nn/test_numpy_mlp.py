@@ -54,7 +54,7 @@ def test_forward_equals_torch(hidden: Any, kind: str, activation: str, shared: b
     assert ours.table == theirs.table
     x = np.random.default_rng(1).normal(0, 2, (7, 5)).astype(np.float32)
     inputs, kept = Inputs(x, {}), x.copy()
-    params, value = theirs.policy(inputs)
+    params, value, _ = theirs.policy(inputs)
     own_params, own_value, _ = ours.forward(x)
     np.testing.assert_allclose(own_params, params, atol=1e-5)
     np.testing.assert_allclose(own_value, value, atol=1e-5)
