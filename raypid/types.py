@@ -55,6 +55,15 @@ def tree_leaves(tree: TreeOf[T], prefix: str = "") -> Iterator[tuple[str, T]]:
         yield prefix, tree
 
 
+def as_tree(nested: object, lists: bool = False) -> TreeOf[object]:
+    """Turn tuples, and lists too if `lists`, into mappings with the keys "0", "1", ..."""
+    if isinstance(nested, Mapping):
+        return {str(key): as_tree(part, lists) for key, part in nested.items()}
+    if isinstance(nested, (tuple, list) if lists else tuple):
+        return {str(i): as_tree(part, lists) for i, part in enumerate(nested)}
+    return nested
+
+
 def tree_stack(trees: Sequence[Tree], axis: int = 0) -> Tree:
     """Stack trees of the same structure along a new axis."""
     return tree_map(lambda *leaves: np.stack(leaves, axis), *trees)

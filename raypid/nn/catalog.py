@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from gymnasium import spaces
@@ -16,22 +15,22 @@ from raypid.spaces import Space, SpaceLeaf, space_leaves, space_to_json
 
 MIN_SIDE = 16
 """Images with a smaller side are flattened by default: a fully connected network learns them faster, without torch."""
-_INPUTS = {"Box": "vector", "Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
+_INPUTS = {"Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
 _DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
 
 
 def observation_leaf(leaf: SpaceLeaf) -> Leaf:
     """Choose how one array of an observation enters the network."""
     shape, dtype = leaf.shape, str(leaf.dtype)
-    found = Leaf(path=leaf.path, kind=_INPUTS[leaf.kind], shape=shape, nvec=leaf.nvec, start=leaf.start, dtype=dtype)
     if not isinstance(leaf.space, spaces.Box):
-        return found
+        kind = _INPUTS[leaf.kind]
+        return Leaf(path=leaf.path, kind=kind, shape=shape, nvec=leaf.nvec, start=leaf.start, dtype=dtype)
     is_bytes = leaf.dtype == np.uint8
-    if is_bytes:
-        found = replace(found, scale=1 / max(1.0, float(np.max(leaf.space.high))))
+    scale = 1 / max(1.0, float(np.max(leaf.space.high))) if is_bytes else 1.0
     if (len(shape) == 3 and min(shape[0], shape[2]) <= 16 or len(shape) == 2 and is_bytes) and math.prod(shape) > 0:
-        return replace(found, kind="image", channels_last=len(shape) == 3 and shape[2] <= shape[0])
-    return found
+        last = len(shape) == 3 and shape[2] <= shape[0]
+        return Leaf(path=leaf.path, kind="image", shape=shape, dtype=dtype, channels_last=last, scale=scale)
+    return Leaf(path=leaf.path, kind="vector", shape=shape, dtype=dtype, scale=scale)
 
 
 def action_leaf(leaf: SpaceLeaf, model: ModelConfig) -> ActionLeaf:
@@ -67,8 +66,9 @@ def build_spec(
         # raises with the nearest names
         NETWORKS.get(network)
     if network in ("auto", "mlp"):
-        least = MIN_SIDE if network == "auto" else math.inf
-        leaves = tuple(_flattened(leaf, least) for leaf in leaves)
+        # images that are too small to convolve are flattened
+        flat = [leaf.kind == "image" and (network == "mlp" or min(leaf.image_shape[1:]) < MIN_SIDE) for leaf in leaves]
+        leaves = tuple(_flat(leaf) if is_flat else leaf for leaf, is_flat in zip(leaves, flat, strict=True))
     if network == "auto":
         network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"
     _check(model, network, leaves)
@@ -93,12 +93,6 @@ def build_spec(
         memory=model.cell,
         memory_size=model.memory_size if model.cell else 0,
     )
-
-
-def _flattened(leaf: Leaf, least: float) -> Leaf:
-    """Turn an image with a side of less than `least` pixels into a vector."""
-    is_small = leaf.kind == "image" and min(leaf.image_shape[1:]) < least
-    return replace(leaf, kind="vector", channels_last=False) if is_small else leaf
 
 
 def _mask_size(observed: list[SpaceLeaf], actions: tuple[ActionLeaf, ...]) -> int:
@@ -140,3 +134,7 @@ def _target(network: str) -> str:
         return ""
     cls = NETWORKS.get(network)
     return "" if cls.__module__ == "__main__" else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _flat(leaf: Leaf) -> Leaf:
+    return Leaf(path=leaf.path, kind="vector", shape=leaf.shape, dtype=leaf.dtype, scale=leaf.scale)

@@ -340,8 +340,7 @@ class FlatParameters:
 
     def load(self, flat: Array) -> None:
         """Copy weights [P] in."""
-        with torch.no_grad():
-            self.flat.copy_(torch.from_numpy(np.array(flat)))
+        self.flat.copy_(torch.from_numpy(np.array(flat)))
 
     def numpy(self) -> Array:
         return self.flat.detach().cpu().numpy()

@@ -19,7 +19,7 @@ from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.pipeline import nest
 from raypid.registry import NETWORKS, did_you_mean
 from raypid.spaces import space_from_json
-from raypid.types import Array, Gradients, Trajectory, Tree, Weights, flat_views, to_numpy, tree_leaves
+from raypid.types import Array, Gradients, Trajectory, Tree, Weights, as_tree, flat_views, to_numpy, tree_leaves
 
 Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
@@ -101,7 +101,7 @@ class Layout:
 
 def _named(parts: Parts) -> dict[str, object]:
     """Return the arrays by path."""
-    return dict(tree_leaves(_members(parts)))
+    return dict(tree_leaves(as_tree(parts, lists=True)))
 
 
 def _rebuilt(structure: Parts, arrays: Iterator[Array]) -> Parts:
@@ -175,7 +175,7 @@ class ModelPolicy(NetworkPolicy):
         """
         who = f"{self.name}.choose_actions()"
         leaves = {leaf.path: leaf for leaf in self.spec.actions}
-        given = dict(tree_leaves(_members(actions) if "" not in leaves else actions))
+        given = dict(tree_leaves(actions)) if "" in leaves else _named(actions)
         if sorted(given) != sorted(leaves):
             raise UserError(f"{who} returned actions for {sorted(given)}; the environment takes {sorted(leaves)}.")
         found: dict[str, Array] = {}
@@ -227,10 +227,10 @@ class ModelPolicy(NetworkPolicy):
         gradient, metrics = _pair(returned, [name for name, _ in self.layout.table])
         flat = self.layout.flat(gradient, "step()")
         if not np.isfinite(flat.dot(flat)):
-            bad = [n for n, part in _named(gradient).items() if not np.isfinite(to_numpy(part)).all()] or [
-                "all together"
-            ]
-            raise UserError(f"{self.name}.step() returned NaN or infinite gradients (first: {bad[0]!r}).")
+            bad = [name for name, part in _named(gradient).items() if not np.isfinite(to_numpy(part)).all()]
+            raise UserError(
+                f"{self.name}.step() returned NaN or infinite gradients (first: {(bad or ['all together'])[0]!r})."
+            )
         numbers = {}
         for name, metric in metrics.items():
             value = to_numpy(metric)
@@ -257,15 +257,6 @@ def _pair(returned: object, whole: Sequence[str]) -> tuple[object, Mapping[str, 
         if sorted(_named(returned)) != sorted(whole):
             return returned[0], returned[1]
     return returned, {}
-
-
-def _members(actions: object) -> object:
-    """Turn tuples and lists into mappings with the keys "0", "1", ..."""
-    if isinstance(actions, Mapping):
-        return {str(key): _members(part) for key, part in actions.items()}
-    if isinstance(actions, (tuple, list)):
-        return {str(i): _members(part) for i, part in enumerate(actions)}
-    return actions
 
 
 def _fault(leaf: ActionLeaf, action: Array) -> str:
