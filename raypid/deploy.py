@@ -14,11 +14,11 @@ import numpy as np
 from raypid.envs import EnvSpec, spaces, stream_seeds
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.policy import DeployedPolicy, as_tree, load_policy, read_policy_weights
+from raypid.nn.policy import DeployedPolicy, load_policy, read_policy_weights
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
-from raypid.types import Array, Tree, tree_leaves
+from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
 
 MAX_VIDEO_STEPS = 5000
 FPS = 30
@@ -134,7 +134,7 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
             if image is None:
                 return []
             frames.append(image)
-            step = vector.step(as_tree(policy.act(obs, explore=explore)))
+            step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
             obs = step.obs
             if (step.terminated | step.truncated).any():
                 break

@@ -7,7 +7,7 @@ N rows of a flat batch; * the event shape of one observation or action.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -55,6 +55,15 @@ def tree_leaves(tree: TreeOf[T], prefix: str = "") -> Iterator[tuple[str, T]]:
         yield prefix, tree
 
 
+def as_tree(nested: object, lists: bool = False) -> TreeOf[object]:
+    """Turn tuples, and lists too if `lists`, into mappings with the keys "0", "1", ..."""
+    if isinstance(nested, Mapping):
+        return {str(key): as_tree(part, lists) for key, part in nested.items()}
+    if isinstance(nested, (tuple, list) if lists else tuple):
+        return {str(i): as_tree(part, lists) for i, part in enumerate(nested)}
+    return nested
+
+
 def tree_stack(trees: Sequence[Tree], axis: int = 0) -> Tree:
     """Stack trees of the same structure along a new axis."""
     return tree_map(lambda *leaves: np.stack(leaves, axis), *trees)
@@ -93,15 +102,15 @@ class Moments(NamedTuple):
 
 
 @dataclass(slots=True)
-class Trajectory:
-    """A fragment: T consecutive rows of B streams, as the policy acted and as the environment answered.
+class Rows:
+    """T consecutive rows of B streams.
 
     obs and first have one row more than the other fields. `valid` is False on rows that are not real
     transitions: the row in which a NEXT_STEP environment resets, and a step in which it crashed.
     """
 
     obs: Tree
-    """[T+1, B, *] raw: not normalised, single frames."""
+    """[T+1, B, *] raw: not normalised, single frames; stacks [T+1, B, k, *] in a sequence of a replay buffer that stacks."""
     first: Array
     """[T+1, B] bool: obs[t] is the first observation of an episode."""
     action: Tree
@@ -114,6 +123,12 @@ class Trajectory:
     """[T, B] bool."""
     valid: Array
     """[T, B] bool."""
+
+
+@dataclass(slots=True)
+class Trajectory(Rows):
+    """A fragment: rows as the policy acted and as the environment answered."""
+
     final: Final | None = None
     behaviour: dict[str, Array] = field(default_factory=dict)
     """Outputs of the policy that acted: log_prob [T, B] and value [T+1, B]; final_value [K] if `final` is set; for replay
@@ -160,14 +175,9 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
     behaviour = {k: np.concatenate([p.behaviour[k] for p in parts], 1) for k in rows}
     if any("final_value" in p.behaviour for p in parts):
         behaviour["final_value"] = np.concatenate([p.behaviour["final_value"] for p in parts if p.final is not None])
+    columns: dict[str, Any] = {f.name: tree_concat([getattr(p, f.name) for p in parts], axis=1) for f in fields(Rows)}
     return Trajectory(
-        obs=tree_concat([p.obs for p in parts], axis=1),
-        first=np.concatenate([p.first for p in parts], axis=1),
-        action=tree_concat([p.action for p in parts], axis=1),
-        reward=np.concatenate([p.reward for p in parts], axis=1),
-        terminated=np.concatenate([p.terminated for p in parts], axis=1),
-        truncated=np.concatenate([p.truncated for p in parts], axis=1),
-        valid=np.concatenate([p.valid for p in parts], axis=1),
+        **columns,
         final=final,
         behaviour=behaviour,
         state=tree_concat(states) if states else None,
@@ -194,12 +204,17 @@ class Weights:
         return flat_views(self.flat, self.table)
 
 
+def to_numpy(values: object) -> Array:
+    """Convert to NumPy, also a torch tensor that requires a gradient."""
+    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+
+
 def flat_views(flat: ArrayT, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, ArrayT]:
-    """Views of a flat array or tensor [P], by name; `table` has names and shapes in the order of the buffer."""
+    """Views of a flat array or tensor [*, P], by name: [*, shape]; `table` has names and shapes in the order of the buffer."""
     views, offset = {}, 0
     for name, shape in table:
         size = int(np.prod(shape))
-        views[name] = flat[offset : offset + size].reshape(shape)
+        views[name] = flat[..., offset : offset + size].reshape(flat.shape[:-1] + shape)
         offset += size
     return views
 
@@ -249,21 +264,9 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Sequences:
-    """N sequences of T = burn_in + length consecutive rows."""
+class Sequences(Rows):
+    """N sequences of T = burn_in + length rows: B is N here."""
 
-    obs: Tree
-    """[T+1, N, *] raw, or stacks [T+1, N, k, *]."""
-    first: Array
-    """[T+1, N] bool."""
-    action: Tree
-    """[T, N, *] canonical."""
-    reward: Array
-    """[T, N] float32."""
-    terminated: Array
-    truncated: Array
-    valid: Array
-    """[T, N] bool: a real transition."""
     burn_in: int
     """Leading rows that only bring the recurrent state up to date; nothing is learned from them."""
     id: Array

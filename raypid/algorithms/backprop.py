@@ -17,7 +17,7 @@ from raypid.algorithms.base import Parameters, Table
 from raypid.algorithms.minibatches import Minibatch, Streams
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp
+from raypid.nn.numpy_mlp import Layer, SmallNetwork, initial_mlp
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Inputs
 from raypid.ops.optim import Adam, RMSProp, clip_norm
@@ -75,8 +75,7 @@ class NumpyEvaluated(Evaluated[Array]):
     """[N, D] the network's inputs."""
     num_params: int
     """P."""
-    layers: list[Array]
-    arguments: list[Array | None]
+    layers: list[Layer]
     d_log_prob: Array
     """[n, P], or [n, 2P] of a Gaussian, whose log_std follow: the derivative of log_prob."""
     d_entropy: Array
@@ -120,11 +119,11 @@ class NumpyNetwork(Parameters, LearningNetwork[Array]):
             inputs, action = inputs.flatten(), flat_rows(action)
         # of one leaf: others learn with torch
         assert isinstance(action, np.ndarray)
-        params, value, layers, arguments = self.mlp.forward(inputs.vector)
+        params, value, layers = self.mlp.forward(inputs.vector)
         num = len(action)
         masked = self.distribution.masked(params, inputs.mask)
         log_prob, d_log_prob, entropy, d_entropy = self.mlp.logp_and_slopes(masked[:num], action)
-        more = (inputs.vector, params.shape[1], layers, arguments, d_log_prob, d_entropy)
+        more = (inputs.vector, params.shape[1], layers, d_log_prob, d_entropy)
         return NumpyEvaluated(log_prob, entropy, value, *more)
 
     def backward(self, slopes: Slopes) -> None:
@@ -142,13 +141,13 @@ class NumpyNetwork(Parameters, LearningNetwork[Array]):
             d[: len(out.log_prob)][which] = some
             by_value = np.zeros_like(out.value)
             by_value[: len(out.log_prob)][which] = slopes.by_value
-        self.mlp.backward(self.gradients, out.x, out.layers, out.arguments, d, by_value)
+        self.mlp.backward(self.gradients, out.x, out.layers, d, by_value)
 
     def predict(self, streams: Streams[Array], parameters: Array | None = None) -> tuple[Array, Array]:
         inputs = streams.inputs.flatten()
         assert isinstance(inputs, Inputs)
         network = self.mlp if parameters is None else SmallNetwork(self.spec, parameters)
-        params, value, _, _ = network.forward(inputs.vector)
+        params, value, _ = network.forward(inputs.vector)
         acted = self.distribution.masked(params, inputs.mask)[: streams.valid.size]
         log_prob = self.distribution.log_prob(acted, network.log_std, flat_rows(streams.action))
         return streams.by_row(log_prob.astype(np.float32, copy=False), value)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -101,8 +102,7 @@ class MultiCategorical(Categorical):
     """Several categoricals side by side."""
 
     def _parts(self, x: ArrayT) -> list[ArrayT]:
-        ends: list[int] = np.cumsum(self.leaf.nvec).tolist()
-        return [x[..., a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        return [x[..., columns] for columns in _slices(self.leaf.nvec)]
 
     def mode(self, params: Array) -> Array:
         return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
@@ -119,7 +119,8 @@ class MultiCategorical(Categorical):
 class Bernoulli(Distribution):
     """Independent bits; params are logits."""
 
-    uniform = Categorical.uniform
+    def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
+        return self.sample(np.zeros((num, self.leaf.size), np.float32), None, rng)
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         return (rng.random(params.shape, dtype=np.float32) < 1 / (1 + np.exp(-params))).astype(np.int64)
@@ -253,21 +254,14 @@ class ActionDistribution:
 
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Tree:
         """Actions [num, *] at random, without regard to the observation; only what `mask` allows."""
-        masks = [
-            mask[..., s] if mask is not None and d.leaf.mask_size else None
-            for d, s in zip(self.parts, self._masks, strict=True)
-        ]
+        masks = [None if mask is None else mask[..., columns] for columns in self._masks]
         return _whole({d.leaf.path: d.uniform(num, m, rng) for d, m in zip(self.parts, masks, strict=True)})
 
     def mode(self, params: Array) -> Tree:
         return _whole({d.leaf.path: d.mode(p) for d, p, _ in self._each(params, None)})
 
-    @overload
-    def log_prob(self, params: Array, log_std: Array | None, action: Tree) -> Array: ...
-    @overload
-    def log_prob(self, params: Tensor, log_std: Tensor | None, action: TreeOf[Tensor]) -> Tensor: ...
-    def log_prob(self, params: Any, log_std: Any, action: Any) -> Any:
-        parts = dict(tree_leaves(action))
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: TreeOf[ArrayT]) -> ArrayT:
+        parts: dict[str, ArrayT] = dict(tree_leaves(action))
         terms = [d.log_prob(p, s, parts[d.leaf.path]) for d, p, s in self._each(params, log_std)]
         return sum(terms[1:], terms[0])
 
@@ -281,6 +275,7 @@ def _whole(parts: dict[str, Array]) -> Tree:
     return parts.get("", parts)
 
 
-def _slices(sizes: list[int]) -> list[slice]:
+def _slices(sizes: Sequence[int]) -> list[slice]:
+    """The columns of parts of these sizes, side by side."""
     ends = np.cumsum(sizes).tolist()
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]

@@ -17,12 +17,14 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
     layers = bool(spec.hidden or spec.memory) if own else bool(spec.memory)
     continuous = any(not action.nvec and action.kind != "bernoulli" for action in spec.actions)
     floats = any(np.issubdtype(np.dtype(leaf.dtype), np.floating) for leaf in leaves)
+    alone = "a network that has a policy or Q-values alone, as this algorithm's"
+    owner = "this network, which has no layers to share" if spec.num_values else alone
     named = spec.network if own else "a registered network"
     return {
         **unless(not own, f"for {named}: it holds the arguments of a registered network", "model.custom"),
         **unless(spec.images, "without an image that is convolved", "model.channels"),
         **unless(spec.hidden, "without hidden layers", "model.activation", "layer_norm"),
-        **unless(spec.num_values and layers, f"for {_owner(spec)}", "model.shared"),
+        **unless(spec.num_values and layers, f"for {owner}", "model.shared"),
         **unless(
             spec.num_log_std,
             "unless actions are drawn from a diagonal Gaussian (PPO and other actor-critics, Box actions)",
@@ -43,13 +45,6 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
             "model.activation",
         ),
     }
-
-
-def _owner(spec: NetworkSpec) -> str:
-    """Whose policy and value have no trunks that could be shared."""
-    if not spec.num_values:
-        return "a network that has a policy or Q-values alone, as this algorithm's"
-    return "this network, which has no layers to share"
 
 
 def _is_told(spec: NetworkSpec) -> bool:

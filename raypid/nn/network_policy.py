@@ -18,7 +18,7 @@ from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, spli
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
-from raypid.types import Array, Moments, Trajectory, Tree, Weights, tree_leaves, tree_map
+from raypid.types import Array, Moments, Trajectory, Tree, Weights, to_numpy, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from raypid.nn.networks import TorchNetwork
@@ -99,13 +99,9 @@ class NetworkPolicy:
     def load(self, weights: Weights) -> None:
         """Load weights. NumPy networks keep the array without a copy."""
         if not hasattr(self, "network"):
-            self.network = _acting_network(self.spec, weights)
-        else:
-            self.network.load(weights.flat)
-        log_std = self.network.log_std
-        self._log_std = (
-            log_std if log_std is None or isinstance(log_std, np.ndarray) else log_std.detach().cpu().numpy()
-        )
+            self.network = _acting_network(self.spec, weights.flat)
+        self.network.load(weights.flat)
+        self._log_std = None if self.network.log_std is None else to_numpy(self.network.log_std)
         if self.spec.pipeline.normalize:
             extra = weights.extra
             self.pipeline.load(Moments(np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
@@ -120,24 +116,20 @@ class NetworkPolicy:
             memory = reset_memory(memory, first)
         if explore and self.exploration.get("random"):
             if memory is not None:  # the memory still follows what is seen
-                memory = self.outputs(inputs, memory)[2]
+                memory = self.network.policy(inputs, memory)[2]
             return Acted(self.distribution.uniform(len(first), inputs.mask, rng), join_state(frames, memory))
         if self.spec.noisy:
             self.network.perturb(rng if explore else None)
-        params, value, memory = self.outputs(inputs, memory)
+        params, value, memory = self.network.policy(inputs, memory)
         acted = self.choose(params, value, inputs, rng if explore else None)
         acted.state = join_state(frames, memory)
         return acted
 
-    def outputs(self, inputs: Inputs, memory: Array | None) -> tuple[Array, Array | None, Array | None]:
-        """Evaluate the network: params [B, P], value [B] where it came along, and the memory [B, K, S] after this step."""
-        if memory is not None:
-            return self.network.recur(inputs, memory)
-        return (*self.network.policy(inputs), None)
-
     def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
         """Choose actions from the network's outputs for inputs [B, *], greedily without `rng`. `act` adds the state."""
-        raise NotImplementedError
+        params = self.distribution.masked(params, inputs.mask)
+        action = self.distribution.sample(params, self._log_std, rng) if rng else self.distribution.mode(params)
+        return Acted(action, behaviour={} if value is None else {"value": value}, params=params)
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
         """Add to `trajectory.behaviour` what is cheaper to compute for a whole fragment than step by step.
@@ -154,12 +146,8 @@ class ActorPolicy(NetworkPolicy):
     """A policy without a value: draws from its distribution, or adds noise where it has none."""
 
     def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
-        params = self.distribution.masked(params, inputs.mask)
-        if rng is None:
-            return Acted(self.distribution.mode(params))
-        action: Tree = self.distribution.sample(params, self._log_std, rng)
-        noise = self.exploration.get("noise")
-        if noise:
+        action, noise = super().choose(params, value, inputs, rng).action, self.exploration.get("noise")
+        if rng is not None and noise:
             action = tree_map(lambda a: np.clip(a + rng.normal(0, noise, a.shape), -1, 1).astype(a.dtype), action)
         return Acted(action)
 
@@ -184,11 +172,6 @@ class QPolicy(NetworkPolicy):
 
 class ActorCriticPolicy(NetworkPolicy):
     """A policy and a value: NumPy for fully connected networks, torch for the others."""
-
-    def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
-        params = self.distribution.masked(params, inputs.mask)
-        action = self.distribution.sample(params, self._log_std, rng) if rng else self.distribution.mode(params)
-        return Acted(action, behaviour={} if value is None else {"value": value}, params=params)
 
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
         """Fill behaviour: log_prob [T, B], value [T+1, B] and, where there are true last observations, final_value [K]."""
@@ -216,7 +199,8 @@ class ActorCriticPolicy(NetworkPolicy):
         def value(obs: Tree, state: Tree | None, first: Array) -> Array:
             frames, memory = split_state(self.spec, state)
             assert memory is not None
-            _, found, _ = self.outputs(self.pipeline.step(obs, frames, first)[0], reset_memory(memory, first))
+            inputs, _ = self.pipeline.step(obs, frames, first)
+            _, found, _ = self.network.policy(inputs, reset_memory(memory, first))
             assert found is not None
             return found
 
@@ -233,13 +217,12 @@ class ActorCriticPolicy(NetworkPolicy):
             t.behaviour["final_value"][found] = value(obs, state, np.zeros(len(found), bool))
 
 
-def _acting_network(spec: NetworkSpec, weights: Weights) -> SmallNetwork | TorchNetwork:
+def _acting_network(spec: NetworkSpec, flat: Array) -> SmallNetwork | TorchNetwork:
     if spec.torch_free:
-        return SmallNetwork(spec, weights.flat)
+        return SmallNetwork(spec, flat)
     from raypid.nn.networks import TorchNetwork
 
     network = TorchNetwork(spec)
-    network.load(weights.flat)
     # no dropout
     network.module.eval()
     return network

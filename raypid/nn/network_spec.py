@@ -9,28 +9,31 @@ from typing import Any
 
 import numpy as np
 
-ActionKind = str
-"""categorical, multi_categorical, bernoulli, gaussian, squashed_gaussian, deterministic or squashed_deterministic."""
 Head = str
 """actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a
 user's own model, which replaces raypid's networks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaf:
-    """One array of an observation."""
+class _Part:
+    """One array of an observation or of an action."""
 
     path: str
-    """Place in a nested observation, "/" between the keys; "" where the observation is one array."""
+    """Place in a nested observation or action, "/" between the keys; "" where it is one array."""
     kind: str
-    """vector (flattened), image, discrete (one-hot) or multi_discrete (one-hot each)."""
     shape: tuple[int, ...]
-    """Of one observation."""
+    """Of one observation, or one environment action."""
     nvec: tuple[int, ...] = ()
     """Number of values of each discrete element."""
     start: tuple[int, ...] = ()
     """Smallest value of each discrete element."""
     dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leaf(_Part):
+    """One array of an observation; its kind is vector (flattened), image, discrete (one-hot) or multi_discrete (one-hot each)."""
+
     channels_last: bool = False
     scale: float = 1.0
     """Factor on image values: 1/255 for uint8."""
@@ -52,20 +55,13 @@ class Leaf:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ActionLeaf:
-    """One array of an action, and the distribution over it."""
+class ActionLeaf(_Part):
+    """One array of an action, and the distribution over it: its kind is categorical, multi_categorical, bernoulli, gaussian,
+    squashed_gaussian, deterministic or squashed_deterministic."""
 
-    path: str
-    kind: ActionKind
-    shape: tuple[int, ...]
-    """Of one environment action."""
-    nvec: tuple[int, ...] = ()
-    """Choices of each discrete element."""
-    start: tuple[int, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     """Bounds of each element of a Box, flattened; infinite where there are none."""
-    dtype: str = "float32"
 
     @property
     def size(self) -> int:
@@ -206,12 +202,10 @@ class NetworkSpec:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> NetworkSpec:
         """Invert `to_dict`, also after a trip through JSON."""
-        pipeline = dict(values["pipeline"])
-        pipeline["leaves"] = tuple(Leaf(**_tuples(leaf)) for leaf in pipeline["leaves"])
+        leaves = tuple(Leaf(**_tuples(leaf)) for leaf in values["pipeline"]["leaves"])
+        pipeline = PipelineSpec(**{**values["pipeline"], "leaves": leaves})
         actions = tuple(ActionLeaf(**_tuples(a)) for a in values["actions"])
-        rest = {k: v for k, v in values.items() if k not in ("pipeline", "actions", "hidden", "atoms", "channels")}
-        lists: dict[str, Any] = {k: tuple(values.get(k, ())) for k in ("hidden", "atoms", "channels")}
-        return cls(pipeline=PipelineSpec(**pipeline), actions=actions, **lists, **rest)
+        return cls(**{**_tuples(values), "pipeline": pipeline, "actions": actions})
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

@@ -340,8 +340,7 @@ class FlatParameters:
 
     def load(self, flat: Array) -> None:
         """Copy weights [P] in."""
-        with torch.no_grad():
-            self.flat.copy_(torch.from_numpy(np.array(flat)))
+        self.flat.copy_(torch.from_numpy(np.array(flat)))
 
     def numpy(self) -> Array:
         return self.flat.detach().cpu().numpy()
@@ -386,24 +385,20 @@ class TorchNetwork(FlatParameters):
         out: Outputs = self.module(inputs, memory)
         return out
 
-    def policy(self, inputs: Inputs) -> tuple[Array, Array | None]:
-        """Return distribution parameters [N, P] and values [N] as NumPy arrays. Workers act with it."""
-        with torch.inference_mode():
-            params, value = self(TorchInputs(inputs, self.device))
-        return params.cpu().numpy(), None if value is None else value.cpu().numpy()
+    def policy(self, inputs: Inputs, state: Array | None = None) -> tuple[Array, Array | None, Array | None]:
+        """Return distribution parameters [N, P], values [N] (None without a value head) and the memories' next state, as
+        NumPy arrays. Workers act with it.
 
-    def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
-        """Do one step of B streams through the memories.
-
-        `state` [B, K, S] is 0 where an episode begins. Returns NumPy arrays: params [B, P], value [B] (None without a value
-        head), and the next state.
+        With memories, `state` [B, K, S] is that of the B = N streams, 0 where an episode begins.
         """
-        first = torch.zeros(1, len(state), dtype=torch.bool)
+        memory = None
         with torch.inference_mode():
-            before = torch.from_numpy(state).to(self.device)
-            params, value, after = self.outputs(TorchInputs(inputs, self.device), Memory(before, first))
-        assert after is not None
-        return params.cpu().numpy(), None if value is None else value.cpu().numpy(), after.cpu().numpy()
+            if state is not None:
+                first = torch.zeros(1, len(state), dtype=torch.bool)
+                memory = Memory(torch.from_numpy(state).to(self.device), first)
+            params, *more = self.outputs(TorchInputs(inputs, self.device), memory)
+            value, after = (None if x is None else x.cpu().numpy() for x in more)
+        return params.cpu().numpy(), value, after
 
     def value(self, inputs: Inputs) -> Array:
         """Return state values [N] as a NumPy array."""

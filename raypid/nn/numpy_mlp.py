@@ -11,12 +11,15 @@ import math
 
 import numpy as np
 
+from raypid.nn.distributions import log_softmax
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import STEPS
 from raypid.nn.pipeline import Inputs
 from raypid.types import Array, flat_views
 
 Table = tuple[tuple[str, tuple[int, ...]], ...]
+Layer = tuple[Array, Array]
+"""The arguments and the values [K, N, H] of a layer's activation; one array where the activation is computed in place."""
 _ENTROPY_OF_UNIT_NORMAL = 0.5 * (1 + math.log(2 * math.pi))
 
 
@@ -79,13 +82,12 @@ def _activate(h: Array, activation: str) -> Array:
     return h / (1 + np.exp(-h))
 
 
-def _slope(h_in: Array | None, h: Array, activation: str) -> Array:
-    """Derivative of the activation, from its value (and, for SiLU, its argument)."""
+def _slope(h_in: Array, h: Array, activation: str) -> Array:
+    """Derivative of the activation, from its argument and value."""
     if activation == "tanh":
         return 1 - h * h
     if activation == "relu":
         return (h > 0).astype(np.float32)
-    assert h_in is not None
     s = 1 / (1 + np.exp(-h_in))
     return s * (1 + h_in * (1 - s))
 
@@ -122,23 +124,17 @@ class SmallNetwork:
         self.flat = flat
         self._bind(flat)
 
-    def policy(self, inputs: Inputs) -> tuple[Array, None]:
-        """Distribution parameters [N, P] alone: the value trunk does not run. The None says that no value came along."""
-        out = self._hidden(inputs.vector, 0) @ self._policy[0]
-        out += self._policy[1]
-        return out, None
+    def policy(self, inputs: Inputs, state: Array | None = None) -> tuple[Array, Array | None, Array | None]:
+        """Distribution parameters [N, P], values and the memories' next state. Without memories it is the parameters alone:
+        the value trunk does not run, and None says that no value came along.
 
-    def values(self, inputs: Inputs) -> Array:
-        """Outputs [N, V] of the value head."""
-        return self._hidden(inputs.vector, -1) @ self._value[0] + self._value[1]
-
-    def value(self, inputs: Inputs) -> Array:
-        """State values [N]."""
-        return self.values(inputs)[..., 0]
-
-    def recur(self, inputs: Inputs, state: Array) -> tuple[Array, Array | None, Array]:
-        """One step of B streams through the memories: params [B, P], value [B] (or [B, V] of a distributional head; None
-        without a value head), and the next state. state [B, K, S], 0 where an episode begins."""
+        With memories, `state` [B, K, S] is that of the B = N streams, 0 where an episode begins; values are [B], or [B, V] of a
+        distributional head; None without a value head.
+        """
+        if state is None:
+            out = self._hidden(inputs.vector, 0) @ self._policy[0]
+            out += self._policy[1]
+            return out, None, None
         weight, recurrent, bias = self._memory
         x = self._hidden(inputs.vector, slice(None)) @ weight
         x += bias
@@ -150,44 +146,46 @@ class SmallNetwork:
         value = h[-1] @ self._value[0] + self._value[1]
         return params, value[:, 0] if self.spec.num_values == 1 else value, after
 
-    def _hidden(self, h: Array, trunk: int | slice) -> Array:
-        for weight, bias in self._trunk:
-            h = h @ weight[trunk]
-            h += bias[trunk]
-            if self.spec.layer_norm:
-                h = _layer_norm(h)
-            h = _activate(h, self.spec.activation)
-        return h
+    def values(self, inputs: Inputs) -> Array:
+        """Outputs [N, V] of the value head."""
+        return self._hidden(inputs.vector, -1) @ self._value[0] + self._value[1]
 
-    def forward(self, x: Array) -> tuple[Array, Array, list[Array], list[Array | None]]:
-        """params [N, P], value [N], activations [K, N, H] of each layer, and their arguments where the slope needs them."""
-        layers: list[Array] = []
-        arguments: list[Array | None] = []
-        h = x
+    def value(self, inputs: Inputs) -> Array:
+        """State values [N]."""
+        return self.values(inputs)[..., 0]
+
+    def _layers(self, h: Array, trunk: int | slice) -> list[Layer]:
+        layers = []
         for weight, bias in self._trunk:
-            h = h @ weight
-            h += bias
-            arguments.append(h if self.spec.activation == "silu" else None)
-            h = _activate(h, self.spec.activation)
-            layers.append(h)
-        last = layers[-1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))
+            argument = h @ weight[trunk]
+            argument += bias[trunk]
+            if self.spec.layer_norm:
+                argument = _layer_norm(argument)
+            h = _activate(argument, self.spec.activation)
+            layers.append((argument, h))
+        return layers
+
+    def _hidden(self, h: Array, trunk: int | slice) -> Array:
+        layers = self._layers(h, trunk)
+        return layers[-1][1] if layers else h
+
+    def forward(self, x: Array) -> tuple[Array, Array, list[Layer]]:
+        """params [N, P], value [N] and the layers, for `backward`."""
+        layers = self._layers(x, slice(None))
+        last = self._last(x, layers)
         params = last[0] @ self._policy[0]
         params += self._policy[1]
         value = (last[-1] @ self._value[0])[:, 0]
         value += self._value[1]
-        return params, value, layers, arguments
+        return params, value, layers
 
-    def backward(
-        self,
-        grads: dict[str, Array],
-        x: Array,
-        layers: list[Array],
-        arguments: list[Array | None],
-        d_params: Array,
-        d_value: Array,
-    ) -> None:
+    def _last(self, x: Array, layers: list[Layer]) -> Array:
+        """What the heads see of inputs x [N, D]: [K, N, H]."""
+        return layers[-1][1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))
+
+    def backward(self, grads: dict[str, Array], x: Array, layers: list[Layer], d_params: Array, d_value: Array) -> None:
         """Gradient of a loss from its derivative by params [N, P] and value [N], written into the views `grads` (but log_std)."""
-        last = layers[-1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))
+        last = self._last(x, layers)
         np.matmul(last[0].T, d_params, out=grads["policy.weight"])
         d_params.sum(0, out=grads["policy.bias"])
         np.matmul(last[-1].T, d_value[:, None], out=grads["value.weight"])
@@ -198,8 +196,8 @@ class SmallNetwork:
         d[0] = d_params @ self._policy[0].T
         d[-1] += d_value[:, None] * self._value[0].T
         for i in range(len(layers) - 1, -1, -1):
-            d *= _slope(arguments[i], layers[i], self.spec.activation)
-            below = layers[i - 1].swapaxes(1, 2) if i else x.T
+            d *= _slope(*layers[i], self.spec.activation)
+            below = layers[i - 1][1].swapaxes(1, 2) if i else x.T
             np.matmul(below, d, out=grads[f"trunk.{i}.weight"])
             d.sum(1, keepdims=True, out=grads[f"trunk.{i}.bias"])
             if i:
@@ -208,8 +206,7 @@ class SmallNetwork:
     def logp_and_slopes(self, params: Array, action: Array) -> tuple[Array, Array, Array, Array]:
         """log_prob [N], its derivative by params (and log_std) [N, P or 2P], entropy [N], its derivative by the same."""
         if self.log_std is None:
-            log_p = params - params.max(1, keepdims=True)
-            log_p -= np.log(np.exp(log_p).sum(1, keepdims=True))
+            log_p = log_softmax(params)
             p, rows = np.exp(log_p), np.arange(len(action))
             entropy = -(p * log_p).sum(1)
             d_log_prob = -p

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 
 from raypid.nn.network_spec import Leaf, PipelineSpec
-from raypid.ops.normalizer import Moments, scale_of
-from raypid.types import Array, ArrayT, Tree, tree_map
+from raypid.ops.normalizer import Moments, scale_of, zero_moments
+from raypid.types import Array, ArrayT, Tree, tree_map, tree_stack
 
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
 
+@dataclass(eq=False)
 class InputsOf(Generic[ArrayT]):
     """Network inputs as arrays or tensors: vector [N, D] float32, images {path: [N, C, H, W]}, mask [N, A] bool or None.
     N may be [T, B]."""
 
     vector: ArrayT
     images: dict[str, ArrayT]
-    mask: ArrayT | None
+    mask: ArrayT | None = None
 
     def map(self, function: Callable[..., ArrayT], *others: InputsOf[ArrayT]) -> Self:
         """Apply `function` to each array, together with the same array of `others`."""
@@ -43,13 +44,8 @@ class InputsOf(Generic[ArrayT]):
         return self.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]))
 
 
-@dataclass
 class Inputs(InputsOf[Array]):
     """Network inputs as NumPy arrays."""
-
-    vector: Array
-    images: dict[str, Array]
-    mask: Array | None = None
 
 
 def _get(obs: Tree, path: str) -> Array:
@@ -68,8 +64,7 @@ class Pipeline:
         self._images = [leaf for leaf in spec.leaves if leaf.kind == "image"]
         self._rest = [leaf for leaf in spec.leaves if leaf.kind != "image"]
         self.normalized_size = sum(leaf.width for leaf in self._rest if leaf.kind == "vector")
-        self._mean = np.zeros(self.normalized_size, np.float32)
-        self._scale = np.ones(self.normalized_size, np.float32)
+        self.load(zero_moments(self.normalized_size))
 
     def load(self, moments: Moments) -> None:
         """Normalise by these moments from now on."""
@@ -135,49 +130,48 @@ class Pipeline:
                 stack[first] = x[first][:, None]
             return stack
 
-        return tree_map(one, state, _select(obs, state))
+        return tree_map(one, state, obs)  # all parts but the action mask, of which there are no earlier frames
 
     # -- what policies and learners call ------------------------------------------------------------------------
 
     def step(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
         """Compute inputs [B, *] for one step of B streams, and the next state."""
         if state is None:
-            return self._single(obs), None
+            return self.batch(obs), None
         stack = self.push(obs, state, first)
-        return self._merge(stack, self._mask(obs)), tree_map(lambda s: s[:, 1:], stack)
+        return self._inputs(stack, obs), tree_map(lambda s: s[:, 1:], stack)
 
     def sequence(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
         """Compute inputs [T, B, *] for a fragment with obs [T, B, *] and first [T, B], and its stacks [T, B, k, *] or None."""
         if state is None:
-            return self._single(obs), None
+            return self.batch(obs), None
         stacks = []
         for t in range(len(first)):
             stack = self.push(tree_map(lambda x, t=t: x[t], obs), state, first[t])
             state = tree_map(lambda s: s[:, 1:], stack)
             stacks.append(stack)
-        stacked = tree_map(lambda *s: np.stack(s), stacks[0], *stacks[1:])
-        return self._merge(stacked, self._mask(obs)), stacked
+        stacked = tree_stack(stacks)
+        return self._inputs(stacked, obs), stacked
 
     def after(self, obs: Tree, stacks: Tree | None, t: Array, b: Array) -> Inputs:
         """Compute inputs [K, *] for true last observations [K, *] that follow rows (t, b) of `stacks` (from `sequence`)."""
         if stacks is None:
-            return self._single(obs)
+            return self.batch(obs)
         previous = tree_map(lambda s: s[t, b][:, 1:], stacks)
-        return self._merge(self.push(obs, previous, np.zeros(len(t), bool)), self._mask(obs))
+        return self._inputs(self.push(obs, previous, np.zeros(len(t), bool)), obs)
 
     def batch(self, obs: Tree) -> Inputs:
         """Compute inputs [N, *] for observations [N, *], or stacks [N, k, *], of a replay buffer."""
-        return self._single(obs) if self.spec.frame_stack == 1 else self._merge(obs, self._mask(obs))
+        return self._inputs(obs, obs)
 
-    def _single(self, obs: Tree) -> Inputs:
-        return Inputs(*self._frame(obs), self._mask(obs))
-
-    def _merge(self, stack: Tree, mask: Array | None) -> Inputs:
-        # [..., k, D], [..., k, C, H, W]
-        vector, images = self._frame(stack)
-        vector = vector.reshape(*vector.shape[:-2], -1)
-        images = {p: x.reshape(*x.shape[:-4], -1, *x.shape[-2:]) for p, x in images.items()}
-        return Inputs(vector, images, mask)
+    def _inputs(self, frames: Tree, obs: Tree) -> Inputs:
+        """Encode single frames or stacks; the mask is that of the newest observations."""
+        vector, images = self._frame(frames)
+        if self.spec.frame_stack > 1:
+            # [..., k, D], [..., k, C, H, W]
+            vector = vector.reshape(*vector.shape[:-2], -1)
+            images = {p: x.reshape(*x.shape[:-4], -1, *x.shape[-2:]) for p, x in images.items()}
+        return Inputs(vector, images, self._mask(obs))
 
     def _mask(self, obs: Tree) -> Array | None:
         if not self.spec.mask_size:
@@ -198,11 +192,3 @@ def nest(flat: Mapping[str, Array]) -> Tree:
         key, _, rest = path.partition("/")
         parts.setdefault(key, {})[rest] = array
     return {key: nest(part) for key, part in parts.items()}
-
-
-def _select(tree: Tree, like: Tree) -> Tree:
-    """Select the part of `tree` that has the structure of `like` (all but the action mask)."""
-    if isinstance(like, np.ndarray):
-        return tree
-    assert not isinstance(tree, np.ndarray)
-    return {key: _select(tree[key], part) for key, part in like.items()}

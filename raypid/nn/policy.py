@@ -13,7 +13,7 @@ from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPoli
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import ModelPolicy
-from raypid.types import Array, Tree, Weights, tree_leaves, tree_map
+from raypid.types import Array, Tree, Weights, as_tree, tree_leaves, tree_map
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
 
@@ -49,7 +49,7 @@ class DeployedPolicy:
         Raises:
             ValueError: the observation does not have the shape that the policy was trained with.
         """
-        tree = as_tree(obs)
+        tree = tree_map(np.asarray, as_tree(obs))
         single = self._is_single(tree)
         batch = tree_map(lambda x: x[None], tree) if single else tree
         if self.policy.spec.head == "model":
@@ -94,15 +94,6 @@ def _with_tuples(action: object) -> object:
         return action
     parts = {key: _with_tuples(part) for key, part in action.items()}
     return tuple(parts.values()) if list(parts) == [str(i) for i in range(len(parts))] else parts
-
-
-def as_tree(obs: object) -> Tree:
-    """Convert an environment's nested observation or action to a tree of arrays."""
-    if isinstance(obs, Mapping):
-        return {k: as_tree(v) for k, v in obs.items()}
-    if isinstance(obs, tuple):
-        return {str(i): as_tree(v) for i, v in enumerate(obs)}
-    return np.asarray(obs)
 
 
 def save_policy(folder: Path, spec: NetworkSpec, weights: Weights, info: Mapping[str, object] | None = None) -> None:

@@ -21,26 +21,20 @@ class Population(SmallNetwork):
     """
 
     def __init__(self, spec: NetworkSpec, num_streams: int) -> None:
-        self.num_streams = num_streams
         size = sum(int(np.prod(shape)) for _, shape in spec.mlp_table(spec.pipeline.vector_size))
         SmallNetwork.__init__(self, spec, np.zeros((num_streams, size), np.float32))
 
     def _bind(self, flat: Array, noise: dict[str, Array] | None = None) -> None:
         """Bind the layers to views of flat [B, P], each [trunks, B, in, out]."""
-        sizes = [int(np.prod(shape)) for _, shape in self.table]
-        parts = {}
-        for (name, shape), part in zip(self.table, np.split(flat, np.cumsum(sizes)[:-1], 1), strict=True):
-            parts[name] = part.reshape(self.num_streams, *shape[-2:]) if "weight" in name else part[:, None]
-        layers = range(len(self.spec.hidden))
-        self._trunk = [(parts[f"trunk.{i}.weight"][None], parts[f"trunk.{i}.bias"][None]) for i in layers]
-        self._policy = (parts["policy.weight"], parts["policy.bias"])
-        self.log_std = None
+        super()._bind(flat)
+        self._trunk = [(weight.swapaxes(0, 1), bias.swapaxes(0, 1)) for weight, bias in self._trunk]
+        self._policy = (self._policy[0], self._policy[1][:, None])
 
     def load(self, flat: Array) -> None:
         """Give all streams the weights [P]."""
         self.flat[:] = flat
 
-    def policy(self, inputs: Inputs) -> tuple[Array, None]:
+    def policy(self, inputs: Inputs, state: Array | None = None) -> tuple[Array, Array | None, Array | None]:
         """Compute distribution parameters [B, A] for inputs [B, D], each stream by its own policy."""
-        params, _ = SmallNetwork.policy(self, Inputs(inputs.vector[:, None], {}, None))
-        return params[:, 0], None
+        params, _, _ = SmallNetwork.policy(self, Inputs(inputs.vector[:, None], {}))
+        return params[:, 0], None, None

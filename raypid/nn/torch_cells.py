@@ -9,7 +9,6 @@ each step of the loop, and one product for the gradient of the recurrent weights
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,10 +69,8 @@ class _LSTM(torch.autograd.Function):
         hs, cs = x.new_empty(k, t + 1, b, m), x.new_empty(k, t + 1, b, m)  # before each step, and after the last
         hs[:, 0], cs[:, 0] = state.split(m, -1)
         parts = (gates, gates[..., : 2 * m], *gates.split(m, -1))
-        rows = _steps(x, *parts, tanh_c, hs[:, :-1], cs[:, :-1], hs[:, 1:], cs[:, 1:])
-        for (x_t, gate, i_f, i, f, g, o, tanh_t, h, c, h_next, c_next), keep_t, reset in zip(
-            rows, keep, resets, strict=True
-        ):
+        rows = _steps(keep, resets, x, *parts, tanh_c, hs[:, :-1], cs[:, :-1], hs[:, 1:], cs[:, 1:])
+        for (x_t, gate, i_f, i, f, g, o, tanh_t, h, c, h_next, c_next), keep_t, reset in rows:
             if reset:
                 h, c = h * keep_t, c * keep_t
             torch.baddbmm(x_t, h, recurrent, out=gate)
@@ -104,9 +101,8 @@ class _LSTM(torch.autograd.Function):
         by_cell = torch.addcmul(o, o * tanh_c, tanh_c, value=-1)
         back = recurrent.transpose(1, 2)
         dh, dc = torch.zeros_like(hs[:, 0]), torch.zeros_like(hs[:, 0])
-        rows = _steps(d_out, by_cell, f, d_gates, d_ifg, d_o)
-        for row, keep_t, reset in reversed(list(zip(rows, keep, ctx.resets, strict=True))):
-            d_t, cell_t, f_t, d_gate, d_ifg_t, d_o_t = row
+        rows = _steps(keep, ctx.resets, d_out, by_cell, f, d_gates, d_ifg, d_o)
+        for (d_t, cell_t, f_t, d_gate, d_ifg_t, d_o_t), keep_t, reset in reversed(rows):
             dh += d_t
             dc.addcmul_(dh, cell_t)
             d_ifg_t.mul_(dc[:, :, None])
@@ -129,8 +125,8 @@ class _GRU(torch.autograd.Function):
         hs = x.new_empty(k, t + 1, b, m)  # before each step, and after the last
         hs[:, 0] = state
         parts = (from_h, from_h[..., : 2 * m], *from_h.split(m, -1))
-        rows = _steps(*x.split([2 * m, m], -1), *parts, n, hs[:, :-1], hs[:, 1:])
-        for (x_rz, x_n, from_t, rz, r, z, u, n_t, h, h_next), keep_t, reset in zip(rows, keep, resets, strict=True):
+        rows = _steps(keep, resets, *x.split([2 * m, m], -1), *parts, n, hs[:, :-1], hs[:, 1:])
+        for (x_rz, x_n, from_t, rz, r, z, u, n_t, h, h_next), keep_t, reset in rows:
             if reset:
                 h = h * keep_t
             torch.bmm(h, recurrent, out=from_t)
@@ -155,9 +151,8 @@ class _GRU(torch.autograd.Function):
         d_gates[..., 2 * m :] = by_n * r
         dhs, back = torch.empty_like(n), recurrent.transpose(1, 2)
         dh = torch.zeros_like(hs[:, 0])
-        rows = _steps(d_out, dhs, z, d_gates, d_gates.unflatten(-1, (3, m)))
-        for row, keep_t, reset in reversed(list(zip(rows, keep, ctx.resets, strict=True))):
-            d_t, dh_t, z_t, d_gate, d_parts = row
+        rows = _steps(keep, ctx.resets, d_out, dhs, z, d_gates, d_gates.unflatten(-1, (3, m)))
+        for (d_t, dh_t, z_t, d_gate, d_parts), keep_t, reset in reversed(rows):
             torch.add(dh, d_t, out=dh_t)
             d_parts.mul_(dh_t[:, :, None])
             torch.baddbmm(dh_t * z_t, d_gate, back, out=dh)
@@ -168,9 +163,10 @@ class _GRU(torch.autograd.Function):
         return d_gates, d_recurrent, None, None, None
 
 
-def _steps(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield views [K, B, *] of [K, T, B, *] arrays for each step."""
-    return zip(*(array.unbind(1) for array in arrays), strict=True)
+def _steps(keep: Tensor, resets: list[bool], *arrays: Tensor) -> list[tuple[tuple[Tensor, ...], Tensor, bool]]:
+    """List for each step views [K, B, *] of [K, T, B, *] arrays, keep [B, 1], and whether there is a reset."""
+    views = zip(*(array.unbind(1) for array in arrays), strict=True)
+    return list(zip(views, keep, resets, strict=True))
 
 
 def _by_recurrent(h_before: Tensor, d_gates: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -19,7 +19,7 @@ from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.pipeline import nest
 from raypid.registry import NETWORKS, did_you_mean
 from raypid.spaces import space_from_json
-from raypid.types import Array, Gradients, Trajectory, Tree, Weights, flat_views, tree_leaves
+from raypid.types import Array, Gradients, Trajectory, Tree, Weights, as_tree, flat_views, to_numpy, tree_leaves
 
 Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
@@ -64,7 +64,7 @@ class Layout:
     def __init__(self, weights: Parts, owner: str) -> None:
         self.owner = owner
         self._structure = weights
-        arrays = {name: _array(part) for name, part in _named(weights).items()}
+        arrays = {name: to_numpy(part) for name, part in _named(weights).items()}
         for name, array in arrays.items():
             if not np.issubdtype(array.dtype, np.floating):
                 raise UserError(
@@ -87,15 +87,11 @@ class Layout:
             raise UserError(f"{who} returned nothing for {missing[0]!r}; get_weights() has {', '.join(names)}.")
         if unknown := [name for name in found if name not in names]:
             raise UserError(f"{who} returned {unknown[0]!r}, which get_weights() has not; it has {', '.join(names)}.")
-        arrays = [_array(found[name]) for name in names]
+        arrays = [to_numpy(found[name]) for name in names]
         for (name, shape), array in zip(self.table, arrays, strict=True):
             if array.shape != shape:
                 raise UserError(f"{who} returned shape {array.shape} for {name!r}; get_weights() has {shape}.")
         return np.concatenate([a.ravel() for a in arrays]).astype(np.float32, copy=False)
-
-    def is_pair(self, parts: Parts) -> bool:
-        """Whether what looks like (gradient, metrics) has the structure of the weights instead."""
-        return list(_named(parts)) == [name for name, _ in self.table]
 
     def parts(self, flat: Array) -> Parts:
         """Copy the buffer [P] into new arrays, in the structure and the dtypes of the weights."""
@@ -105,7 +101,7 @@ class Layout:
 
 def _named(parts: Parts) -> dict[str, object]:
     """Return the arrays by path."""
-    return dict(tree_leaves(_members(parts)))
+    return dict(tree_leaves(as_tree(parts, lists=True)))
 
 
 def _rebuilt(structure: Parts, arrays: Iterator[Array]) -> Parts:
@@ -168,12 +164,8 @@ class ModelPolicy(NetworkPolicy):
         offered = {"deterministic": not explore, "first": first, "rng": rng}
         keywords = {name: offered[name] for name in self._keywords}
         chosen = self._call("choose_actions", self.model.choose_actions, obs, **keywords)
-        actions, extras = (chosen, {}) if self._is_action(chosen) else _pair(chosen)
+        actions, extras = _pair(chosen, [leaf.path for leaf in self.spec.actions])
         return Acted(self._actions(actions, len(first)), None, self._checked(extras, len(first)))
-
-    def _is_action(self, chosen: object) -> bool:
-        """Whether what may look like (actions, extras) is an action of a space that is such a pair."""
-        return sorted(_named(chosen)) == sorted(a.path for a in self.spec.actions)
 
     def _actions(self, actions: object, num: int) -> Tree:
         """Check and copy actions: a model may use its arrays again.
@@ -183,12 +175,12 @@ class ModelPolicy(NetworkPolicy):
         """
         who = f"{self.name}.choose_actions()"
         leaves = {leaf.path: leaf for leaf in self.spec.actions}
-        given = dict(tree_leaves(_members(actions) if "" not in leaves else actions))
+        given = dict(tree_leaves(actions)) if "" in leaves else _named(actions)
         if sorted(given) != sorted(leaves):
             raise UserError(f"{who} returned actions for {sorted(given)}; the environment takes {sorted(leaves)}.")
         found: dict[str, Array] = {}
         for path, leaf in leaves.items():
-            found[path] = action = np.array(_array(given[path]))
+            found[path] = action = np.array(to_numpy(given[path]))
             if action.shape != (num, *leaf.shape):
                 raise UserError(
                     f"{who} returned actions of shape {action.shape}; {num} observations take {(num, *leaf.shape)}."
@@ -203,7 +195,7 @@ class ModelPolicy(NetworkPolicy):
         Raises:
             UserError: they are not arrays [B, *], or have other names than before.
         """
-        found: dict[str, Array] = {name: np.array(_array(extra)) for name, extra in extras.items()}
+        found: dict[str, Array] = {name: np.array(to_numpy(extra)) for name, extra in extras.items()}
         for name, extra in found.items():
             if extra.shape[:1] != (num,):
                 raise UserError(
@@ -232,14 +224,16 @@ class ModelPolicy(NetworkPolicy):
         """
         trajectory = replace(trajectory, action=nest(dict(tree_leaves(trajectory.action))))
         returned = self._call("step", self.model.step, trajectory)
-        gradient, metrics = (returned, {}) if self.layout.is_pair(returned) else _pair(returned)
+        gradient, metrics = _pair(returned, [name for name, _ in self.layout.table])
         flat = self.layout.flat(gradient, "step()")
         if not np.isfinite(flat.dot(flat)):
-            bad = [n for n, part in _named(gradient).items() if not np.isfinite(_array(part)).all()] or ["all together"]
-            raise UserError(f"{self.name}.step() returned NaN or infinite gradients (first: {bad[0]!r}).")
+            bad = [name for name, part in _named(gradient).items() if not np.isfinite(to_numpy(part)).all()]
+            raise UserError(
+                f"{self.name}.step() returned NaN or infinite gradients (first: {(bad or ['all together'])[0]!r})."
+            )
         numbers = {}
         for name, metric in metrics.items():
-            value = _array(metric)
+            value = to_numpy(metric)
             if value.ndim or not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
                 raise UserError(f"{self.name}.step() returned metric {name!r} = {metric!r:.80}; metrics are numbers.")
             numbers[name] = float(value)
@@ -256,25 +250,13 @@ class ModelPolicy(NetworkPolicy):
             self._call("set_state", load, state["model"])
 
 
-def _array(part: object) -> Array:
-    """Convert to NumPy, also a torch tensor that requires a gradient."""
-    return np.asarray(part.detach().cpu().numpy() if hasattr(part, "detach") else part)
-
-
-def _pair(returned: object) -> tuple[object, Mapping[str, object]]:
-    """Split (first, mapping); with anything else the mapping is empty."""
+def _pair(returned: object, whole: Sequence[str]) -> tuple[object, Mapping[str, object]]:
+    """Split (first, mapping). With anything else the mapping is empty, and with a pair that is itself what is asked for: one
+    whose parts have the names `whole`."""
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping):
-        return returned[0], returned[1]
+        if sorted(_named(returned)) != sorted(whole):
+            return returned[0], returned[1]
     return returned, {}
-
-
-def _members(actions: object) -> object:
-    """Turn tuples and lists into mappings with the keys "0", "1", ..."""
-    if isinstance(actions, Mapping):
-        return {str(key): _members(part) for key, part in actions.items()}
-    if isinstance(actions, (tuple, list)):
-        return {str(i): _members(part) for i, part in enumerate(actions)}
-    return actions
 
 
 def _fault(leaf: ActionLeaf, action: Array) -> str:

@@ -613,7 +613,7 @@ def test_numpy_acts_as_torch(settings: dict[str, Any]) -> None:
         for network in (torch_network, numpy_network):
             if spec.noisy:
                 network.perturb(None if seed is None else np.random.default_rng(seed))
-        params, values = torch_network.policy(inputs)
+        params, values, _ = torch_network.policy(inputs)
         np.testing.assert_allclose(numpy_network.policy(inputs)[0], params, atol=1e-5)
         if spec.dueling:
             np.testing.assert_allclose(

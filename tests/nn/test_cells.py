@@ -205,7 +205,7 @@ def test_acting_equals_the_sequence_pass(head: str, model: Any, stack: int, regi
             after = policy.act(obs[t], state, first[t], np.random.default_rng(0), explore=True).state
             inputs, memory = policy.pipeline.step(obs[t], split_state(spec, state)[0], first[t])[0], None
             memory = np.where(first[t][:, None, None], 0, split_state(spec, state)[1]).astype(F)
-            params, value, memory = policy.outputs(inputs, memory)
+            params, value, memory = policy.network.policy(inputs, memory)
             np.testing.assert_array_equal(memory, split_state(spec, after)[1])
             state = after
             seen.append((params, value))
@@ -239,7 +239,7 @@ def test_numpy_equals_torch_in_one_step() -> None:
         )
         kept = state.copy()
         for ours, theirs in zip(
-            SmallNetwork(spec, weights.flat).recur(inputs, state), torch_network.recur(inputs, state)
+            SmallNetwork(spec, weights.flat).policy(inputs, state), torch_network.policy(inputs, state)
         ):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
         np.testing.assert_array_equal(state, kept)
@@ -272,7 +272,7 @@ def test_q_policy_takes_the_best_action_of_its_memory() -> None:
     state, first = policy.initial_state(2), np.ones(2, bool)
     for obs in frames(BOX, 4):
         acted = policy.act(obs, state, first, np.random.default_rng(0), explore=False)
-        params, value, _ = policy.network.recur(Inputs(obs, {}), state["memory"])
+        params, value, _ = policy.network.policy(Inputs(obs, {}), state["memory"])
         np.testing.assert_array_equal(acted.action, q_values(spec, params, value).argmax(-1))
         state, first = acted.state, np.zeros(2, bool)
 

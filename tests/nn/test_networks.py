@@ -24,7 +24,7 @@ def test_learning_and_acting_compute_the_same(network: str) -> None:
     inputs = Inputs(np.zeros((6, 0), np.float32), images)
     learner = TorchNetwork(spec, seed=1)
     params, value = learner(TorchInputs(inputs, learner.device))
-    acted_params, acted_value = learner.policy(inputs)
+    acted_params, acted_value, _ = learner.policy(inputs)
     assert acted_value is not None and value is not None
     np.testing.assert_allclose(params.detach().numpy(), acted_params, atol=1e-5)
     np.testing.assert_allclose(value.detach().numpy(), acted_value, atol=1e-5)

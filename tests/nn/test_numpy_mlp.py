@@ -54,8 +54,8 @@ def test_forward_equals_torch(hidden: Any, kind: str, activation: str, shared: b
     assert ours.table == theirs.table
     x = np.random.default_rng(1).normal(0, 2, (7, 5)).astype(np.float32)
     inputs, kept = Inputs(x, {}), x.copy()
-    params, value = theirs.policy(inputs)
-    own_params, own_value, _, _ = ours.forward(x)
+    params, value, _ = theirs.policy(inputs)
+    own_params, own_value, _ = ours.forward(x)
     np.testing.assert_allclose(own_params, params, atol=1e-5)
     np.testing.assert_allclose(own_value, value, atol=1e-5)
     np.testing.assert_allclose(ours.policy(inputs)[0], params, atol=1e-5)
@@ -80,14 +80,14 @@ def test_backward_equals_autograd(hidden: Any, kind: str, activation: str, share
     loss = (log_prob * torch.from_numpy(by_log_prob)).sum() + (value * torch.from_numpy(by_value)).sum()
     (loss + by_entropy * entropy.sum()).backward()
 
-    own_params, _, layers, arguments = ours.forward(x)
+    own_params, _, layers = ours.forward(x)
     own_log_prob, d_log_prob, own_entropy, d_entropy = ours.logp_and_slopes(own_params, action)
     np.testing.assert_allclose(own_log_prob, log_prob.detach().numpy(), atol=1e-4)
     np.testing.assert_allclose(own_entropy, entropy.detach().numpy(), atol=1e-5)
     d = d_log_prob * by_log_prob[:, None] + d_entropy * np.float32(by_entropy)
     size = own_params.shape[1]
     grads = {name: np.full(shape, np.nan, np.float32) for name, shape in ours.table}
-    ours.backward(grads, x, layers, arguments, d[:, :size], by_value)
+    ours.backward(grads, x, layers, d[:, :size], by_value)
     if "log_std" in grads:
         grads["log_std"][:] = d[:, size:].sum(0)
     for name, gradient in grads.items():
@@ -135,7 +135,7 @@ def test_large_inputs_stay_finite(activation: str) -> None:
     ours, theirs = pair(make_spec((16, 12), "categorical", activation, False))
     x = np.full((2, 5), 1e4, np.float32) * np.array([[1], [-1]], np.float32)
     with np.errstate(all="ignore"):
-        params, value, _, _ = ours.forward(x)
+        params, value, _ = ours.forward(x)
     expected = theirs.policy(Inputs(x, {}))
     np.testing.assert_allclose(params, expected[0], rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(value, expected[1], rtol=1e-3, atol=1e-3)

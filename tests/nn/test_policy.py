@@ -59,7 +59,7 @@ def test_numpy_acting_equals_the_torch_network(action: Any, model: Any) -> None:
     acted = policy.act(obs, None, np.ones(6, bool), np.random.default_rng(0), explore=True)
     network = TorchNetwork(spec)
     network.load(weights.flat)
-    params, value = network.policy(policy.pipeline.step(obs, None, np.ones(6, bool))[0])
+    params, value, _ = network.policy(policy.pipeline.step(obs, None, np.ones(6, bool))[0])
     assert acted.state is None
     np.testing.assert_allclose(acted.params, params, atol=1e-5)
     t = fragment(policy, lambda rng: {"x": rng.normal(size=(2, 4)).astype(F), "k": rng.integers(3, size=2)})

@@ -148,7 +148,7 @@ def test_each_stream_of_a_population_is_a_network_of_its_own(hidden: Any, activa
     population.load(np.zeros(population.flat.shape[1], F))
     assert (population.policy(Inputs(obs, {}))[0] == 0).all()
     population.flat[:] = rng.normal(size=population.flat.shape)
-    params, _ = population.policy(Inputs(obs, {}))
+    params, *_ = population.policy(Inputs(obs, {}))
     assert params.shape == (5, 4)
     for b in range(5):
         single = SmallNetwork(spec, population.flat[b].copy()).policy(Inputs(obs[b : b + 1], {}))[0]
