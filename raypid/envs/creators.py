@@ -12,15 +12,17 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError
-from raypid.envs.gym_vector import AnyVector, GymVector, Seeding, close_vector
+from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import Resolved
@@ -194,7 +196,7 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
     if problem:
         close_vector(env)
         raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
-    seeding: Seeding = "list" if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else "int"
+    seeding = list if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else itemgetter(0)
     again = partial(call, resolved.creator, spec, 0, num_envs=spec.num_envs)
     return GymVector(spec, resolved.name, "native", lambda seeds: again(), seeding=seeding, first=env)
 
@@ -215,7 +217,8 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
 
     make = partial(AtariVectorEnv, num_envs=spec.num_envs, **config)
     single = config["stack_num"] == 1
-    return GymVector(spec, resolved.name, "ale", lambda seeds: make(), seeding="array", unstack=single)
+    seeding = partial(np.array, dtype=np.int32)
+    return GymVector(spec, resolved.name, "ale", lambda seeds: make(), seeding=seeding, unstack=single)
 
 
 def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
@@ -228,12 +231,12 @@ def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     if spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
 
-    def make(seeds: Sequence[int] | None) -> AnyVector:
-        vector: Any = envpool.make_gymnasium(resolved.id, num_envs=spec.num_envs, seed=list(seeds or ()), **config)
+    def make(seeds: Sequence[int]) -> AnyVector:
+        vector: Any = envpool.make_gymnasium(resolved.id, num_envs=spec.num_envs, seed=list(seeds), **config)
         return vector
 
     unstack = atari and config.get("stack_num") == 1 and config.get("gray_scale", True)
-    return GymVector(spec, resolved.name, "envpool", make, seeding="construct", unstack=unstack)
+    return GymVector(spec, resolved.name, "envpool", make, seeding=None, unstack=unstack)
 
 
 class QuietAsyncVectorEnv(AsyncVectorEnv):
@@ -253,7 +256,7 @@ def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.E
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    def make(seeds: Sequence[int] | None) -> AnyVector:
+    def make(seeds: Sequence[int]) -> AnyVector:
         with quiet():
             return QuietAsyncVectorEnv(
                 [partial(_make_checked, spec, resolved, stream) for stream in range(spec.num_envs)],
@@ -261,4 +264,4 @@ def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
                 autoreset_mode=AutoresetMode.NEXT_STEP,
             )
 
-    return GymVector(spec, resolved.name, "async", make, seeding="list")
+    return GymVector(spec, resolved.name, "async", make, seeding=list)
