@@ -192,7 +192,7 @@ def row_of(batch: Any, stream: int) -> object:
     return batch[stream]
 
 
-def stream_info(infos: Infos, stream: int) -> dict[str, object]:
+def stream_info(infos: Infos, stream: int) -> Infos:
     """Take one stream's info out of a vector's infos, which have an array [B] for each key; unset keys are left out."""
     final = infos.get("final_info")
     if isinstance(final, Mapping):
