@@ -17,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError
-from raypid.envs.observation_checks import action_batch
+from raypid.envs.observation_checks import action_batch, row_of
 from raypid.envs.quiet import quiet
 from raypid.envs.vector import Step, VectorEnv
 from raypid.errors import UserError
@@ -181,15 +181,6 @@ def single_observation_space(env: AnyVector, unstack: bool) -> Space:
         high = np.where(space.high == np.finfo(space.dtype).max, np.inf, space.high).astype(space.dtype)
         return spaces.Box(low, high, dtype=space.dtype)
     return space
-
-
-def row_of(batch: Any, stream: int) -> object:
-    """Take one stream's part out of a batch: of an array (of objects too), or of a mapping or tuple of such."""
-    if isinstance(batch, Mapping):
-        return {key: row_of(value, stream) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(row_of(value, stream) for value in batch)
-    return batch[stream]
 
 
 def stream_info(infos: Infos, stream: int) -> Infos:
