@@ -25,8 +25,7 @@ def make_vector(spec: EnvSpec) -> VectorEnv:
     Raises:
         EnvError: a bad spec, an unknown environment, one that cannot be made, or unsupported spaces.
     """
-    resolved, vectorizer = check(spec)
-    return vectorize(spec, resolved, vectorizer)
+    return vectorize(spec, *check(spec))
 
 
 def check(spec: EnvSpec) -> tuple[Resolved, str]:

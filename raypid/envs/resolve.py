@@ -129,14 +129,13 @@ def _resolve_path(name: str) -> Resolved:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise EnvError(
-                f"Environment {name!r}: there is no module {error.name!r} on the Python path. "
+                f"Environment {name!r}: there is no module {missing!r} on the Python path. "
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
             ) from error
-        raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error}") from error
-    except Exception as error:
         raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error!r}") from error
     if attribute and hasattr(module, attribute):
         return _resolve_object(getattr(module, attribute), name)
