@@ -8,6 +8,7 @@ ring. N-step returns, next observations and frame stacks are gathered along thes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,24 +120,33 @@ class Buffer:
             self.columns[name] = np.full(shape, NO_ROW) if name in LINKS else np.zeros(shape, like.dtype)
         return self.columns[name]
 
+    def _spans(self, start: int, num: int) -> Iterator[tuple[slice, slice]]:
+        """(slots, rows of the source) for ids [start, start + num): two parts if the end of the ring lies between them."""
+        first = start % self.spec.capacity
+        until = min(num, self.spec.capacity - first)
+        yield slice(first, first + until), slice(0, until)
+        if until < num:
+            yield slice(0, num - until), slice(until, num)
+
     def evict(self, num: int) -> None:
         """Free the slots of the next `num` ids."""
         if self.count + num <= self.spec.capacity:
             return
-        slots = self.slots(np.arange(self.count, self.count + num))
-        self._mark(slots[self.columns["ready"][slots]], ready=False)
+        for span, _ in self._spans(self.count, num):
+            self._mark(span.start + np.flatnonzero(self.columns["ready"][span]), ready=False)
 
     def _write(self, start: int, t: Trajectory, finals: tuple[Array, Array, Tree]) -> None:
         """Copy the columns. True last observations that were stored apart become invalid rows of their own."""
         size, extra = t.reward.size, len(finals[0])
         last = dict(tree_leaves(finals[2])) if extra else {}
-        slots = self.slots(np.arange(start, start + size + extra))
 
         def put(name: str, values: Array, tail: Array | bool | float = False) -> None:
             flat = values.reshape(size, *values.shape[2:])
             column = self.column(name, flat)
-            column[slots[:size]] = flat
-            column[slots[size:]] = tail
+            for span, source in self._spans(start, size):
+                column[span] = flat[source]
+            if extra:
+                column[self.slots(start + size + np.arange(extra))] = tail
 
         for path, leaf in tree_leaves(t.obs):
             put(_OBS + path, leaf[:-1], last.get(path, False))
@@ -156,8 +166,9 @@ class Buffer:
         flat = ids.ravel()
         self.column("ready", np.zeros(1, bool))
         follow, last, before = (self.column(name, flat) for name in LINKS)
-        slots = self.slots(flat)
-        follow[slots], before[slots], last[slots] = flat + streams, flat - streams, NO_ROW
+        for span, source in self._spans(flat[0], len(flat)):
+            here = flat[source]
+            follow[span], before[span], last[span] = here + streams, here - streams, NO_ROW
         follow[self.slots(ids[-1])] = NO_ROW
         before[self.slots(ids[0])] = NO_ROW
         if len(finals[0]):
@@ -205,18 +216,19 @@ class Buffer:
         if tail is not None:
             alive = tail[tail[:, -1] >= self.oldest]
             ids = np.concatenate([alive, ids]) if ids.size else alive
-        self.admit_complete(ids.ravel())
+        after = np.minimum(np.arange(ids.size) + ids.shape[1], ids.size - 1)
+        self.admit_complete(ids.ravel(), after)
         self.tails[worker] = ids[-self.spec.n_step :].copy()
 
-    def admit_complete(self, ids: Array) -> None:
-        """Admit those of the rows `ids` [n], which ascend and include the rows after them, whose window of n_step rows is complete.
+    def admit_complete(self, ids: Array, after: Array) -> None:
+        """Admit those of the rows `ids` [n] whose window of n_step rows is complete.
 
         A window of k rows from t is complete if the observation after t is here, and either the fold stops at t or the window
-        of k - 1 rows from t + 1 is complete.
+        of k - 1 rows from t + 1 is complete. `after` [n] says where among these rows the one after each is, and anything where a
+        stream goes no further.
         """
         c, slots = self.columns, self.slots(ids)
         terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
-        after = np.minimum(np.searchsorted(ids, follow), len(ids) - 1)  # any row where a stream goes no further
         next_known = terminated | (follow >= 0) | (c["last"][slots] >= 0)
         stops = terminated | c["truncated"][slots] | (follow < 0) | ~valid[after]
         complete = next_known
