@@ -163,10 +163,10 @@ ALGORITHMS: Registry[Any] = Registry("algorithm", {
     "ARS": "raypid.algorithms.es:ARS",
 }, " One of your own is 'module:Class', or registered before (raypid.register_algorithm).",
     base="raypid.algorithms.base:Algorithm")  # fmt: skip
-REPLAYS: Registry[object] = Registry("replay", {
+REPLAYS: Registry[type] = Registry("replay", {
     "uniform": "raypid.replay.uniform:UniformReplay",
     "prioritized": "raypid.replay.prioritized:PrioritizedReplay",
-})  # fmt: skip
+}, base="raypid.replay.base:Replay")  # fmt: skip
 INTRINSIC_REWARDS: Registry[object] = Registry("intrinsic reward", {
     "rnd": "raypid.algorithms.intrinsic:RandomNetworkDistillation",
 })  # fmt: skip

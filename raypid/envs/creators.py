@@ -12,18 +12,20 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError
-from raypid.envs.gym_vector import AnyVector, GymVector, Seeding, close_vector
+from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
-from raypid.envs.resolve import Resolved
+from raypid.envs.resolve import GYM, Resolved
 from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, Checked
 from raypid.spaces import SpaceError
@@ -41,8 +43,7 @@ def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     """
     with quiet(), _making(resolved.name):
         quiet_mujoco()
-        is_gym = resolved.kind in ("gym", "ale")
-        made = _make_gym(spec, resolved, stream) if is_gym else call(resolved.creator, spec, stream)
+        made = _make_gym(spec, resolved, stream) if resolved.kind in GYM else call(resolved.creator, spec, stream)
         env = wrap(made, spec, resolved)
         quiet_mujoco()
     return env
@@ -61,7 +62,7 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
             f"Environment {resolved.name!r} gave a {type(env).__name__} without {', '.join(missing)}; "
             "it must give a gymnasium.Env or a gymnasium.vector.VectorEnv."
         )
-    if spec.time_limit is not None and resolved.kind not in ("gym", "ale"):
+    if spec.time_limit is not None and (resolved.kind not in GYM or _with_atari(spec, resolved)):
         env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)
     if spec.action_repeat > 1:
         env = ActionRepeat(env, spec.action_repeat)
@@ -72,14 +73,17 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
 
 def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object) -> Any:
     """Call a class or function in the style that its signature shows, with those of `more` that it names."""
-    names = parameters(target)
+    names = list(parameters(target))
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
-    config = dict(spec.env_config)
-    if len(names) == 1:
-        (only,) = names
-        if only in CONFIG_NAMES and only not in config:
-            return target({**config, **indices})
-    return target(**{**{k: v for k, v in indices.items() if k in names}, **config})
+    if len(names) == 1 and names[0] in CONFIG_NAMES and names[0] not in spec.env_config:
+        return target({**spec.env_config, **indices})
+    return target(**_with_named(indices, target, spec))
+
+
+def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec: EnvSpec) -> dict[str, Any]:
+    """What is `offered` and `target` names as a parameter, below env_config."""
+    names = parameters(target)
+    return {**{k: v for k, v in offered.items() if k in names}, **spec.env_config}
 
 
 def parameters(target: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
@@ -126,48 +130,42 @@ def _making(name: str) -> Iterator[None]:
 
 
 def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
-    registered = gymnasium.registry[resolved.id]
-    creator = load(registered.entry_point)
+    creator = load(gymnasium.registry[resolved.name].entry_point)
     # the entry point has imported mujoco by now, if it needs it
     quiet_mujoco()
-    names = parameters(creator)
-    indices = {"worker_index": spec.worker_index, "stream_index": stream}
-    config: dict[str, Any] = {**{k: v for k, v in indices.items() if k in names}, **spec.env_config}
-    atari = spec.atari if spec.atari is not None else resolved.kind == "ale"
-    if atari:
+    config = _with_named({"worker_index": spec.worker_index, "stream_index": stream}, creator, spec)
+    if _with_atari(spec, resolved):
         # AtariPreprocessing skips frames itself
         config["frameskip"] = 1
     elif spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
-    env: gymnasium.Env[object, object] = gymnasium.make(resolved.id, disable_env_checker=True, **config)
-    if atari:
+    env: gymnasium.Env[object, object] = gymnasium.make(resolved.name, disable_env_checker=True, **config)
+    if _with_atari(spec, resolved):
         env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
-        if spec.time_limit is not None:
-            env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)
     return env
+
+
+def _with_atari(spec: EnvSpec, resolved: Resolved) -> bool:
+    return resolved.kind == "ale" if spec.atari is None else spec.atari
 
 
 def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     own = resolved.kind == "vector_class"
-    creator = resolved.creator if own else load(gymnasium.registry[resolved.id].vector_entry_point)
-    names = parameters(creator)
-    chosen = {"autoreset_mode": AutoresetMode.NEXT_STEP} if "autoreset_mode" in names else {}
-    config: dict[str, Any] = {**chosen, **spec.env_config}
+    creator = resolved.creator if own else load(gymnasium.registry[resolved.name].vector_entry_point)
+    offered = {"autoreset_mode": AutoresetMode.NEXT_STEP, "worker_index": spec.worker_index}
+    config = _with_named(offered, creator, spec)
     if spec.time_limit is not None:
-        if "max_episode_steps" not in names:
+        if "max_episode_steps" not in parameters(creator):
             raise EnvError(
                 f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={spec.time_limit} cannot "
                 "be passed to it; leave time_limit out."
             )
         config["max_episode_steps"] = spec.time_limit
-    if "worker_index" in names:
-        config.setdefault("worker_index", spec.worker_index)
-
     if own:
         make = partial(creator, num_envs=spec.num_envs, **config)
     else:
         config["vectorization_mode"] = "vector_entry_point"
-        make = partial(gymnasium.make_vec, resolved.id, spec.num_envs, **config)
+        make = partial(gymnasium.make_vec, resolved.name, spec.num_envs, **config)
     return GymVector(spec, resolved.name, "native", lambda seeds: make())
 
 
@@ -194,7 +192,7 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
     if problem:
         close_vector(env)
         raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
-    seeding: Seeding = "list" if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else "int"
+    seeding = list if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else itemgetter(0)
     again = partial(call, resolved.creator, spec, 0, num_envs=spec.num_envs)
     return GymVector(spec, resolved.name, "native", lambda seeds: again(), seeding=seeding, first=env)
 
@@ -203,7 +201,7 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     from ale_py.vector_env import AtariVectorEnv
 
     config = {
-        **gymnasium.registry[resolved.id].kwargs,
+        **gymnasium.registry[resolved.name].kwargs,
         "stack_num": 1,
         "reward_clipping": False,
         "num_threads": min(spec.num_threads, spec.num_envs),
@@ -214,26 +212,29 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
         config["max_num_frames_per_episode"] = spec.time_limit * config["frameskip"]
 
     make = partial(AtariVectorEnv, num_envs=spec.num_envs, **config)
-    single = config["stack_num"] == 1
-    return GymVector(spec, resolved.name, "ale", lambda seeds: make(), seeding="array", unstack=single)
+    seeding = partial(np.array, dtype=np.int32)
+    return GymVector(
+        spec, resolved.name, "ale", lambda seeds: make(), seeding=seeding, unstack=config["stack_num"] == 1
+    )
 
 
 def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     import envpool
     from envpool.registration import registry
 
-    atari = registry.specs[resolved.id][0].startswith("envpool.atari")
+    task = resolved.name.partition(":")[2]
+    atari = registry.specs[task][0].startswith("envpool.atari")
     config: dict[str, Any] = {"num_threads": min(spec.num_threads, spec.num_envs)}
     config |= {**(ATARI_TASK if atari else {}), **spec.env_config}
     if spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
 
-    def make(seeds: Sequence[int] | None) -> AnyVector:
-        vector: Any = envpool.make_gymnasium(resolved.id, num_envs=spec.num_envs, seed=list(seeds or ()), **config)
+    def make(seeds: Sequence[int]) -> AnyVector:
+        vector: Any = envpool.make_gymnasium(task, num_envs=spec.num_envs, seed=list(seeds), **config)
         return vector
 
     unstack = atari and config.get("stack_num") == 1 and config.get("gray_scale", True)
-    return GymVector(spec, resolved.name, "envpool", make, seeding="construct", unstack=unstack)
+    return GymVector(spec, resolved.name, "envpool", make, seeding=None, unstack=unstack)
 
 
 class QuietAsyncVectorEnv(AsyncVectorEnv):
@@ -253,7 +254,7 @@ def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.E
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    def make(seeds: Sequence[int] | None) -> AnyVector:
+    def make(seeds: Sequence[int]) -> AnyVector:
         with quiet():
             return QuietAsyncVectorEnv(
                 [partial(_make_checked, spec, resolved, stream) for stream in range(spec.num_envs)],
@@ -261,4 +262,4 @@ def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
                 autoreset_mode=AutoresetMode.NEXT_STEP,
             )
 
-    return GymVector(spec, resolved.name, "async", make, seeding="list")
+    return GymVector(spec, resolved.name, "async", make, seeding=list)

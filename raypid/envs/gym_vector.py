@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -16,17 +17,16 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError
-from raypid.envs.observation_checks import action_batch
+from raypid.envs.observation_checks import action_batch, row_of
 from raypid.envs.quiet import quiet
 from raypid.envs.vector import Step, VectorEnv
 from raypid.errors import UserError
 from raypid.spaces import Space
 from raypid.types import Array, Tree
 
-Seeding = Literal["int", "list", "array", "construct"]
+Seeding: TypeAlias = "Callable[[list[int]], Any] | None"
+"""From the seeds of all streams to what reset() takes as seed. None: it takes none, only the constructor does (EnvPool)."""
 Infos = Mapping[str, object]
-
-
 AnyVector: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Array]"
 """Or what has its interface, as EnvPool's vectors have."""
 
@@ -35,8 +35,8 @@ class GymVector(VectorEnv):
     """A Gymnasium VectorEnv behind our interface. If it raises, the whole vector is made anew.
 
     Args:
-        make: seeds or None -> a new vector environment; seeds matter where `seeding` is "construct".
-        seeding: what its reset accepts as seed: the first seed, a list, an array, or nothing (EnvPool).
+        make: seeds -> a new vector environment; they matter where `seeding` is None.
+        seeding: how its reset takes seeds; by default the first, from which it counts on.
         unstack: drop the leading frame axis of 1 from [1, H, W] observations.
     """
 
@@ -45,15 +45,16 @@ class GymVector(VectorEnv):
         spec: EnvSpec,
         name: str,
         vectorizer: str,
-        make: Callable[[Sequence[int] | None], AnyVector],
+        make: Callable[[Sequence[int]], AnyVector],
         *,
-        seeding: Seeding = "int",
+        seeding: Seeding = itemgetter(0),
         unstack: bool = False,
         first: AnyVector | None = None,
     ) -> None:
         super().__init__(spec, name)
         self._make, self.vectorizer, self._seeding, self._unstack = make, vectorizer, seeding, unstack
         self._env: AnyVector = first if first is not None else make(stream_seeds(spec))
+        self._seeded = seeding is None  # making it twice costs time
         self._closed = False
         try:
             self._mode = autoreset_mode(self._env, name)
@@ -65,12 +66,8 @@ class GymVector(VectorEnv):
         self._num_rebuilds = 0
 
     def _reset(self, seeds: Sequence[int] | None) -> Tree:
-        # EnvPool was made with the seeds of the spec; making it twice costs time
-        made_with_seeds = seeds is None and self._seeding == "construct"
-        seeds = None if made_with_seeds else self._seeds(seeds)
+        seeds = self._seeds(seeds)
         try:
-            if seeds is not None and self._seeding == "construct":
-                self._replace(seeds)
             obs = self._reset_now(seeds)
         except EnvError:
             raise
@@ -88,40 +85,34 @@ class GymVector(VectorEnv):
         try:
             obs, rewards, terminations, truncations, infos = self._env.step(batch)
             arrays = self._batch(obs)
-            ended = np.logical_or(terminations, truncations)
-            final = None
-            if self._mode is not AutoresetMode.NEXT_STEP and ended.any():
-                final, arrays = self._same_step(arrays, ended, infos)
+            terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+            first, final = terminated | truncated, None
+            if self._mode is not AutoresetMode.NEXT_STEP and first.any():
+                final = self._same_step(arrays, first, infos)
         except EnvError:
             raise
         except Exception:
             return self._crashed()
-        reward = np.array(rewards, np.float32)
-        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+        reward, valid = np.array(rewards, np.float32), np.ones(self.num_envs, np.bool_)
         if self._mode is AutoresetMode.NEXT_STEP:
-            first = self._pending
-            if first.any():
-                reward[first], terminated[first], truncated[first] = 0.0, False, False
+            first, valid = self._pending, ~self._pending
+            reward[first], terminated[first], truncated[first] = 0.0, False, False
             self._pending = terminated | truncated
-            valid, first = ~first, first.copy()
-        else:
-            first, valid = ended.astype(np.bool_), np.ones(self.num_envs, np.bool_)
-        step = Step(self._checked(arrays), reward, terminated, truncated, valid, first, final)
-        if ended.any():
-            step.infos = {b: stream_info(infos, b) for b in np.flatnonzero(terminated | truncated).tolist()}
-        return step
+        obs = self._checked(arrays)
+        ended = {b: stream_info(infos, b) for b in np.flatnonzero(terminated | truncated).tolist()}
+        return Step(obs, reward, terminated, truncated, valid, first, final, ended)
 
     def close(self) -> None:
         if not self._closed:
             close_vector(self._env)
             self._closed = True
 
-    def _same_step(self, arrays: list[Array], ended: Array, infos: Infos) -> tuple[tuple[Array, Tree], list[Array]]:
-        """Separate the true last observations of ended streams from the observations of their new episodes."""
+    def _same_step(self, arrays: list[Array], ended: Array, infos: Infos) -> tuple[Array, Tree]:
+        """Take out the true last observations of ended streams; `arrays` then have those of their new episodes."""
         streams = np.flatnonzero(ended)
         if self._mode is AutoresetMode.DISABLED:
             last = [array[streams] for array in arrays]
-            obs, _ = self._env.reset(options={"reset_mask": ended.astype(np.bool_)})
+            obs, _ = self._env.reset(options={"reset_mask": ended})
             for array, fresh in zip(arrays, self._batch(obs)):
                 array[streams] = fresh[streams]
         else:
@@ -131,24 +122,19 @@ class GymVector(VectorEnv):
             with self._located(streams, 'in infos["final_obs"] '):
                 last = self._layout.stack([row_of(row, 0) for row in rows] if self._unstack else rows)
         with self._located(streams):
-            return (streams, self._checked(last)), arrays
+            return streams, self._checked(last)
 
     def _batch(self, obs: object) -> list[Array]:
         return self._layout.batch(np.asarray(obs)[:, 0] if self._unstack else obs, self.num_envs)
 
-    def _reset_now(self, seeds: Sequence[int] | None) -> object:
-        if seeds is None or self._seeding == "construct":
+    def _reset_now(self, seeds: Sequence[int] | None, *, anew: bool = False) -> object:
+        """Reset the vector, or with `anew`, and where only a constructor takes seeds, one that replaces it."""
+        if seeds is not None and (anew or self._seeding is None):
+            close_vector(self._env, at_once=True)
+            self._env = self._make(seeds)
+        if seeds is None or self._seeding is None:
             return self._env.reset()[0]
-        forms: dict[Seeding, Any] = {
-            "int": int(seeds[0]),
-            "list": [int(s) for s in seeds],
-            "array": np.array(seeds, np.int32),
-        }
-        return self._env.reset(seed=forms[self._seeding])[0]
-
-    def _replace(self, seeds: Sequence[int]) -> None:
-        close_vector(self._env, at_once=True)
-        self._env = self._make(seeds)
+        return self._env.reset(seed=self._seeding([int(s) for s in seeds]))[0]
 
     def _crashed(self) -> Step:
         """Build the step in which the whole vector raised: not valid, and all streams begin episodes."""
@@ -161,8 +147,7 @@ class GymVector(VectorEnv):
         def replace() -> object:
             self._num_rebuilds += 1
             seeds = [rebuild_seed(self._spec, stream, self._num_rebuilds) for stream in range(self.num_envs)]
-            self._replace(seeds)
-            return self._reset_now(seeds)
+            return self._reset_now(seeds, anew=True)
 
         return self._replaced(replace)
 
@@ -198,16 +183,7 @@ def single_observation_space(env: AnyVector, unstack: bool) -> Space:
     return space
 
 
-def row_of(batch: Any, stream: int) -> object:
-    """Take one stream's part out of a batch: of an array (of objects too), or of a mapping or tuple of such."""
-    if isinstance(batch, Mapping):
-        return {key: row_of(value, stream) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(row_of(value, stream) for value in batch)
-    return batch[stream]
-
-
-def stream_info(infos: Infos, stream: int) -> dict[str, object]:
+def stream_info(infos: Infos, stream: int) -> Infos:
     """Take one stream's info out of a vector's infos, which have an array [B] for each key; unset keys are left out."""
     final = infos.get("final_info")
     if isinstance(final, Mapping):

@@ -10,7 +10,7 @@ import gymnasium
 from raypid.envs.creators import load, parameters, vectorize
 from raypid.envs.env_spec import VECTORIZERS, EnvSpec
 from raypid.envs.errors import EnvError
-from raypid.envs.resolve import Resolved, resolve
+from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import VectorEnv
 from raypid.registry import did_you_mean
 from raypid.spaces import Space
@@ -25,8 +25,7 @@ def make_vector(spec: EnvSpec) -> VectorEnv:
     Raises:
         EnvError: a bad spec, an unknown environment, one that cannot be made, or unsupported spaces.
     """
-    resolved, vectorizer = check(spec)
-    return vectorize(spec, resolved, vectorizer)
+    return vectorize(spec, *check(spec))
 
 
 def check(spec: EnvSpec) -> tuple[Resolved, str]:
@@ -62,8 +61,12 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
         EnvError: the one asked for cannot step this environment.
     """
     asked, kind, name = spec.vectorizer, resolved.kind, resolved.name
-    reason = _needs_python(spec)
-    if spec.atari and not _is_ale(resolved) and kind != "envpool":
+    reason = "wrappers" if spec.wrappers else ""
+    if spec.action_repeat > 1:
+        reason = f"action_repeat={spec.action_repeat}"
+    registered = gymnasium.registry[name] if kind in GYM else None
+    is_atari = kind == "envpool" or (registered is not None and str(registered.entry_point).startswith("ale_py"))
+    if spec.atari and not is_atari:
         raise EnvError(f"atari=True needs an Atari game such as 'ALE/Pong-v5', but env is {name!r}.")
     only = {"envpool": "envpool", "vector_class": "native"}.get(kind)
     if only is not None:
@@ -80,7 +83,8 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     if asked == "envpool":
         raise EnvError(f"vectorizer 'envpool' needs env 'envpool:<task>', such as 'envpool:Pong-v5', not {name!r}.")
     can_ale = kind == "ale" and spec.atari is not False
-    native = _native_entry(resolved)
+    # ALE's vector entry point preprocesses; it has the vectoriser "ale"
+    native = registered.vector_entry_point if registered is not None and kind == "gym" else None
     if asked == "ale" and not can_ale:
         raise EnvError(f"vectorizer 'ale' needs an id 'ALE/<Game>-v5' and atari not False; env is {name!r}.")
     if asked == "native" and native is None and kind != "function":
@@ -95,25 +99,6 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     if can_ale:
         return "ale"
     return "native" if native is not None and _prefers_native(spec, native) else "auto"
-
-
-def _needs_python(spec: EnvSpec) -> str:
-    if spec.action_repeat > 1:
-        return f"action_repeat={spec.action_repeat}"
-    return "wrappers" if spec.wrappers else ""
-
-
-def _is_ale(resolved: Resolved) -> bool:
-    if resolved.kind not in ("ale", "gym"):
-        return False
-    return str(gymnasium.registry[resolved.id].entry_point).startswith("ale_py")
-
-
-def _native_entry(resolved: Resolved) -> str | Callable[..., object] | None:
-    """Return the vector entry point of a Gymnasium id, or None. ALE's preprocesses; it has the vectoriser "ale"."""
-    if resolved.kind != "gym":
-        return None
-    return gymnasium.registry[resolved.id].vector_entry_point
 
 
 def _prefers_native(spec: EnvSpec, entry: str | Callable[..., object]) -> bool:

@@ -29,17 +29,15 @@ class ObservationError(EnvError):
 class ObservationPart:
     """One array of an observation: where it is found, and what may be in it."""
 
-    __slots__ = ("dtype", "high", "is_float", "keys", "low", "path", "shape", "space")
-
     def __init__(self, leaf: SpaceLeaf) -> None:
         self.keys, self.path, self.space = leaf.keys, leaf.path, leaf.space
         self.shape, self.dtype = leaf.shape, leaf.dtype
-        self.low: Array | None = None
-        self.high: Array | None = None
-        if leaf.kind != "Box":
+        self.is_box, self.is_float = leaf.kind == "Box", self.dtype.kind == "f"
+        if isinstance(leaf.space, spaces.Box):
+            self.low, self.high = leaf.space.low, leaf.space.high
+        else:
             self.low = np.reshape(leaf.start, leaf.shape) if leaf.start else np.zeros(leaf.shape, np.int8)
             self.high = self.low + (np.reshape(leaf.nvec, leaf.shape) - 1 if leaf.nvec else 1)
-        self.is_float = self.dtype.kind == "f"
 
     def reach(self, obs: Any) -> object:
         """Take this part out of an observation as the environment gives it."""
@@ -133,13 +131,13 @@ class ObservationLayout:
             ObservationError: an element is beyond the bounds of its Box.
         """
         for part, array in zip(self.parts, arrays):
-            if not isinstance(part.space, spaces.Box):
+            if not part.is_box:
                 continue
             slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
-            bad = (array < part.space.low - slack) | (array > part.space.high + slack)
+            bad = (array < part.low - slack) | (array > part.high + slack)
             if bad.any():
                 place, at = _first(bad)
-                low, high = (np.broadcast_to(b, part.shape)[place[1:]] for b in (part.space.low, part.space.high))
+                low, high = part.low[place[1:]], part.high[place[1:]]
                 bounds = f"outside its bounds [{low}, {high}]; declare the bounds that hold, or infinite ones"
                 raise ObservationError(f"{part.label} of reset() is {array[place]}{at}, {bounds}.", place[0])
 
@@ -157,7 +155,7 @@ class ObservationLayout:
                     continue
                 bad = ~np.isfinite(array)
                 what = "is not finite"
-            elif part.low is not None:
+            elif not part.is_box:
                 bad = (array < part.low) | (array > part.high)
                 what = f"is outside its space {part.space}"
             else:
@@ -192,20 +190,23 @@ def _arrange(space: Space, arrays: Iterator[Array]) -> Tree:
     return next(arrays)
 
 
-def action_rows(space: Space, action: Tree) -> list[object]:
-    """Split a tree of actions [B, *] into B actions for one environment each. Copies: environments may write into theirs."""
-    if isinstance(action, np.ndarray):
-        return list(np.array(action, dtype=space.dtype))
-    return [assemble(space, row) for row in zip(*(action_rows(*member) for member in _zipped(space, action)))]
+def action_rows(space: Space, action: Tree, num: int) -> list[object]:
+    """Split a tree of actions [B, *] into `num` = B actions for one environment each. Copies: environments may write into theirs."""
+    batch = action_batch(space, action)
+    return list(batch) if isinstance(batch, np.ndarray) else [row_of(batch, row) for row in range(num)]
 
 
 def action_batch(space: Space, action: Tree) -> object:
     """Convert a tree of actions [B, *] for a vector environment: Dict -> dict, Tuple -> tuple of arrays."""
     if isinstance(action, np.ndarray):
         return np.array(action, dtype=space.dtype)
-    return assemble(space, (action_batch(*member) for member in _zipped(space, action)))
+    return assemble(space, (action_batch(part, action[str(key)]) for key, part in members(space)))
 
 
-def _zipped(space: Space, action: Mapping[str, Tree]) -> list[tuple[Space, Tree]]:
-    """Pair the members of a Dict or Tuple space with their parts of the action."""
-    return [(part, action[str(key)]) for key, part in members(space)]
+def row_of(batch: Any, row: int) -> object:
+    """Take one row out of a batch: of an array (of objects too), or of a mapping or tuple of such."""
+    if isinstance(batch, Mapping):
+        return {key: row_of(value, row) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(row_of(value, row) for value in batch)
+    return batch[row]

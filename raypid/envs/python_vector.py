@@ -56,7 +56,7 @@ class PythonVector(VectorEnv):
         self._limits: list[float] = []
         try:
             for stream in range(self.num_envs):
-                self._add(first_env if first_env is not None and stream == 0 else make_env(stream))
+                self._add(stream, first_env if first_env is not None and stream == 0 else make_env(stream))
         except UserError:
             self.close()
             raise
@@ -75,7 +75,7 @@ class PythonVector(VectorEnv):
         return self._checked(self._layout.stack(observations), of_reset=True)
 
     def _step(self, action: Tree) -> Step:
-        actions = action_rows(self.action_space, action)
+        actions = action_rows(self.action_space, action, self.num_envs)
         assert len(actions) == self.num_envs, f"{len(actions)} actions for {self.num_envs} environments"
         return self._collect(self._timed_each(actions) if self._undecided else self._each(self._step_one, actions))
 
@@ -186,9 +186,8 @@ class PythonVector(VectorEnv):
                 self.vectorizer = "threads"
         return results
 
-    def _add(self, env: PythonEnv) -> None:
+    def _add(self, stream: int, env: PythonEnv) -> None:
         env, limit = strip_limit(env)
-        stream = len(self.envs)
         self.envs.append(env)
         self._limits.append(limit)
         if stream == 0:

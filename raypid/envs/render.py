@@ -8,7 +8,7 @@ from dataclasses import replace
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
-from raypid.envs.resolve import resolve
+from raypid.envs.resolve import GYM, resolve
 from raypid.envs.vector import VectorEnv
 from raypid.types import Array
 
@@ -18,7 +18,7 @@ def renderable(spec: EnvSpec) -> EnvSpec:
     resolved = resolve(spec.env)
     if choose_vectorizer(spec, resolved) in ("envpool", "ale") or resolved.kind == "vector_class":
         return spec
-    if resolved.kind != "gym" and "render_mode" not in inspect.signature(resolved.creator).parameters:
+    if resolved.kind not in GYM and "render_mode" not in inspect.signature(resolved.creator).parameters:
         return replace(spec, vectorizer="sync")
     return replace(spec, vectorizer="sync", env_config={**spec.env_config, "render_mode": "rgb_array"})
 

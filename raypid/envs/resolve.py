@@ -28,6 +28,8 @@ EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "e
 VERSIONED = re.compile(r"-v\d+$")
 
 Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
+GYM = ("gym", "ale")
+"""Kinds that gymnasium.make makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +37,10 @@ class Resolved:
     """What a spec's `env` turned out to be."""
 
     name: str
-    """For messages."""
+    """For messages. For gym and ale this is the id, for envpool "envpool:<task>"."""
     kind: Kind
-    target: str | Callable[..., Any]
-    """A Gymnasium or EnvPool id, a class or a function."""
-
-    @property
-    def id(self) -> str:
-        """The id; for gym, ale and envpool."""
-        assert isinstance(self.target, str)
-        return self.target
-
-    @property
-    def creator(self) -> Callable[..., Any]:
-        """What makes the environment or the vector; for class, function and vector_class."""
-        assert not isinstance(self.target, str)
-        return self.target
+    creator: Callable[..., Any] = gymnasium.make
+    """What makes the environment or the vector; for class, function and vector_class."""
 
 
 def resolve(env: object) -> Resolved:
@@ -78,9 +68,9 @@ def portable(env: object) -> object:
     if not isinstance(env, str):
         return env
     if env in ENVS:
-        return resolved.target
+        return resolved.name if resolved.kind in (*GYM, "envpool") else resolved.creator
     if resolved.kind == "gym" and ":" not in env:
-        registered = gymnasium.registry[resolved.id]
+        registered = gymnasium.registry[resolved.name]
         if not str(registered.entry_point).startswith(("gymnasium.", "ale_py.")):
             return registered
     return env
@@ -88,8 +78,7 @@ def portable(env: object) -> object:
 
 def list_envs() -> list[str]:
     """List registered names and Gymnasium's ids, sorted, without EnvPool's tasks ("envpool:...")."""
-    if _installed("ale_py"):
-        _register_ale()
+    _register_ale()
     return sorted({*ENVS.names(), *gymnasium.registry})
 
 
@@ -106,7 +95,7 @@ def _resolve_name(name: str) -> Resolved:
         return _resolve_path(name)
     if name.startswith("ALE/"):
         require("ale_py", name)
-    if name not in gymnasium.registry and _installed("ale_py"):
+    if name not in gymnasium.registry:
         _register_ale()
     if name not in gymnasium.registry:
         raise _unknown(name)
@@ -121,7 +110,7 @@ def _resolve_gym(name: str) -> Resolved:
             if module.startswith(prefix):
                 require(package, name)
         require(module.partition(".")[0], name)
-    return Resolved(name, "ale" if name.startswith("ALE/") else "gym", name)
+    return Resolved(name, "ale" if name.startswith("ALE/") else "gym")
 
 
 def _resolve_envpool(name: str) -> Resolved:
@@ -133,21 +122,20 @@ def _resolve_envpool(name: str) -> Resolved:
         known = envpool.list_all_envs()
     if task not in known:
         raise EnvError(f"EnvPool has no task {task!r}.{_suggestion(task, known, 'envpool:')}")
-    return Resolved(name, "envpool", task)
+    return Resolved(name, "envpool")
 
 
 def _resolve_path(name: str) -> Resolved:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise EnvError(
-                f"Environment {name!r}: there is no module {error.name!r} on the Python path. "
+                f"Environment {name!r}: there is no module {missing!r} on the Python path. "
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
             ) from error
-        raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error}") from error
-    except Exception as error:
         raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error!r}") from error
     if attribute and hasattr(module, attribute):
         return _resolve_object(getattr(module, attribute), name)
@@ -197,6 +185,8 @@ def _installed(package: str) -> bool:
 
 
 def _register_ale() -> None:
+    if not _installed("ale_py"):
+        return
     with quiet():
         import ale_py
 

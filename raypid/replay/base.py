@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from raypid.errors import UserError
 from raypid.ops.sum_tree import importance
 from raypid.registry import REPLAYS
 from raypid.replay.buffer import Buffer, ReplaySpec
 from raypid.replay.disk import SavedRows, load_rows, save_rows
-from raypid.replay.sequences import draw_sequences
 from raypid.types import Array, Sample, Sequences
+
+_ROUNDS = 100
+"""Draws of twice as many first rows of sequences as are needed, until enough of them have a whole sequence after them."""
 
 
 class Replay(Buffer, ABC):
@@ -67,7 +68,19 @@ class Replay(Buffer, ABC):
         Raises:
             ValueError: no stream is that long yet.
         """
-        return draw_sequences(self, self.draw_starts, num, length, burn_in, beta)
+        rows = burn_in + length
+        ids, probability = np.empty((rows + 1, 0), np.int64), np.empty(0)
+        for _ in range(_ROUNDS if self.num_ready else 0):
+            starts, drawn_with = self.draw_starts(2 * num)
+            chains = self.chains(starts, rows)
+            whole = chains[-1] >= 0
+            ids = np.concatenate([ids, chains[:, whole]], 1)
+            probability = np.concatenate([probability, drawn_with[whole]])
+            if len(probability) >= num:
+                probability = probability[:num]
+                weight = importance(probability, self.num_ready, beta)
+                return self.sequences(ids[:, :num], burn_in, probability, weight)
+        raise ValueError(f"The replay buffer holds no {num} sequences of {rows} rows yet; it has {self.count:,} rows.")
 
     def set_priorities(self, ids: Array, priorities: Array) -> None:
         """Give the rows `ids` [n] new priorities [n] > 0. Kinds without priorities ignore them."""
@@ -129,7 +142,4 @@ def replay_factory(kind: str, spec: ReplaySpec) -> Callable[[int], Replay]:
     Raises:
         UserError: there is no such kind, or it is not a Replay.
     """
-    found = REPLAYS.get(kind)
-    if not (isinstance(found, type) and issubclass(found, Replay)):
-        raise UserError(f"The replay {kind!r} must be a subclass of raypid.replay.base.Replay, not {found!r}.")
-    return partial(found, spec)
+    return partial(REPLAYS.get(kind), spec)

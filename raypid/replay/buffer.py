@@ -1,6 +1,6 @@
 """The rows of a replay buffer: a ring that fragments are copied into and transitions are folded from.
 
-Axes: N capacity in rows; T, B of a fragment; n rows asked for; k frames of a stack; * event shape.
+Axes: N capacity in rows; T, B of a fragment; n rows asked for; k frames of a stack; * event shape. Of sequences: T rows, N of them.
 
 Each observation is stored once. A row knows the id of the next row of its stream, so the streams of many workers share one
 ring. N-step returns, next observations and frame stacks are gathered along these links when they are needed.
@@ -8,14 +8,14 @@ ring. N-step returns, next observations and frame stacks are gathered along thes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from raypid.nn.pipeline import nest
 from raypid.ops.returns import lost_observations
-from raypid.types import Array, Trajectory, Transition, Tree, tree_leaves
+from raypid.types import Array, Sequences, Trajectory, Transition, Tree, tree_leaves, tree_map
 
 MASK = "action_mask"
 _OBS, _ACTION = "obs/", "action/"
@@ -216,30 +216,24 @@ class Buffer:
         if tail is not None:
             alive = tail[tail[:, -1] >= self.oldest]
             ids = np.concatenate([alive, ids]) if ids.size else alive
-        streams = ids.shape[1]
-
-        def at_next(flags: Array) -> Array:
-            shifted = np.zeros_like(flags)
-            shifted[:-streams] = flags[streams:]
-            return shifted
-
-        self.admit_complete(ids.ravel(), at_next)
+        after = np.minimum(np.arange(ids.size) + ids.shape[1], ids.size - 1)
+        self.admit_complete(ids.ravel(), after)
         self.tails[worker] = ids[-self.spec.n_step :].copy()
 
-    def admit_complete(self, ids: Array, at_next: Callable[[Array], Array]) -> None:
+    def admit_complete(self, ids: Array, after: Array) -> None:
         """Admit those of the rows `ids` [n] whose window of n_step rows is complete.
 
         A window of k rows from t is complete if the observation after t is here, and either the fold stops at t or the window
-        of k - 1 rows from t + 1 is complete. `at_next` maps flags [n] of these rows to the flags of the rows after them, and to
-        anything where a stream goes no further.
+        of k - 1 rows from t + 1 is complete. `after` [n] says where among these rows the one after each is, and anything where a
+        stream goes no further.
         """
         c, slots = self.columns, self.slots(ids)
         terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
         next_known = terminated | (follow >= 0) | (c["last"][slots] >= 0)
-        stops = terminated | c["truncated"][slots] | (follow < 0) | ~at_next(valid)
+        stops = terminated | c["truncated"][slots] | (follow < 0) | ~valid[after]
         complete = next_known
         for _ in range(self.spec.n_step - 1):
-            complete = next_known & (stops | at_next(complete))
+            complete = next_known & (stops | complete[after])
         self._mark(slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]], ready=True)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -275,6 +269,33 @@ class Buffer:
             reward,
             discount.astype(np.float32, copy=False),
             self.observations(after),
+        )
+
+    def chains(self, starts: Array, num: int) -> Array:
+        """Ids [num + 1, n] of the rows `starts` [n] and of the `num` rows after each; NO_ROW where a stream goes no further."""
+        chain = [starts]
+        for _ in range(num):
+            follow = self.columns["follow"][self.slots(chain[-1])]
+            chain.append(np.where(chain[-1] >= 0, follow, NO_ROW))
+        return np.stack(chain)
+
+    def sequences(self, ids: Array, burn_in: int, probability: Array, weight: Array) -> Sequences:
+        """Gather the rows `ids` [T + 1, N] of N chains; the first were drawn with `probability` [N]."""
+        c, slots = self.columns, self.slots(ids)
+        within = slots[:-1]
+        return Sequences(
+            obs=tree_map(lambda x: x.reshape(*ids.shape, *x.shape[1:]), self.observations(slots.ravel())),
+            first=c["first"][slots],
+            action=self.actions(within),
+            reward=self.rewards(within),
+            terminated=c["terminated"][within],
+            truncated=c["truncated"][within],
+            valid=c["valid"][within],
+            burn_in=burn_in,
+            id=ids[0],
+            probability=probability,
+            weight=weight,
+            memory=c["memory"][slots[0]] if "memory" in c else None,
         )
 
     def rewards(self, slots: Array) -> Array:

@@ -131,8 +131,7 @@ def _load(buffer: Buffer, folder: Path, after: bool) -> SavedRows:
     if len(ids):
         _put(buffer, ids, links)
         buffer.columns["ready"][buffer.slots(ids)] = False
-        following = np.maximum(buffer.columns["follow"][buffer.slots(ids)] - ids[0], 0)
-        buffer.admit_complete(ids, lambda flags: flags[following])
+        buffer.admit_complete(ids, np.maximum(buffer.columns["follow"][buffer.slots(ids)] - ids[0], 0))
     for worker, lines in index["tails"].items():
         tail = np.array(lines, np.int64)
         if after and tail.size:

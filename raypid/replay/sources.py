@@ -28,7 +28,7 @@ class ShardsFailed(RuntimeError):
 class ReplaySource:
     """Where fragments go and updates come from. Here, one buffer in the learner's process.
 
-    Subclasses have `num` buffers in other places; the fragments of a worker go to one of them.
+    Subclasses have buffers in other places; the fragments of a worker go to one of them.
     """
 
     chunk = 1
@@ -36,9 +36,11 @@ class ReplaySource:
     part = ""
     """Each buffer is saved in a folder of its own, "<part>_<index>". Without a name, the only buffer is the whole save."""
 
-    def __init__(self, backend: Backend, learner: Handle, num: int = 1) -> None:
+    def __init__(self, backend: Backend, learner: Handle, buffers: Sequence[Handle] = ()) -> None:
         self.backend, self.learner = backend, learner
-        self._ready: list[Future[int]] = [backend.put(0)] * num
+        self.buffers = buffers or [learner]
+        """The roles that hold the buffers."""
+        self._ready: list[Future[int]] = [backend.put(0)] * len(self.buffers)
         """Rows that can be drawn from each buffer, once it has done what it was last told."""
 
     # -- what differs between sources ----------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ class ReplaySource:
 
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
         """Call a method of `Replay` on the buffer with this index."""
-        return self.learner.submit(method, *args)
+        return self.buffers[index].submit(method, *args)
 
     def _get(self, index: int, future: Future[T], call: str) -> T:
         """The result of such a call."""
@@ -94,8 +96,8 @@ class ReplaySource:
         self._drop()
         self._ready = self._submit_all(Replay.clear)
 
-    def _submit_all(self, method: Callable[..., T], *args: object) -> list[Future[T]]:
-        return [self._submit(i, method, *args) for i in range(len(self._ready))]
+    def _submit_all(self, method: Callable[..., T]) -> list[Future[T]]:
+        return [self._submit(i, method) for i in range(len(self._ready))]
 
     def _results(self, futures: Sequence[Future[T]], call: str) -> list[T]:
         """The results of a call of each buffer."""
@@ -112,7 +114,7 @@ class LearnersReplay(ReplaySource):
     part = "learner"
 
     def __init__(self, backend: Backend, learners: LearnerGroup) -> None:
-        super().__init__(backend, learners, len(learners))
+        super().__init__(backend, learners, learners.handles)
         self.learners = learners
 
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
@@ -191,16 +193,13 @@ class ShardedReplay(ReplaySource):
         config: OffPolicyConfig,
         beta: Callable[[int], float],
     ) -> None:
-        super().__init__(backend, learner, len(shards))
+        super().__init__(backend, learner, shards)
         self.shards, self.chunk, self.config, self.beta = shards, config.updates_per_call, config, beta
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
         self.rows = self.chunk * config.batch_size // (len(shards) * self.num_learners)
         """Of each shard in a sample of one learner."""
         self._ahead: deque[list[Future[Sample]]] = deque()
         """Samples on their way: for each learner in turn, one of each shard."""
-
-    def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
-        return self.shards[index].submit(method, *args)
 
     def _get(self, index: int, future: Future[T], call: str) -> T:
         try:

@@ -47,7 +47,8 @@ class DistributedWrapper:
 
     def reset(self) -> tuple[Tree, dict[str, object]]:
         """Start new episodes in all streams and drop the steps since the last trajectory. Returns observations [B, *] and {}."""
-        self._rollout.restart()
+        self._rollout.reset_streams(None)
+        self._rollout.clear_rows()
         self._drawn = None
         return self.obs, {}
 
@@ -95,8 +96,8 @@ class DistributedWrapper:
     def _undo_act(self) -> None:
         """Discard an action that was drawn but not taken: the next trajectory starts with an action of the newest policy."""
         if self._drawn is not None:
-            self._rollout.undo_act(self._drawn[0])
-            self._drawn = None
+            self._rollout.state, self._drawn = self._drawn[0], None
+            self._rollout.rows.acted.pop()
 
     def rollout(self) -> Trajectory:
         """Take `num_steps` steps with the newest policy; returns them as a trajectory."""
@@ -133,11 +134,6 @@ class Actor(Rollout):
             raise UserError(
                 f"run() returned {self.trajectories!r}, but it must be a generator. The simplest: `while True: yield env.rollout()`."
             )
-
-    def restart(self) -> None:
-        """Start new episodes and a new fragment."""
-        self.reset_streams(None)
-        self.clear_rows()
 
     def start_fragment(self, weights: Weights, exploration: Exploration | None = None) -> None:
         if self._collecting:  # a generator that raised is spent

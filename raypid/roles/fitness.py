@@ -18,22 +18,9 @@ _CHUNK = 128
 """Steps whose observations are kept before they are merged into the moments."""
 
 
-class _ObservationMoments:
-    """Running moments of observations that come a few rows at a time."""
-
-    def __init__(self, size: int) -> None:
-        self._merged, self._rows = zero_moments(size), list[Array]()
-
-    def add(self, rows: Array) -> None:
-        """Add rows [k, D]."""
-        self._rows.append(rows)
-        if len(self._rows) == _CHUNK:
-            self._merged, self._rows = self.moments(), []
-
-    def moments(self) -> Moments:
-        if not self._rows:
-            return self._merged
-        return merge_moments(self._merged, moments_of(np.concatenate(self._rows)))
+def _merged(moments: Moments, observations: list[Array]) -> Moments:
+    """Add observations [k, D] of several steps to the moments of those before."""
+    return merge_moments(moments, moments_of(np.concatenate(observations))) if observations else moments
 
 
 class FitnessRollout(RolloutWorker):
@@ -84,7 +71,7 @@ class FitnessRollout(RolloutWorker):
         for b in range(self.env.num_envs):
             next_turn(b)
         normalize, pipeline = self.spec.network.pipeline.normalize, self.policy.pipeline
-        observed = _ObservationMoments(pipeline.normalized_size)
+        moments, observed = zero_moments(pipeline.normalized_size), list[Array]()
         while (playing := self.turn != _IDLE).any():
             obs = self.obs
             step = self.step(self.act(explore=False).action)
@@ -94,7 +81,9 @@ class FitnessRollout(RolloutWorker):
             self.check_crashes(step.crashes)
             self.check_lengths(playing)
             if normalize:
-                observed.add(pipeline.raw_vector(obs)[valid])
+                observed.append(pipeline.raw_vector(obs)[valid])
+                if len(observed) == _CHUNK:
+                    moments, observed = _merged(moments, observed), []
             for episode in self.ended:
                 if playing[episode.stream]:
                     self.report_episode(report, episode)
@@ -102,6 +91,6 @@ class FitnessRollout(RolloutWorker):
                     fitness.value[k, side], fitness.length[k, side] = episode.reward, episode.length
                     next_turn(episode.stream)
         if normalize:
-            fitness.moments = observed.moments()
+            fitness.moments = _merged(moments, observed)
         report.timing = self.timing()
         return report, fitness

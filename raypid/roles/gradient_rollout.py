@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from raypid.nn.network_policy import Exploration
-from raypid.nn.user_model import ModelPolicy
 from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
@@ -36,11 +35,9 @@ class GradientRollout(FragmentWorker):
         self, spec: RolloutSpec, source: Callable[[], GradientSource] | None, worker_index: int = 0, restarts: int = 0
     ) -> None:
         super().__init__(spec, worker_index, restarts)
-        if source is None:
-            assert isinstance(self.policy, ModelPolicy)
-            self.source: GradientSource = self.policy
-        else:
-            self.source = source()
+        differentiates = self.policy if source is None else source()
+        assert isinstance(differentiates, GradientSource)
+        self.source = differentiates
 
     def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Gradients]:
         """Act for `fragment_length` rows, then differentiate; timing's total counts both.

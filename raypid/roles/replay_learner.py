@@ -32,6 +32,7 @@ class ReplayLearner(Learner):
     def __init__(self, *args: Any, replay: Callable[[int], Replay], rank: int = 0, **more: Any) -> None:
         super().__init__(*args, **more)
         self.replay = replay(rank)
+        self.save, self.load, self.clear = self.replay.save, self.replay.load, self.replay.clear
         self._unshared: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners have not been told of yet."""
 
@@ -42,18 +43,6 @@ class ReplayLearner(Learner):
         elif fragment.moments is not None:
             self._unshared.append((worker, fragment.moments))
         return self.replay.add(worker, fragment)
-
-    def save(self, folder: str, previous: str | None) -> None:
-        """Save the buffer (`Replay.save`)."""
-        self.replay.save(folder, previous)
-
-    def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
-        """Fill the buffer from saves (`Replay.load`); returns the number of rows that can be drawn."""
-        return self.replay.load(folders, draws)
-
-    def clear(self) -> int:
-        """Empty the buffer."""
-        return self.replay.clear()
 
     def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
         """Draw rows for `num_updates` updates and do these; returns their number and the new weights."""

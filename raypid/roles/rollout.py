@@ -156,11 +156,6 @@ class FragmentWorker(RolloutWorker):
         self.rows.acted.append(acted)
         return acted
 
-    def undo_act(self, state: Tree | None) -> None:
-        """Forget the last `act`; `state` is the policy's state before it."""
-        self.state = state
-        self.rows.acted.pop()
-
     def step(self, action: Tree) -> Step:
         """Step with canonical actions [B, *], which adds a row to the fragment."""
         step, rows = super().step(action), self.rows
