@@ -301,7 +301,7 @@ def _replay_source(
         [backend.spawn(partial(replay, i)) for i in range(c.num_replay_shards)],
         c.updates_per_call,
         c.batch_size,
-        partial(algorithm.beta_at, c),
+        c.beta_at,
         prioritized=c.prioritized,
         moments=c.normalize_observations,
     )
