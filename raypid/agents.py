@@ -609,10 +609,10 @@ class DDPG(Agent):
             num_critics: int = 1,
             critic_norm: Literal['none', 'layer', 'batch'] = 'layer',
             policy_delay: int = 1,
+            lr_critic: float | None = None,
             exploration_noise: float = 0.1,
             target_noise: float = 0.0,
             target_noise_clip: float = 0.5,
-            lr_critic: float | None = None,
         ) -> None: ...
 
 
@@ -1205,13 +1205,13 @@ class SAC(Agent):
             adam_eps: float = 1e-08,
             bf16: bool = False,
             th_compile: bool = False,
-            alpha: float | None = None,
-            alpha_init: float = 1.0,
-            target_entropy: float | None = None,
             num_critics: int = 2,
             critic_norm: Literal['none', 'layer', 'batch'] = 'layer',
             policy_delay: int = 2,
             lr_critic: float | None = None,
+            alpha: float | None = None,
+            alpha_init: float = 1.0,
+            target_entropy: float | None = None,
         ) -> None: ...
 
 
@@ -1390,8 +1390,8 @@ class TD3(Agent):
             num_critics: int = 2,
             critic_norm: Literal['none', 'layer', 'batch'] = 'layer',
             policy_delay: int = 2,
+            lr_critic: float | None = None,
             exploration_noise: float = 0.1,
             target_noise: float = 0.2,
             target_noise_clip: float = 0.5,
-            lr_critic: float | None = None,
         ) -> None: ...

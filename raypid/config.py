@@ -533,6 +533,7 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "be at least 0": lambda x: x >= 0,
     "be at least 1": lambda x: x >= 1,
     "be at least 0.001": lambda x: x >= 0.001,
+    "be 1 or 2": lambda x: x in (1, 2),
     "be above 0": lambda x: x > 0,
     "be above 0 and finite": lambda x: 0 < x < math.inf,
     "be a finite number": math.isfinite,

@@ -100,6 +100,16 @@ class Moments(NamedTuple):
     m2: Array
     """[D] sum of squared deviations from the mean."""
 
+    def as_arrays(self, prefix: str = "") -> dict[str, Array]:
+        """Copies to send or save: count, mean and m2, under names that begin with `prefix`."""
+        return {f"{prefix}{name}": np.array(x) for name, x in zip(("count", "mean", "m2"), self, strict=True)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str = "") -> Moments:
+        """The moments that `as_arrays` made these of, as copies."""
+        count, mean, m2 = (arrays[f"{prefix}{name}"] for name in ("count", "mean", "m2"))
+        return cls(np.float64(count), mean.copy(), m2.copy())
+
 
 @dataclass(slots=True)
 class Rows:

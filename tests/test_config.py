@@ -126,7 +126,7 @@ def test_field_docs_of_a_subclass_win() -> None:
         ({"num_learners": 3, "num_workers": 2}, "not 3 for 2: each learner"),
         ({"num_learners": 2, "num_workers": 2, "num_gpus": 3}, "num_gpus 3 cannot be divided among 2 learners"),
         ({"backend": "local", "num_learners": 1}, "backend local"),
-        ({"clip": 0}, "clip above 0"), ({"num_epochs": 0}, "num_epochs must be at least 1"),
+        ({"clip": 0}, "clip must be above 0"), ({"num_epochs": 0}, "num_epochs must be at least 1"),
         ({"gae_lambda": 1.1}, "gae_lambda must lie in"), ({"schedule_end": -0.1}, "schedule_end must lie in"),
         ({"max_grad_norm": 0}, "max_grad_norm must be above 0"), ({"value_clip": -1}, "value_clip must be above 0"),
         ({"target_kl": float("nan")}, "target_kl must be above 0"), ({"schedule_steps": -5}, "schedule_steps must be above 0"),

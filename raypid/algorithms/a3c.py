@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
-from raypid.algorithms.base import State
-from raypid.algorithms.gradients import GradientsConfig, reduced
+from raypid.algorithms.base import GradientsConfig, State, follow
 from raypid.algorithms.minibatches import as_array
 from raypid.config import ConfigError
 from raypid.types import Gradients, Trajectory, Update, Weights
@@ -46,8 +45,7 @@ class A3C(AdvantageLoss[A3CConfig]):
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
         """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""
         self.network.load(weights.flat)
-        if self.moments is not None:
-            self.moments.load(weights.extra)
+        self.load_moments(weights.extra)
         batch = self.prepare(trajectory)
         out = self.network.evaluate(batch)
         loss, metrics = self.objective(out, batch)
@@ -56,15 +54,11 @@ class A3C(AdvantageLoss[A3CConfig]):
         return Gradients(flat, trajectory.version, len(batch), self.mean_metrics([{**metrics}]), trajectory.moments)
 
     def update(self, batch: list[Gradients], timesteps: int) -> Update:
-        lr = self.lr(timesteps)
-        total, metrics = reduced(batch, self.config.gradient_reduce)
-        self.optimizer.load_gradient(total)
-        norm = float(self.optimizer.descend(lr))
+        update = follow(self.optimizer, batch, self.config.gradient_reduce, self.lr(timesteps))
         for part in batch:
-            if self.moments is not None and part.moments is not None:
-                self.moments.merge(part.moments)
+            self.merge(part.moments)
         self.version += 1
-        return Update({**metrics, "grad_norm": norm, "lr": lr}, 1)
+        return update
 
     def local_state(self) -> State:
         """In a worker: how it scales its rewards."""

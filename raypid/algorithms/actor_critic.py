@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluated, NumpyNetwork, NumpyOptimizer, Slopes
-from raypid.algorithms.base import Algorithm, ObservationMoments, OptimizerConfig, State
+from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluated, NumpyNetwork, NumpyOptimizer
+from raypid.algorithms.base import Algorithm, OptimizerConfig, State
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
-from raypid.algorithms.joint_batch import Share, share_of_rows, share_of_streams
+from raypid.algorithms.joint_batch import Share, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, as_array, cut
 from raypid.config import Config, ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.optimizer import Optimizer
-from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
@@ -93,8 +92,6 @@ class ActorCritic(Algorithm[ActorCriticT]):
             raise ConfigError(
                 "model.distribution deterministic gives no probabilities to learn from; use auto or squashed_gaussian."
             )
-        self.pipeline = Pipeline(spec.pipeline)
-        self.moments = ObservationMoments(self.pipeline.normalized_size) if spec.pipeline.normalize else None
         self.return_scaler = ReturnScaler(config.gamma) if config.normalize_rewards else None
         self.intrinsic: IntrinsicReward | None = None
         if config.intrinsic_reward is not None:
@@ -110,7 +107,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
         rule: Adam | RMSProp = Adam(network.flat, eps=c.adam_eps)
         if c.optimizer == "rmsprop":
             rule = RMSProp(network.flat, decay=c.rmsprop_decay, eps=c.rmsprop_eps)
-        self.network, self.optimizer = network, NumpyOptimizer(network, rule, c.max_grad_norm)
+        self.network, self.optimizer = network, NumpyOptimizer(network.gradient, rule, c.max_grad_norm)
 
     def _build_torch(self, seed: int) -> None:
         from raypid.algorithms.torch_backprop import TorchBackprop, device_for
@@ -118,12 +115,11 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
         c = self.config
         self.network = network = TorchBackprop(self.spec, seed, device_for(c), c.th_compile)
-        flat = network.network
         if c.optimizer == "adam":
-            self.optimizer = FlatAdam(flat, c.lr, c.adam_eps, c.max_grad_norm, measure=True)
+            self.optimizer = FlatAdam(network, c.lr, c.adam_eps, c.max_grad_norm, measure=True)
         else:
             self.optimizer = FlatRMSProp(
-                flat, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, alpha=c.rmsprop_decay
+                network, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, alpha=c.rmsprop_decay
             )
 
     def __init_subclass__(cls) -> None:
@@ -161,7 +157,9 @@ class ActorCritic(Algorithm[ActorCriticT]):
         """The NumPy form of `loss`: its derivatives by log_prob [n], entropy (the same for each row) and value [n]; and metrics."""
         raise NotImplementedError
 
-    def objective(self, out: Evaluated[Any], minibatch: Minibatch) -> tuple[Slopes | Tensor | None, Mapping[str, Any]]:
+    def objective(
+        self, out: Evaluated[Any], minibatch: Minibatch
+    ) -> tuple[Callable[[], None] | Tensor | None, Mapping[str, Any]]:
         """`loss`, or its NumPy form, over the rows to learn from, and its metrics. A learner that holds no row of the minibatch
         has None and no metrics."""
         normalize, share = self.config.normalize_advantages, minibatch.share
@@ -175,9 +173,9 @@ class ActorCritic(Algorithm[ActorCriticT]):
             rows.advantage = self._normalized(rows.advantage, share)
         said = (out.log_prob[which], out.entropy[which], out.value[: len(out.log_prob)][which])
         if self.kernel == "numpy":
-            assert isinstance(out, NumpyEvaluated)
+            assert isinstance(out, NumpyEvaluated) and isinstance(self.network, NumpyNetwork)
             by_log_prob, by_entropy, by_value, numbers = self.loss_gradient(*said, rows)
-            return Slopes(out, which, by_log_prob, by_entropy, by_value), numbers
+            return partial(self.network.backward, out, which, by_log_prob, by_entropy, by_value), numbers
         loss, metrics = self.loss(*said, rows)
         return loss, {name: x.detach() for name, x in metrics.items()}
 
@@ -216,20 +214,16 @@ class ActorCritic(Algorithm[ActorCriticT]):
         t = trajectory
         columns = self.columns(t, self._reward(t))
         if self.moments is not None:
-            self.pipeline.load(self.moments.moments)
+            self.pipeline.load(self.moments)
         frames, memory = split_state(self.spec, t.state)
         obs, first = (t.obs, t.first) if self.by_streams else (tree_map(lambda x: x[:-1], t.obs), t.first[:-1])
         inputs, _ = self.pipeline.sequence(obs, frames, first)
-        if self.by_streams:
-            share = None if self.collective is None else share_of_streams(t.valid, self.collective)
-            return self.network.to_device(Streams(inputs, t.first, t.valid, t.action, columns, memory, share))
-        rows = np.flatnonzero(t.valid.ravel())
-        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[rows], t.action)
-        c = {name: column.ravel()[rows] for name, column in columns.items()}
-        batch = Batch(inputs.flatten().take(rows), action, c["log_prob"], c["value"], c["advantage"], c["target"])
+        streams = Streams(inputs, t.first, t.valid, t.action, columns, memory)
+        if not self.by_streams:
+            return self.network.to_device(streams.flattened(self.collective))
         if self.collective is not None:
-            batch.share = share_of_rows(columns["advantage"], t.valid, self.collective)
-        return self.network.to_device(batch)
+            streams.share = share_of_streams(t.valid, self.collective)
+        return self.network.to_device(streams)
 
     def _reward(self, t: Trajectory) -> Array:
         """[T, B] as the learner sees it."""
@@ -266,8 +260,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     def finish(self, trajectory: Trajectory) -> None:
         """After the update: merge what the workers saw into the normaliser, and count a version."""
-        if self.moments is not None and trajectory.moments is not None:
-            self.moments.merge(trajectory.moments)
+        self.merge(trajectory.moments)
         self.version += 1
 
     # -- metrics -------------------------------------------------------------------------------------------------------
@@ -289,20 +282,19 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
+    def _rewards(self) -> dict[str, ReturnScaler | IntrinsicReward]:
+        """What makes or scales rewards, and has a state of its own."""
+        parts = {"return_scaler": self.return_scaler, "intrinsic": self.intrinsic}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def learnt_state(self) -> State:
-        state = super().learnt_state()
-        if self.return_scaler is not None:
-            state["return_scaler"] = self.return_scaler.state_dict()
-        if self.intrinsic is not None:
-            state["intrinsic"] = self.intrinsic.state_dict()
-        return state
+        return {**super().learnt_state(), **{name: part.state_dict() for name, part in self._rewards().items()}}
 
     def load_learnt_state(self, state: State) -> None:
         super().load_learnt_state(state)
-        if self.return_scaler is not None and "return_scaler" in state:
-            self.return_scaler.load_state_dict(state["return_scaler"])
-        if self.intrinsic is not None and "intrinsic" in state:
-            self.intrinsic.load_state_dict(state["intrinsic"])
+        for name, part in self._rewards().items():
+            if name in state:
+                part.load_state_dict(state[name])
 
 
 class GradientSteps:
@@ -333,14 +325,8 @@ def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: Net
     Raises:
         ConfigError: numpy was asked for where it cannot serve.
     """
-    kinds = {leaf.kind for leaf in spec.actions}
-    fits = (
-        spec.network == "mlp"
-        and not spec.memory
-        and len(spec.actions) == 1
-        and not spec.actions[0].path
-        and kinds <= {"categorical", "gaussian"}
-    )
+    simple = [not leaf.path and leaf.kind in ("categorical", "gaussian") for leaf in spec.actions]
+    fits = spec.network == "mlp" and not spec.memory and simple == [True]
     if config.kernel == "torch":
         return "torch", ""
     order = [next(i for i, c in enumerate(cls.__mro__) if n in vars(c)) for n in ("loss_gradient", "loss")]

@@ -6,21 +6,20 @@ Axes: n rows; T rows of B streams; P weights.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
 import numpy as np
 
-from raypid.algorithms.base import Parameters, Table
+from raypid.algorithms.base import FlatWeights, Parameters
 from raypid.algorithms.minibatches import Minibatch, Streams
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import Layer, SmallNetwork, initial_mlp
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Inputs
-from raypid.ops.optim import Adam, RMSProp, clip_norm
+from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
 from raypid.types import Array, ArrayT, TreeOf, flat_views, tree_map
 
 
@@ -36,28 +35,15 @@ class Evaluated(Generic[ArrayT]):
     """[n]; of streams [(T+1) * B], so that the observations after the last rows have theirs too."""
 
 
-class LearningNetwork(ABC, Generic[ArrayT]):
+class LearningNetwork(FlatWeights, Protocol[ArrayT]):
     """A policy and a value network as the learner has it."""
 
-    table: Table
-
-    @abstractmethod
-    def numpy(self) -> Array:
-        """The weights [P] float32; on a CPU not a copy."""
-
-    @abstractmethod
-    def load(self, flat: Array) -> None:
-        """Copy weights [P] in."""
-
-    @abstractmethod
     def to_device(self, batch: Minibatch) -> Minibatch:
         """The batch where the network is; it is moved once for all epochs."""
 
-    @abstractmethod
     def evaluate(self, minibatch: Minibatch) -> Evaluated[ArrayT]:
         """log_prob, entropy and value of the rows, with what the gradient needs."""
 
-    @abstractmethod
     def predict(self, streams: Streams[ArrayT], parameters: Array | None = None) -> tuple[ArrayT, ArrayT]:
         """log_prob [T, B] of the actions and value [T+1, B], by these or by other parameters [P]; no gradient."""
 
@@ -73,28 +59,11 @@ class NumpyEvaluated(Evaluated[Array]):
 
     x: Array
     """[N, D] the network's inputs."""
-    num_params: int
-    """P."""
     layers: list[Layer]
     d_log_prob: Array
     """[n, P], or [n, 2P] of a Gaussian, whose log_std follow: the derivative of log_prob."""
     d_entropy: Array
     """In the same shape: the derivative of the entropy."""
-
-
-@dataclass(slots=True)
-class Slopes:
-    """The derivatives of a loss by what the network said of m rows."""
-
-    out: NumpyEvaluated
-    which: Array | slice
-    """[m] the rows, among those of `out`."""
-    by_log_prob: Array
-    """[m]."""
-    by_entropy: float
-    """The same for each row."""
-    by_value: Array
-    """[m]."""
 
 
 class NumpyNetwork(Parameters, LearningNetwork[Array]):
@@ -123,24 +92,26 @@ class NumpyNetwork(Parameters, LearningNetwork[Array]):
         num = len(action)
         masked = self.distribution.masked(params, inputs.mask)
         log_prob, d_log_prob, entropy, d_entropy = self.mlp.logp_and_slopes(masked[:num], action)
-        more = (inputs.vector, params.shape[1], layers, d_log_prob, d_entropy)
-        return NumpyEvaluated(log_prob, entropy, value, *more)
+        return NumpyEvaluated(log_prob, entropy, value, inputs.vector, layers, d_log_prob, d_entropy)
 
-    def backward(self, slopes: Slopes) -> None:
-        """Write the gradient of a loss into `gradient`."""
-        out, which, by_value = slopes.out, slopes.which, slopes.by_value
-        d = out.d_log_prob[which] * slopes.by_log_prob[:, None]
-        if slopes.by_entropy:
-            d += out.d_entropy[which] * np.float32(slopes.by_entropy)
+    def backward(
+        self, out: NumpyEvaluated, which: Array | slice, by_log_prob: Array, by_entropy: float, by_value: Array
+    ) -> None:
+        """Write the gradient of a loss into `gradient`: from its derivatives by what the network said of m rows, of `which` [m]
+        among those of `out`; that by the entropy is the same for each row."""
+        d = out.d_log_prob[which] * by_log_prob[:, None]
+        if by_entropy:
+            d += out.d_entropy[which] * np.float32(by_entropy)
+        num_params = self.spec.num_outputs
         if self.mlp.log_std is not None:
-            self.gradients["log_std"][:] = d[:, out.num_params :].sum(0)
-        d = d[:, : out.num_params]
+            self.gradients["log_std"][:] = d[:, num_params:].sum(0)
+        d = d[:, :num_params]
         if len(d) < len(out.x):
             # of streams: the loss asks nothing of the other rows
-            some, d = d, np.zeros((len(out.x), out.num_params), d.dtype)
+            some, d = d, np.zeros((len(out.x), num_params), d.dtype)
             d[: len(out.log_prob)][which] = some
-            by_value = np.zeros_like(out.value)
-            by_value[: len(out.log_prob)][which] = slopes.by_value
+            some, by_value = by_value, np.zeros_like(out.value)
+            by_value[: len(out.log_prob)][which] = some
         self.mlp.backward(self.gradients, out.x, out.layers, d, by_value)
 
     def predict(self, streams: Streams[Array], parameters: Array | None = None) -> tuple[Array, Array]:
@@ -153,15 +124,14 @@ class NumpyNetwork(Parameters, LearningNetwork[Array]):
         return streams.by_row(log_prob.astype(np.float32, copy=False), value)
 
 
-class NumpyOptimizer(Optimizer[Array, Slopes]):
-    """Adam or RMSProp on a NumpyNetwork."""
+class NumpyOptimizer(Optimizer[Array, Callable[[], None]]):
+    """A rule of `ops.optim` with its `gradient`, into which calling a loss writes its own."""
 
-    def __init__(self, network: NumpyNetwork, rule: Adam | RMSProp, max_norm: float | None) -> None:
-        self.network, self.rule, self.max_norm = network, rule, max_norm
-        self.gradient = network.gradient
+    def __init__(self, gradient: Array, rule: Adam | RMSProp | SGD, max_norm: float | None) -> None:
+        self.gradient, self.rule, self.max_norm = gradient, rule, max_norm
 
-    def backward(self, loss: Slopes) -> None:
-        self.network.backward(loss)
+    def backward(self, loss: Callable[[], None]) -> None:
+        loss()
 
     def clip(self) -> float:
         return clip_norm(self.gradient, self.max_norm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -11,8 +11,10 @@ import numpy as np
 
 from raypid.config import Config, ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.optimizer import Loss, Optimizer
+from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
-from raypid.types import Array, Collective, Update, Weights
+from raypid.types import Array, ArrayT, Collective, Gradients, Update, Weights, means
 
 Table: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """(name, shape) of the parts of a flat array, in order."""
@@ -32,6 +34,7 @@ class AsynchronousConfig:
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": ("max_staleness",),
         "be at least 1": ("steps_per_iteration",),
+        "be 1 or 2": ("fragments_in_flight",),
     }
 
     def own_idle(self) -> dict[str, str]:
@@ -42,14 +45,21 @@ class AsynchronousConfig:
             **unless(not self.on_ray, "on Ray for asynchronous algorithms, whose runs differ anyway", "exact_resume"),
         }
 
-    def own_checks(self) -> None:
-        """Check what types cannot say.
 
-        Raises:
-            ConfigError: a value out of range.
-        """
-        if self.fragments_in_flight not in (1, 2):
-            raise ConfigError(f"fragments_in_flight is 1 or 2, not {self.fragments_in_flight}.")
+@dataclass(kw_only=True)
+class GradientsConfig(AsynchronousConfig):
+    """Settings of what the learner makes of gradients. A Config inherits from it beside the Config that it extends."""
+
+    gradients_per_update: int = 1
+    """Gradients that one step of the optimizer takes; 1 applies each as it arrives."""
+    gradient_reduce: Literal["mean", "sum"] = "mean"
+    """How several gradients become one."""
+
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be at least 1": ("gradients_per_update",)}
+
+    def own_idle(self) -> dict[str, str]:
+        """Return the settings of this class that have no effect beside the others (`Config.idle`)."""
+        return unless(self.gradients_per_update > 1, "unless gradients_per_update is above 1", "gradient_reduce")
 
 
 @dataclass(kw_only=True)
@@ -100,24 +110,6 @@ class OptimizerConfig:
         """The learning rate at this time."""
         assert isinstance(self, Config)
         return self.lr * schedule(self.lr_schedule, timesteps, self.schedule_steps, self.schedule_end)
-
-
-class ObservationMoments:
-    """The normaliser's moments on the learner's side. Workers report what they saw, which is merged in worker order."""
-
-    def __init__(self, size: int) -> None:
-        self.moments = zero_moments(size)
-
-    def merge(self, delta: Moments) -> None:
-        self.moments = merge_moments(self.moments, delta)
-
-    def extra(self) -> dict[str, Array]:
-        """For `Weights.extra`."""
-        count, mean, m2 = self.moments
-        return {"obs_count": np.asarray(count), "obs_mean": mean.copy(), "obs_m2": m2.copy()}
-
-    def load(self, extra: dict[str, Array]) -> None:
-        self.moments = Moments(np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())
 
 
 class FlatWeights(Protocol):
@@ -178,11 +170,13 @@ class Algorithm(ABC, Generic[ConfigT]):
     network: FlatWeights
     """What workers act with."""
     optimizer: Stateful
-    moments: ObservationMoments | None = None
-    """The normaliser of observations, if they are normalised."""
+    moments: Moments | None
+    """What observations are normalised by, if they are."""
 
     def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:
         self.config, self.spec, self.version = config, spec, 0
+        self.pipeline = Pipeline(spec.pipeline)
+        self.moments = zero_moments(self.pipeline.normalized_size) if spec.pipeline.normalize else None
         self.rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
 
     # -- what the driver asks of the class -----------------------------------------------------------------------------
@@ -224,12 +218,16 @@ class Algorithm(ABC, Generic[ConfigT]):
         """Learn from a batch: a Trajectory, a Sample, Gradients or Fitness, as `collect` and `flow` say. `timesteps` (environment
         steps so far) drives the schedules."""
 
+    def merge(self, seen: Moments | None) -> None:
+        """Merge the moments of observations that workers saw into those of the normaliser."""
+        if self.moments is not None and seen is not None:
+            self.moments = merge_moments(self.moments, seen)
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def weights(self) -> Weights:
         """A copy of what workers act with."""
-        extra = {} if self.moments is None else self.moments.extra()
-        return Weights(self.version, self.network.numpy().copy(), self.network.table, extra)
+        return Weights(self.version, self.network.numpy().copy(), self.network.table, self._moments_state())
 
     def set_weights(self, weights: Weights) -> None:
         """Start from given weights (and their moments).
@@ -239,13 +237,12 @@ class Algorithm(ABC, Generic[ConfigT]):
         """
         check_table(weights.table, self.network.table)
         self.network.load(weights.flat)
-        if self.moments is not None and "obs_mean" in weights.extra:
-            self.moments.load(weights.extra)
+        self.load_moments(weights.extra)
 
     def state_dict(self) -> State:
         """Everything that the next update depends on."""
         state: State = {"version": self.version, "rng": self.rng.bit_generator.state, **self.learnt_state()}
-        return state if self.moments is None else {**state, "moments": self.moments.extra()}
+        return state if self.moments is None else {**state, "moments": self._moments_state()}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned.
@@ -256,8 +253,15 @@ class Algorithm(ABC, Generic[ConfigT]):
         self.load_learnt_state(state)
         self.version = int(state["version"])
         self.rng.bit_generator.state = state["rng"]
-        if self.moments is not None and "moments" in state:
-            self.moments.load(state["moments"])
+        self.load_moments(state.get("moments", {}))
+
+    def _moments_state(self) -> dict[str, Array]:
+        return {} if self.moments is None else self.moments.as_arrays("obs_")
+
+    def load_moments(self, extra: Mapping[str, Array]) -> None:
+        """Take over the normaliser's moments, where there are some and observations are normalised."""
+        if self.moments is not None and "obs_mean" in extra:
+            self.moments = Moments.from_arrays(extra, "obs_")
 
     def learnt_state(self) -> State:
         """Weights and optimizer."""
@@ -297,6 +301,14 @@ def check_table(theirs: Table, ours: Table) -> None:
     names = [n for n in {**here, **there} if there.get(n) != here.get(n)]
     parts = [f"{n} {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:3]]
     raise ConfigError(f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}.")
+
+
+def follow(optimizer: Optimizer[ArrayT, Loss], gradients: Sequence[Gradients], how: str, lr: float) -> Update:
+    """Take one step down several gradients, which add up as "mean" or "sum"; the metrics are the means of theirs."""
+    total = np.add.reduce([g.flat for g in gradients])
+    optimizer.load_gradient(total / len(gradients) if how == "mean" else total)
+    norm = float(optimizer.descend(lr))
+    return Update({**means([g.metrics for g in gradients]), "grad_norm": norm, "lr": lr}, 1)
 
 
 def schedule(kind: str, timesteps: int, horizon: int | None, end: float) -> float:

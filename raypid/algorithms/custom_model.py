@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from raypid.algorithms.base import Algorithm, OptimizerConfig, Parameters
-from raypid.algorithms.gradients import GradientsConfig, reduced
+import numpy as np
+
+from raypid.algorithms.backprop import NumpyOptimizer
+from raypid.algorithms.base import Algorithm, GradientsConfig, OptimizerConfig, Parameters, follow
 from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
-from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
+from raypid.ops.optim import SGD, Adam, RMSProp
 from raypid.types import Gradients, Update
 
 
@@ -58,19 +60,19 @@ class CustomModel(Algorithm[CustomModelConfig]):
     collect = "gradients"
     own_model = True
     network: Parameters
-    optimizer: Adam | RMSProp | SGD
+    optimizer: NumpyOptimizer
 
     def __init__(self, config: CustomModelConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
         policy = ModelPolicy(spec, seed)
         self.network = Parameters(policy.weights(), policy.layout.table)
         flat = self.network.flat
+        rule: Adam | RMSProp | SGD = SGD(flat, momentum=config.momentum)
         if config.optimizer == "adam":
-            self.optimizer = Adam(flat, eps=config.adam_eps)
+            rule = Adam(flat, eps=config.adam_eps)
         elif config.optimizer == "rmsprop":
-            self.optimizer = RMSProp(flat, decay=config.rmsprop_decay, eps=config.rmsprop_eps)
-        else:
-            self.optimizer = SGD(flat, momentum=config.momentum)
+            rule = RMSProp(flat, decay=config.rmsprop_decay, eps=config.rmsprop_eps)
+        self.optimizer = NumpyOptimizer(np.zeros_like(flat), rule, config.max_grad_norm)
 
     @classmethod
     def network_spec(cls, config: CustomModelConfig, spec: NetworkSpec) -> NetworkSpec:
@@ -82,10 +84,6 @@ class CustomModel(Algorithm[CustomModelConfig]):
         return config.gradients_per_update
 
     def update(self, batch: list[Gradients], timesteps: int) -> Update:
-        c = self.config
-        lr = c.lr_at(timesteps)
-        gradient, metrics = reduced(batch, c.gradient_reduce)
-        norm = clip_norm(gradient, c.max_grad_norm)
-        self.optimizer.step(gradient, lr)
+        update = follow(self.optimizer, batch, self.config.gradient_reduce, self.config.lr_at(timesteps))
         self.version += 1
-        return Update({**metrics, "grad_norm": norm, "lr": lr}, 1)
+        return update

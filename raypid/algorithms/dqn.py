@@ -3,7 +3,9 @@ Ape-X (Horgan et al. 2018, arXiv:1803.00933), which is the same learner fed by m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -11,22 +13,17 @@ import numpy as np
 from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Sample, Update
+from raypid.nn.q_head import q_logits, q_values
 
 if TYPE_CHECKING:
     from torch import Tensor
-from raypid.nn.q_head import q_logits, q_values
-
-
-def _narrow() -> ModelConfig:
-    return ModelConfig(hidden=(128, 128), activation="relu")
 
 
 @dataclass(kw_only=True, slots=True)
 class DQNConfig(OffPolicyConfig):
     """Settings of DQN."""
 
-    model: ModelConfig = field(default_factory=_narrow)
+    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=(128, 128), activation="relu"))
     """The network."""
     batch_size: int = 128
     lr: float = 5e-4
@@ -90,6 +87,7 @@ class DQN(OffPolicy[DQNConfig]):
 
     Config = DQNConfig
     metric_names = frozenset({"loss", "q", "td_error"})
+    losses = ("loss",)
 
     @classmethod
     def network_spec(cls, config: DQNConfig, spec: NetworkSpec) -> NetworkSpec:
@@ -116,37 +114,25 @@ class DQN(OffPolicy[DQNConfig]):
     def build(self, seed: int) -> None:
         import torch
 
-        from raypid.nn.distributions import ActionDistribution
         from raypid.nn.networks import TorchNetwork
         from raypid.nn.torch_optimizers import FlatAdam
 
         c = self.config
         self.online = TorchNetwork(self.spec, seed, str(self.device))
         self.target = TorchNetwork(self.spec, seed, str(self.device)) if c.target_network else self.online
-        self.distribution = ActionDistribution(self.spec.actions)
         self.atoms = torch.tensor(self.spec.atoms, device=self.device)
         self.networks = {"acting": self.online, **({"target": self.target} if c.target_network else {})}
         self.optimizers = {"acting": FlatAdam(self.online, c.lr, c.adam_eps, c.max_grad_norm)}
-        if c.th_compile:
-            self.loss = torch.compile(self.loss)  # type: ignore[method-assign]
 
-    def update(self, batch: Sample, timesteps: int) -> Update:
-        errors = []
-        for b in self.batches(batch):
-            self.perturb()
-            loss, error, metrics = self.loss(b)
-            self.optimizers["acting"].minimise(loss)
-            self.track("target", "acting")
-            self.count({"loss": loss.detach(), **metrics, "td_error": error.mean()})
-            errors.append(error)
-        return self.finish(errors)
-
-    def perturb(self) -> None:
-        """Draw new noise for noisy layers."""
+    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         if self.config.noisy:
             self.online.perturb(self.rng)
             if self.target is not self.online:
                 self.target.perturb(self.rng)
+        loss, error, metrics = self.loss(b)
+        self.optimizers["acting"].minimise(loss)
+        self.track("target", "acting")
+        return error, {"loss": loss.detach(), **metrics, "td_error": error.mean()}
 
     def loss(self, b: Batch) -> TDLoss:
         """The weighted loss, |TD error| [N] (the cross-entropy, where returns have a distribution), and metrics: the mean of Q(s, a)."""

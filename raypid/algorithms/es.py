@@ -4,22 +4,18 @@ arXiv:1803.07055, algorithm 2). No gradient passes through a network, and torch 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, AsynchronousConfig, ObservationMoments, OptimizerConfig, Parameters
+from raypid.algorithms.base import Algorithm, AsynchronousConfig, OptimizerConfig, Parameters
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import initial_mlp
-from raypid.nn.pipeline import Pipeline
 from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
 from raypid.ops.optim import SGD, Adam
 from raypid.types import Array, Fitness, Update
-
-
-def _linear() -> ModelConfig:
-    return ModelConfig(hidden=())
 
 
 @dataclass(kw_only=True, slots=True)
@@ -92,7 +88,6 @@ class ES(Algorithm[ESConfig]):
             # a linear policy needs no random start, and ARS has none
             flat[:] = 0
         self.network = Parameters(flat, spec.mlp_table(inputs))
-        self.moments = ObservationMoments(Pipeline(spec.pipeline).normalized_size) if spec.pipeline.normalize else None
         self.optimizer = (
             Adam(flat, eps=config.adam_eps) if config.optimizer == "adam" else SGD(flat, momentum=config.momentum)
         )
@@ -142,8 +137,7 @@ class ES(Algorithm[ESConfig]):
         gradient = weighted_sum(self.noise, batch.index, weight, len(self.network.flat))
         self.network.flat *= 1 - lr * c.weight_decay
         self.optimizer.step(-gradient, lr)
-        if self.moments is not None and batch.moments is not None:
-            self.moments.merge(batch.moments)
+        self.merge(batch.moments)
         self.version += 1
         metrics = {
             "fitness_mean": float(batch.value.mean()),
@@ -169,7 +163,7 @@ class ES(Algorithm[ESConfig]):
 class ARSConfig(ESConfig):
     """Settings of ARS: V2-t of the paper; normalize_observations false is V1-t."""
 
-    model: ModelConfig = field(default_factory=_linear)
+    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=()))
     """The network."""
     sigma: float = 0.03
     optimizer: Literal["adam", "sgd"] = "sgd"
@@ -182,8 +176,7 @@ class ARSConfig(ESConfig):
         "fitness_shaping": "for ARS, which divides by the deviation of the returns: take ES",
     }
 
-    def validate(self) -> None:
-        ESConfig.validate(self)
+    def own_checks(self) -> None:
         if self.top_directions is not None and not 1 <= self.top_directions <= self.population:
             raise ConfigError(
                 f"top_directions must lie in [1, population], which is {self.population}, not {self.top_directions!r}."

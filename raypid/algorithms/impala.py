@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from raypid.algorithms.a2c import A2C, AdvantageLoss
-from raypid.algorithms.actor_critic import ActorCriticConfig, step_metrics
+import numpy as np
+
+from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
+from raypid.algorithms.actor_critic import step_metrics
 from raypid.algorithms.backprop import Evaluated
 from raypid.algorithms.base import AsynchronousConfig, State
-from raypid.algorithms.minibatches import (
-    MAX_LOG_RATIO,
-    Batch,
-    Loss,
-    LossGradient,
-    Minibatch,
-    Streams,
-    vtrace_columns,
-)
-from raypid.algorithms.ppo import CLIPPED_METRICS, clipped_loss, clipped_loss_gradient
+from raypid.algorithms.minibatches import MAX_LOG_RATIO, Minibatch, Streams
+from raypid.algorithms.ppo import CLIPPED_METRICS, ClippedLoss
 from raypid.config import unless
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
+from raypid.ops.returns import passes
 from raypid.ops.vtrace import vtrace
 from raypid.types import Array, ArrayT, Trajectory, Update, Weights
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 @dataclass(kw_only=True, slots=True)
-class IMPALAConfig(AsynchronousConfig, ActorCriticConfig):
+class IMPALAConfig(AsynchronousConfig, A2CConfig):
     """Settings of IMPALA."""
 
+    num_envs_per_worker: int = 8
     fragment_length: int = 32
     batch_size: int = 256
     """Rows in one gradient step; a larger batch is cut into several steps, by streams."""
     fragments_per_update: int = 1
     """Fragments (of one worker each) that one update takes."""
-    lr: float = 1e-3
-    entropy_coef: float = 0.01
-    normalize_rewards: bool = True
-    normalize_advantages: bool = False
     gae_lambda: float = 1.0
     """Lambda of V-trace; 1 is the paper's."""
     rho_clip: float = 1.0
@@ -72,23 +61,38 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
         return config.fragments_per_update
 
     def columns(self, t: Trajectory, reward: Array) -> dict[str, Array]:
-        return vtrace_columns(t, reward, self.config.gamma)
+        """What V-trace needs besides the learner's values, [T, B] float32 each.
+
+        `final` is 1 where the environment handed out a true last observation, and `final_value` its value by the acting policy.
+        """
+        final, final_value = np.zeros((2, *t.valid.shape), np.float32)
+        if t.final is not None:
+            final[t.final.t, t.final.b] = 1
+            final_value[t.final.t, t.final.b] = t.behaviour["final_value"]
+        return {
+            "log_prob": t.behaviour["log_prob"],
+            "value": t.behaviour["value"][:-1],
+            "reward": reward.astype(np.float32, copy=False),
+            "discount": np.where(t.terminated, 0, np.float32(self.config.gamma)).astype(np.float32),
+            "passes": passes(t.terminated, t.truncated, t.valid),
+            "valid": t.valid.astype(np.float32),
+            "final": final,
+            "final_value": final_value,
+        }
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
-        lr, streams = self.lr(timesteps), self.prepare(batch)
-        steps = []
+        lr, prepared, steps = self.lr(timesteps), self.prepare(batch), []
         for _ in range(self.config.num_epochs):
-            for minibatch in self.minibatches(streams):
+            for minibatch in self.minibatches(prepared):
                 out = self.network.evaluate(minibatch)
-                corrected = self.corrected(minibatch, out)
-                loss, metrics = self.objective(out, corrected)
+                loss, metrics = self.objective(out, self.corrected(minibatch, out))
                 norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
                 steps.append(step_metrics(metrics, norm, minibatch.fraction))
         self.finish(batch)
         return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
 
     def corrected(self, streams: Minibatch, out: Evaluated[Any]) -> Minibatch:
-        """Streams with the advantages and targets that V-trace makes of what the network says now."""
+        """A minibatch of streams with the advantages and targets that V-trace makes of what the network says now."""
         assert isinstance(streams, Streams)
         log_prob, value = streams.by_row(out.log_prob, out.value)
         if hasattr(value, "detach"):
@@ -150,7 +154,7 @@ class APPOConfig(IMPALAConfig):
         }
 
 
-class APPO(IMPALA):
+class APPO(ClippedLoss, IMPALA):
     """IMPALA with PPO's clipped surrogate, several times over each batch: advantages are computed once, by the network as it is
     when the batch arrives, and minibatches are random rows (whole streams, if there is a memory).
 
@@ -164,23 +168,13 @@ class APPO(IMPALA):
 
     def __init__(self, config: APPOConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
+        self.clip = config.clip
         self.target = self.network.numpy().copy() if config.target_network else None
         """[P] parameters of the target network."""
 
-    def update(self, batch: Trajectory, timesteps: int) -> Update:
-        lr, rows = self.lr(timesteps), self.with_advantages(self.prepare(batch))
-        steps = []
-        for _ in range(self.config.num_epochs):
-            for minibatch in self.minibatches(rows):
-                out = self.network.evaluate(minibatch)
-                loss, metrics = self.objective(out, minibatch)
-                norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
-                steps.append(step_metrics(metrics, norm, minibatch.fraction))
-        self.finish(batch)
-        return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
-
-    def with_advantages(self, streams: Minibatch) -> Minibatch:
-        """A batch with advantages and targets by the network, or the target network, as it is now."""
+    def prepare(self, trajectory: Trajectory) -> Minibatch:
+        """With advantages and targets by the network, or the target network, as it is now."""
+        streams = super().prepare(trajectory)
         assert isinstance(streams, Streams)
         c = self.config
         if self.target is not None and self.version % c.target_interval == 0:
@@ -197,11 +191,9 @@ class APPO(IMPALA):
         streams = replace(streams, columns=columns)
         return streams if self.spec.memory else streams.flattened(self.collective)
 
-    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
-        return clipped_loss(self.config, self.config.clip, log_prob, entropy, value, batch)
-
-    def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
-        return clipped_loss_gradient(self.config, self.config.clip, log_prob, entropy, value, batch)
+    def corrected(self, streams: Minibatch, out: object) -> Minibatch:
+        """As it is: advantages and targets are those that `prepare` has found."""
+        return streams
 
     def set_weights(self, weights: Weights) -> None:
         super().set_weights(weights)

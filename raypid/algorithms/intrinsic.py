@@ -16,6 +16,7 @@ from raypid.nn.numpy_mlp import orthogonal
 from raypid.nn.pipeline import Inputs, Pipeline
 from raypid.ops.normalizer import Moments, ReturnScaler, merge_moments, moments_of, scale_of, zero_moments
 from raypid.ops.optim import Adam
+from raypid.ops.returns import next_values
 from raypid.registry import INTRINSIC_REWARDS
 from raypid.types import Array, Collective, Trajectory, flat_views, tree_map
 
@@ -113,7 +114,9 @@ class RandomNetworkDistillation(IntrinsicReward):
         t = trajectory
         inputs = self._next_inputs(t)
         rows = inputs[t.valid]
-        self._see(rows)
+        seen = moments_of(rows)
+        everywhere = [seen] if self.collective is None else self.collective.gather(seen)
+        self.moments = reduce(merge_moments, everywhere, self.moments)
         novelty = np.zeros(t.valid.shape, np.float32)
         novelty[t.valid], error, layers = self.novelty(rows)
         gradient = self.predictor.backward(layers, error * np.float32(2 / EMBEDDING))
@@ -128,35 +131,22 @@ class RandomNetworkDistillation(IntrinsicReward):
 
     def _next_inputs(self, t: Trajectory) -> Array:
         """[T, B, D] of the observations that the actions led to."""
-
-        def after(x: Array) -> Array:
-            return x[1:]
-
-        def after_or_last(x: Array, last: Array) -> Array:
-            x = x[1:].copy()
-            x[t.final.t, t.final.b] = last  # type: ignore[union-attr]
-            return x
-
-        obs = tree_map(after, t.obs) if t.final is None else tree_map(after_or_last, t.obs, t.final.obs)
+        if t.final is None:
+            obs = tree_map(next_values, t.obs)
+        else:
+            ends = t.final.t, t.final.b
+            obs = tree_map(lambda x, last: next_values(x, *ends, last), t.obs, t.final.obs)
         return _flat(self.pipeline.sequence(obs, None, t.first[1:])[0])
-
-    def _see(self, rows: Array) -> None:
-        """Take rows [N, D] into the moments of the observations."""
-        seen = [moments_of(rows)]
-        if self.collective is not None:
-            seen = self.collective.gather(seen[0])
-        self.moments = reduce(merge_moments, seen, self.moments)
 
     def metrics(self) -> dict[str, float]:
         return {"novelty": self.mean}
 
     def state_dict(self) -> dict[str, Any]:
-        count, mean, m2 = self.moments
         return {
             "target": self.target.flat.copy(),
             "predictor": self.predictor.flat.copy(),
             "optimizer": self.optimizer.state_dict(),
-            "moments": {"count": np.asarray(count), "mean": mean, "m2": m2},
+            "moments": self.moments.as_arrays(),
             "scaler": self.scaler.state_dict(),
         }
 
@@ -164,8 +154,7 @@ class RandomNetworkDistillation(IntrinsicReward):
         self.target.flat[:] = state["target"]
         self.predictor.flat[:] = state["predictor"]
         self.optimizer.load_state_dict(state["optimizer"])
-        moments = state["moments"]
-        self.moments = Moments(np.float64(moments["count"]), moments["mean"].copy(), moments["m2"].copy())
+        self.moments = Moments.from_arrays(state["moments"])
         self.scaler.load_state_dict(state["scaler"])
 
 

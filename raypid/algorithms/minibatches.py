@@ -14,7 +14,7 @@ import numpy as np
 
 from raypid.algorithms.joint_batch import Share, share_of_rows
 from raypid.nn.pipeline import Inputs
-from raypid.types import Array, ArrayT, Collective, Trajectory, TreeOf, tree_map
+from raypid.types import Array, ArrayT, Collective, TreeOf, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +32,21 @@ LossGradient: TypeAlias = tuple[Array, float, Array, dict[str, float]]
 """The derivatives of a loss by log_prob [n], entropy (the same for each row) and value [n], and its metrics."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """What this learner holds of a batch."""
+
+    share: Share | None = None
+    """With several learners: which rows, or streams, of the joint batch these are."""
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of all learners' rows that these are."""
+        return 1.0 if self.share is None else self.share.fraction
+
+
 @dataclass(slots=True)
-class Batch(Generic[ArrayT]):
+class Batch(_Held, Generic[ArrayT]):
     """Valid rows of a trajectory, flattened: n rows."""
 
     inputs: Inputs | TorchInputs | None
@@ -48,8 +61,6 @@ class Batch(Generic[ArrayT]):
     """[n]."""
     target: ArrayT
     """[n] value target: the lambda return."""
-    share: Share | None = None
-    """With several learners: which rows of the joint batch these are."""
 
     def __len__(self) -> int:
         return len(self.log_prob)
@@ -58,11 +69,6 @@ class Batch(Generic[ArrayT]):
     def num_units(self) -> int:
         """What minibatches are cut by: rows."""
         return len(self)
-
-    @property
-    def fraction(self) -> float:
-        """The fraction of all learners' rows that these are."""
-        return 1.0 if self.share is None else self.share.fraction
 
     def take(self, rows: Array) -> Batch[ArrayT]:
         """These rows [n] alone."""
@@ -83,7 +89,7 @@ class Batch(Generic[ArrayT]):
 
 
 @dataclass(slots=True)
-class Streams(Generic[ArrayT]):
+class Streams(_Held, Generic[ArrayT]):
     """T rows of B streams and the observations after them."""
 
     inputs: Inputs | TorchInputs
@@ -98,8 +104,6 @@ class Streams(Generic[ArrayT]):
     """[T, B] float32: log_prob of the acting policy, and what the algorithm learns by."""
     state: ArrayT | None = None
     """[B, K, S] recurrent state before row 0; None for networks without one."""
-    share: Share | None = None
-    """With several learners: which streams of the joint batch these are."""
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.valid))
@@ -108,11 +112,6 @@ class Streams(Generic[ArrayT]):
     def num_units(self) -> int:
         """What minibatches are cut by: streams."""
         return int(self.valid.shape[1])
-
-    @property
-    def fraction(self) -> float:
-        """The fraction of all learners' rows that these are."""
-        return 1.0 if self.share is None else self.share.fraction
 
     def take(self, streams: Array) -> Streams[ArrayT]:
         """These streams [n] alone."""
@@ -180,27 +179,3 @@ def cut(batch: Minibatch, batch_size: int, rng: np.random.Generator) -> Iterator
 def as_array(x: Array | Tensor) -> Array:
     """The values of an array or tensor, wherever it is, as an array."""
     return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
-
-
-def vtrace_columns(t: Trajectory, reward: Array, gamma: float) -> dict[str, Array]:
-    """What `ops.vtrace` needs of a trajectory besides the learner's values: [T, B] float32.
-
-    `final` is 1 where the environment handed out a true last observation, and `final_value` its value by the acting policy.
-    """
-    ended = t.terminated | t.truncated
-    passes = np.zeros(t.valid.shape, np.float32)
-    passes[:-1] = ~ended[:-1] & t.valid[:-1] & t.valid[1:]
-    final, final_value = np.zeros((2, *t.valid.shape), np.float32)
-    if t.final is not None:
-        final[t.final.t, t.final.b] = 1
-        final_value[t.final.t, t.final.b] = t.behaviour["final_value"]
-    return {
-        "log_prob": t.behaviour["log_prob"],
-        "value": t.behaviour["value"][:-1],
-        "reward": reward.astype(np.float32, copy=False),
-        "discount": np.where(t.terminated, 0, np.float32(gamma)).astype(np.float32),
-        "passes": passes,
-        "valid": t.valid.astype(np.float32),
-        "final": final,
-        "final_value": final_value,
-    }

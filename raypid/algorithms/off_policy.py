@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, ObservationMoments, State, check_size
+from raypid.algorithms.base import Algorithm, State, check_size
 from raypid.config import Config, ConfigError, ModelConfig, unless
+from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.pipeline import Pipeline
-from raypid.ops.normalizer import Moments
-from raypid.types import Collective, Sample, Sequences, Trajectory, Update, tree_leaves
+from raypid.types import Collective, Sample, Sequences, Tree, Update, tree_leaves
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from raypid.nn.networks import FlatParameters, TorchInputs
+    from raypid.nn.critics import Critics
+    from raypid.nn.networks import FlatParameters, TorchInputs, TorchNetwork
     from raypid.nn.torch_optimizers import FlatAdam
-
-
-def _wide() -> ModelConfig:
-    return ModelConfig(hidden=(256, 256), activation="relu")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -34,7 +30,7 @@ class OffPolicyConfig(Config):
 
     replays_sequences: ClassVar[bool] = False
 
-    model: ModelConfig = field(default_factory=_wide)
+    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=(256, 256), activation="relu"))
     """The network."""
     fragment_length: int = 1
     """Rows that one call collects from each environment. On Ray, let a call take 50 to 300 ms."""
@@ -138,15 +134,35 @@ class OffPolicyConfig(Config):
         """Rows that the buffer holds before learning starts."""
         return self.batch_size
 
+    def beta_at(self, timesteps: int) -> float:
+        """Exponent of the importance weights at this time; 0 where rows are drawn uniformly."""
+        if not self.prioritized:
+            return 0.0
+        done = min(1.0, timesteps / self.importance_steps) if self.importance_steps else 1.0
+        return float(self.importance_exponent + (1.0 - self.importance_exponent) * done)
+
     @property
     def updates_per_step(self) -> float:
         """The ratio that the loop holds to."""
         return 1 / self.a_l_ratio if self.a_l_ratio is not None else self.samples_per_insert / self.batch_size
 
 
-def temperature_idle(alpha: float | None) -> dict[str, str]:
-    """Return the settings that have no effect with this temperature (`Config.idle`)."""
-    return unless(alpha is None, "with a fixed temperature, which alpha sets", "alpha_init", "target_entropy")
+@dataclass(kw_only=True)
+class TemperatureConfig:
+    """Settings of a policy's temperature. A Config inherits from it beside the Config that it extends."""
+
+    alpha: float | None = None
+    """Fixed temperature; none learns it so that the policy's entropy is target_entropy."""
+    alpha_init: float = 1.0
+    """Where the learnt temperature begins."""
+    target_entropy: float | None = None
+    """In nats. none: for n discrete actions half of log n (SQN: a quarter), else minus the number of action elements."""
+
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be above 0": ("alpha_init",)}
+
+    def own_idle(self) -> dict[str, str]:
+        """Return the settings that have no effect with this temperature (`Config.idle`)."""
+        return unless(self.alpha is None, "with a fixed temperature, which alpha sets", "alpha_init", "target_entropy")
 
 
 @dataclass(slots=True)
@@ -182,12 +198,14 @@ OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 class OffPolicy(Algorithm[OffPolicyT]):
     """Networks on flat tensors and their optimizers, and what lies between a sample and a batch.
 
-    Subclasses fill `networks` and `optimizers` in `build`, and write `update`. The network called "acting" is what workers get.
+    Subclasses fill `networks` and `optimizers` in `build`, and write `step`. The network called "acting" is what workers get.
     """
 
     flow = "replay"
     collect = "trajectory"
     several_learners = True
+    losses: ClassVar[tuple[str, ...]] = ()
+    """Methods that th_compile compiles."""
 
     def __init__(self, config: OffPolicyT, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
@@ -197,13 +215,16 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
         self.device = device_for(config)
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self.pipeline = Pipeline(spec.pipeline)
-        self.moments = ObservationMoments(self.pipeline.normalized_size) if spec.pipeline.normalize else None
+        self.distribution = ActionDistribution(spec.actions)
+        self.discrete = spec.actions[0].kind == "categorical"
         self.networks: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, FlatAdam] = {}
         self.num_updates = 0
         self._metrics: list[Mapping[str, Tensor]] = []
         self.build(seed)
+        if config.th_compile:
+            for name in self.losses:
+                setattr(self, name, torch.compile(getattr(self, name)))
         self.network = self.networks["acting"]
 
     @classmethod
@@ -218,6 +239,19 @@ class OffPolicy(Algorithm[OffPolicyT]):
     @abstractmethod
     def build(self, seed: int) -> None:
         """Make networks and optimizers."""
+
+    def add_temperature(self, config: TemperatureConfig, default_entropy: float) -> None:
+        """Make a temperature, among the networks as "alpha", and its optimizer if it is learnt."""
+        from raypid.nn.critics import Temperature
+        from raypid.nn.networks import FlatParameters
+        from raypid.nn.torch_optimizers import FlatAdam
+
+        target_entropy = default_entropy if config.target_entropy is None else config.target_entropy
+        start = config.alpha_init if config.alpha is None else config.alpha
+        self.temperature = Temperature(start, target_entropy).to(self.device)
+        self.networks["alpha"] = FlatParameters(self.temperature)
+        if config.alpha is None:
+            self.optimizers["alpha"] = FlatAdam(self.networks["alpha"], self.config.lr)
 
     def meet(self, collective: Collective) -> None:
         """Each learner has batch_size / N rows of every batch; the optimizers average their gradients over all of them."""
@@ -241,75 +275,61 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     # -- from replay -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def beta_at(config: OffPolicyConfig, timesteps: int) -> float:
-        """Exponent of the importance weights at this time; 0 where rows are drawn uniformly."""
-        c = config
-        if not c.prioritized:
-            return 0.0
-        done = min(1.0, timesteps / c.importance_steps) if c.importance_steps else 1.0
-        return float(c.importance_exponent + (1.0 - c.importance_exponent) * done)
-
-    def beta(self, timesteps: int) -> float:
-        return self.beta_at(self.config, timesteps)
-
     def sample_from(self, replay: Drawable, num_updates: int, beta: float) -> Sample | Sequences:
         """What `update` is given for so many updates, from a buffer in this process."""
         return replay.sample(num_updates * self.rows, beta)
 
-    def batches(self, sample: Sample) -> Iterator[Batch]:
+    def batches(self, sample: Sample | Sequences) -> Iterator[Batch]:
         """The batches of a sample, in its order, as tensors: one for each update. With several learners each has its part of
         every batch; one learner would have these parts after each other, in rank order."""
         rows = self.tensors(sample)
         for start in range(0, len(sample.id), self.rows):
             yield rows.take(slice(start, start + self.rows))
 
-    def tensors(self, sample: Sample) -> Batch:
+    def tensors(self, sample: Sample | Sequences) -> Batch:
         """A sample on the learner's device; from pinned memory, if that is a GPU."""
-        from raypid.nn.networks import TorchInputs, on_device
+        from raypid.nn.networks import on_device
 
-        move = partial(on_device, device=self.device)
-        if self.moments is not None:
-            self.pipeline.load(self.moments.moments)
-        d = sample.data
+        assert isinstance(sample, Sample)
+        move, d = partial(on_device, device=self.device), sample.data
         action = [leaf.reshape(len(sample.id), -1) for _, leaf in tree_leaves(d.action)]
-        discrete = self.spec.actions[0].kind == "categorical"
-        flat = action[0][:, 0].astype(np.int64, copy=False) if discrete else np.concatenate(action, 1)
-        return Batch(
-            TorchInputs(self.pipeline.batch(d.obs), self.device), move(flat), move(d.reward), move(d.discount),
-            TorchInputs(self.pipeline.batch(d.next_obs), self.device), move(sample.weight),
-        )  # fmt: skip
+        flat = action[0][:, 0].astype(np.int64, copy=False) if self.discrete else np.concatenate(action, 1)
+        obs, following = self.inputs(d.obs), self.inputs(d.next_obs)
+        return Batch(obs, move(flat), move(d.reward), move(d.discount), following, move(sample.weight))
 
-    def seen(self, fragment: Trajectory) -> None:
-        """Merge the observations of a new fragment into the normaliser."""
-        if fragment.moments is not None:
-            self.merge(fragment.moments)
+    def inputs(self, obs: Tree) -> TorchInputs:
+        """Rows of raw observations as the networks take them, by the newest moments."""
+        from raypid.nn.networks import TorchInputs
 
-    def merge(self, moments: Moments) -> None:
-        """Merge moments of observations into the normaliser."""
         if self.moments is not None:
-            self.moments.merge(moments)
+            self.pipeline.load(self.moments)
+        return TorchInputs(self.pipeline.batch(obs), self.device)
 
-    # -- what updates end with -------------------------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------------------------------
+
+    def update(self, batch: Sample | Sequences, timesteps: int) -> Update:
+        import torch
+
+        errors = []
+        for b in self.batches(batch):
+            error, metrics = self.step(b)
+            self._metrics.append(metrics)
+            self.num_updates += 1
+            errors.append(error)
+        self.version += 1
+        priorities = torch.cat(errors).cpu().numpy() + 1e-6 if self.config.prioritized else None
+        return Update({}, len(errors), priorities)
+
+    @abstractmethod
+    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """One update: a gradient step of each network, and of target networks (`track`). Returns |TD error| [N], which becomes
+        the rows' priorities, and metrics: tensors without gradient, so that nobody waits for a number."""
 
     def track(self, target: str, source: str) -> None:
         """Move the target network `target` towards `source`, if its interval has passed."""
         c = self.config
         if c.target_network and self.num_updates % c.target_interval == 0:
             self.networks[target].flat.lerp_(self.networks[source].flat, c.target_tau)
-
-    def count(self, metrics: Mapping[str, Tensor]) -> None:
-        """One update is done. Its metrics are kept as tensors without gradient, so that nobody waits for a number."""
-        self._metrics.append(metrics)
-        self.num_updates += 1
-
-    def finish(self, errors: list[Tensor]) -> Update:
-        """What `update` returns, from |TD error| [N] of each of its batches: these become priorities."""
-        import torch
-
-        self.version += 1
-        priorities = torch.cat(errors).cpu().numpy() + 1e-6 if self.config.prioritized else None
-        return Update({}, len(errors), priorities)
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call (and over learners), fetched in one transfer."""
@@ -389,4 +409,61 @@ def one_discrete(spec: NetworkSpec) -> None:
         )
 
 
-Norm = Literal["none", "layer", "batch"]
+@dataclass(kw_only=True, slots=True)
+class CriticsConfig(OffPolicyConfig):
+    """Settings of algorithms whose policy climbs critics."""
+
+    num_critics: int = 2
+    """Critics; the smallest value counts."""
+    critic_norm: Literal["none", "layer", "batch"] = "layer"
+    """Normalisation in the critics: none, layer, or (of SAC) batch, which is CrossQ, with target_network false."""
+    policy_delay: int = 2
+    """Critic updates for each policy update."""
+    lr_critic: float | None = None
+    """Learning rate of the critics; none: lr."""
+
+    ranges = {"be at least 1": ("num_critics", "policy_delay")}
+
+
+CriticsT = TypeVar("CriticsT", bound=CriticsConfig)
+
+
+class PolicyAndCritics(OffPolicy[CriticsT]):
+    """A policy, and an ensemble of critics that it climbs."""
+
+    losses = ("critic_loss", "policy_loss")
+
+    def build(self, seed: int) -> None:
+        from raypid.nn.networks import FlatParameters
+        from raypid.nn.torch_optimizers import FlatAdam
+
+        c = self.config
+        self.policy = self.make_policy(seed)
+        self.critics, self.target_critics = self.make_critics(seed), self.make_critics(seed)
+        self.networks = {"acting": self.policy, "critics": FlatParameters(self.critics)}
+        self.optimizers = {
+            "acting": FlatAdam(self.policy, c.lr, c.adam_eps, c.max_grad_norm),
+            "critics": FlatAdam(self.networks["critics"], c.lr_critic or c.lr, c.adam_eps, c.max_grad_norm),
+        }
+
+    def make_policy(self, seed: int) -> TorchNetwork:
+        from raypid.nn.networks import TorchNetwork
+
+        policy = TorchNetwork(self.spec, seed, str(self.device))
+        if self.config.bf16:
+            policy.compute_in_half()
+        return policy
+
+    @property
+    def num_actions(self) -> int:
+        """Discrete actions, or elements of a continuous one."""
+        return sum(leaf.num_params if self.discrete else leaf.size for leaf in self.spec.actions)
+
+    def make_critics(self, seed: int) -> Critics:
+        from raypid.nn.critics import Critics
+
+        c, spec, size = self.config, self.spec, self.num_actions
+        made = Critics(
+            spec, c.num_critics, size, discrete=self.discrete, norm=c.critic_norm, half=c.bf16, seed=seed + 1
+        )
+        return made.to(self.device)

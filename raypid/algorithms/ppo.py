@@ -10,7 +10,7 @@ import numpy as np
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
-from raypid.config import ConfigError, unless
+from raypid.config import unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Array, Trajectory, Update
 
@@ -39,24 +39,85 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | None = None
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
 
-    ranges = {"be above 0": ("value_clip", "target_kl")}
+    ranges = {"be above 0": ("clip", "value_clip", "target_kl"), "be at least 1": ("num_epochs",)}
 
     def own_idle(self) -> dict[str, str]:
         return unless(self.num_epochs > 1, "with one epoch, after which nothing is left to stop", "target_kl")
-
-    def own_checks(self) -> None:
-        if self.num_epochs < 1 or not self.clip > 0:
-            raise ConfigError(f"num_epochs must be at least 1 and clip above 0, not {self.num_epochs} and {self.clip}.")
 
 
 CLIPPED_METRICS = frozenset({"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "lr"})
 
 
-class PPO(ActorCritic[PPOConfig]):
+class Clipped(Protocol):
+    """The settings of the clipped surrogate."""
+
+    value_clip: float | None
+    value_coef: float
+    entropy_coef: float
+
+
+class ClippedLoss:
+    """The loss of PPO and APPO. An algorithm inherits from it before the ActorCritic that it extends."""
+
+    config: Clipped
+    clip: float
+    """eps."""
+
+    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
+        """-min(ratio * A, clipped ratio * A) + value_coef * half the squared error of the value - entropy_coef * entropy, [n] rows."""
+        import torch
+
+        c, clip, advantage = self.config, self.clip, batch.advantage
+        log_ratio = (log_prob - batch.log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1 - clip, 1 + clip)
+        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        error = (value - batch.target) ** 2
+        if c.value_clip is not None:
+            near = batch.value + (value - batch.value).clamp(-c.value_clip, c.value_clip)
+            error = torch.maximum(error, (near - batch.target) ** 2)
+        value_loss = 0.5 * error.mean()
+        entropy = entropy.mean()
+        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+        with torch.no_grad():
+            kl, clip_fraction = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > clip).float().mean()
+        return loss, {
+            "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clip_fraction": clip_fraction,
+        }  # fmt: skip
+
+    def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
+        """The derivatives of `loss` by log_prob [n], entropy and value [n]; and its metrics."""
+        c, clip, advantage, n = self.config, self.clip, batch.advantage, len(log_prob)
+        log_ratio = (log_prob - batch.log_prob).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        ratio = np.exp(log_ratio)
+        surrogate = ratio * advantage
+        clipped = np.clip(ratio, 1 - clip, 1 + clip)
+        # elsewhere the clipped term is smaller, or the ratio is beyond all reason; both are flat
+        counts = (surrogate <= clipped * advantage) & (np.abs(log_ratio) < MAX_LOG_RATIO)
+        by_log_prob = np.where(counts, surrogate, 0) * np.float32(-1 / n)
+        difference = value - batch.target
+        by_value, error = difference, difference * difference
+        if c.value_clip is not None:
+            change = value - batch.value
+            near = batch.value + np.clip(change, -c.value_clip, c.value_clip) - batch.target
+            by_value = np.where(error >= near * near, difference, np.where(np.abs(change) <= c.value_clip, near, 0))
+            error = np.maximum(error, near * near)
+        metrics = {
+            "policy_loss": -float(np.minimum(surrogate, clipped * advantage).mean()),
+            "value_loss": 0.5 * float(error.mean()),
+            "entropy": float(entropy.mean()),
+            "kl": float((ratio - 1 - log_ratio).mean()),
+            "clip_fraction": float((clipped != ratio).mean()),
+        }
+        return by_log_prob, -c.entropy_coef / n, by_value * np.float32(c.value_coef / n), metrics
+
+
+class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     """Maximise min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A), with ratio = pi(a|s) / pi_acted(a|s) (equation 7), several
     times over each batch; generalised advantages."""
 
     Config = PPOConfig
+    config: PPOConfig
     metric_names = CLIPPED_METRICS | {"explained_variance"}
 
     def __init__(self, config: PPOConfig, spec: NetworkSpec, seed: int) -> None:
@@ -81,71 +142,3 @@ class PPO(ActorCritic[PPOConfig]):
         self.finish(batch)
         more = {"lr": lr, "explained_variance": self.explained_variance(rows)}
         return Update({**self.mean_metrics(steps), **more}, len(steps))
-
-    def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
-        return clipped_loss(self.config, self.clip, log_prob, entropy, value, batch)
-
-    def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
-        return clipped_loss_gradient(self.config, self.clip, log_prob, entropy, value, batch)
-
-
-class Clipped(Protocol):
-    """The settings of the clipped surrogate."""
-
-    value_clip: float | None
-    value_coef: float
-    entropy_coef: float
-
-
-def clipped_loss(
-    c: Clipped, clip: float, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]
-) -> Loss:
-    """-min(ratio * A, clipped ratio * A) + value_coef * half the squared error of the value - entropy_coef * entropy, [n] rows."""
-    import torch
-
-    advantage = batch.advantage
-    log_ratio = (log_prob - batch.log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - clip, 1 + clip)
-    policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-    error = (value - batch.target) ** 2
-    if c.value_clip is not None:
-        near = batch.value + (value - batch.value).clamp(-c.value_clip, c.value_clip)
-        error = torch.maximum(error, (near - batch.target) ** 2)
-    value_loss = 0.5 * error.mean()
-    entropy = entropy.mean()
-    loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-    with torch.no_grad():
-        kl, clip_fraction = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > clip).float().mean()
-    return loss, {
-        "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clip_fraction": clip_fraction,
-    }  # fmt: skip
-
-
-def clipped_loss_gradient(
-    c: Clipped, clip: float, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]
-) -> LossGradient:
-    """The derivatives of `clipped_loss` by log_prob [n], entropy and value [n]; and its metrics."""
-    advantage, n = batch.advantage, len(log_prob)
-    log_ratio = (log_prob - batch.log_prob).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = np.exp(log_ratio)
-    surrogate = ratio * advantage
-    clipped = np.clip(ratio, 1 - clip, 1 + clip)
-    # elsewhere the clipped term is smaller, or the ratio is beyond all reason; both are flat
-    counts = (surrogate <= clipped * advantage) & (np.abs(log_ratio) < MAX_LOG_RATIO)
-    by_log_prob = np.where(counts, surrogate, 0) * np.float32(-1 / n)
-    difference = value - batch.target
-    by_value, error = difference, difference * difference
-    if c.value_clip is not None:
-        change = value - batch.value
-        near = batch.value + np.clip(change, -c.value_clip, c.value_clip) - batch.target
-        by_value = np.where(error >= near * near, difference, np.where(np.abs(change) <= c.value_clip, near, 0))
-        error = np.maximum(error, near * near)
-    metrics = {
-        "policy_loss": -float(np.minimum(surrogate, clipped * advantage).mean()),
-        "value_loss": 0.5 * float(error.mean()),
-        "entropy": float(entropy.mean()),
-        "kl": float((ratio - 1 - log_ratio).mean()),
-        "clip_fraction": float((clipped != ratio).mean()),
-    }
-    return by_log_prob, -c.entropy_coef / n, by_value * np.float32(c.value_coef / n), metrics

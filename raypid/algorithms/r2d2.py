@@ -16,7 +16,7 @@ from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
-from raypid.types import Sequences, tree_map
+from raypid.types import Sample, Sequences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,17 +27,15 @@ if TYPE_CHECKING:
 _EPSILON = 1e-3
 
 
-def _recurrent() -> ModelConfig:
-    return ModelConfig(hidden=(64,), activation="relu", memory="lstm", shared=True)
-
-
 @dataclass(kw_only=True, slots=True)
 class R2D2Config(DQNConfig):
     """Settings of R2D2. `batch_size` counts learnt rows: batch_size / sequence_length sequences."""
 
     replays_sequences: ClassVar[bool] = True
 
-    model: ModelConfig = field(default_factory=_recurrent)
+    model: ModelConfig = field(
+        default_factory=partial(ModelConfig, hidden=(64,), activation="relu", memory="lstm", shared=True)
+    )
     """The network."""
     batch_size: int = 512
     fragment_length: int = 8
@@ -145,16 +143,13 @@ class R2D2(DQN):
         c = self.config
         return replay.sample_sequences(num_updates * self.rows, c.sequence_length, c.burn_in, beta)
 
-    def tensors(self, sample: Sequences) -> SequenceBatch:  # type: ignore[override]
-        from raypid.nn.networks import TorchInputs, on_device
+    def tensors(self, sample: Sample | Sequences) -> SequenceBatch:  # type: ignore[override]
+        from raypid.nn.networks import on_device
 
         move = partial(on_device, device=self.device)
-        if self.moments is not None:
-            self.pipeline.load(self.moments.moments)
-        assert sample.memory is not None and isinstance(sample.action, np.ndarray)
-        rows = tree_map(lambda x: x.reshape(-1, *x.shape[2:]), sample.obs)
+        assert isinstance(sample, Sequences) and sample.memory is not None and isinstance(sample.action, np.ndarray)
         return SequenceBatch(
-            TorchInputs(self.pipeline.batch(rows), self.device), move(sample.first), move(sample.memory),
+            self.inputs(sample.obs).flatten(), move(sample.first), move(sample.memory),
             move(sample.action.astype(np.int64, copy=False)), move(sample.reward),
             move(sample.terminated | sample.truncated), move(sample.terminated), move(sample.valid), move(sample.weight),
         )  # fmt: skip

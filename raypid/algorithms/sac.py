@@ -5,6 +5,7 @@ n-step targets and a delayed policy."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,51 +14,27 @@ import numpy as np
 from raypid.algorithms.base import State
 from raypid.algorithms.off_policy import (
     Batch,
-    Norm,
-    OffPolicy,
-    OffPolicyConfig,
+    CriticsConfig,
+    PolicyAndCritics,
+    TemperatureConfig,
     continuous,
     one_discrete,
-    temperature_idle,
 )
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Collective, Sample, Update
+from raypid.types import Collective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from raypid.nn.critics import Critics
     from raypid.nn.networks import TorchInputs
 
 
 @dataclass(kw_only=True, slots=True)
-class SACConfig(OffPolicyConfig):
+class SACConfig(TemperatureConfig, CriticsConfig):
     """Settings of SAC."""
 
-    alpha: float | None = None
-    """Fixed temperature; none learns it so that the entropy is target_entropy."""
-    alpha_init: float = 1.0
-    """Where the learnt temperature begins."""
-    target_entropy: float | None = None
-    """none: minus the number of action elements; for n discrete actions half of log n."""
-    num_critics: int = 2
-    """Critics; the smallest value counts."""
-    critic_norm: Norm = "layer"
-    """Normalisation in the critics: none, layer, or (of SAC) batch, which is CrossQ, with target_network false."""
-    policy_delay: int = 2
-    """Critic updates for each policy update."""
-    lr_critic: float | None = None
-    """Learning rate of the critics; none: lr."""
-
-    ranges = {
-        "be at least 0": ("alpha",),
-        "be at least 1": ("num_critics", "policy_delay"),
-        "be above 0": ("alpha_init",),
-    }
-
-    def own_idle(self) -> dict[str, str]:
-        return temperature_idle(self.alpha)
+    ranges = {"be at least 0": ("alpha",)}
 
     def own_checks(self) -> None:
         if self.critic_norm == "batch" and self.target_network:
@@ -68,7 +45,7 @@ class SACConfig(OffPolicyConfig):
             raise ConfigError("critic_norm batch of several learners cannot be compiled: set th_compile to false.")
 
 
-class SAC(OffPolicy[SACConfig]):
+class SAC(PolicyAndCritics[SACConfig]):
     """Maximise sum gamma^t (r + alpha * entropy): Q by equation 5, the policy by equation 9, alpha by equation 18."""
 
     Config = SACConfig
@@ -82,66 +59,31 @@ class SAC(OffPolicy[SACConfig]):
         return continuous(config, spec, "squashed_gaussian")
 
     def build(self, seed: int) -> None:
-        import torch
+        from raypid.nn.networks import FlatParameters
 
-        from raypid.nn.critics import Critics, Temperature
-        from raypid.nn.distributions import ActionDistribution
-        from raypid.nn.networks import FlatParameters, TorchNetwork
-        from raypid.nn.torch_optimizers import FlatAdam
-
-        c, spec = self.config, self.spec
-        self.discrete = spec.actions[0].kind == "categorical"
-        size = sum(leaf.num_params if self.discrete else leaf.size for leaf in spec.actions)
-        self.distribution = ActionDistribution(spec.actions)
-        self.policy = TorchNetwork(spec, seed, str(self.device))
-        if c.bf16:
-            self.policy.compute_in_half()
-
-        def critics() -> Critics:
-            made = Critics(
-                spec, c.num_critics, size, discrete=self.discrete, norm=c.critic_norm, half=c.bf16, seed=seed + 1
-            )
-            return made.to(self.device)
-
-        self.critics, self.target = critics(), critics()
-        self.temperature = Temperature(c.alpha_init if c.alpha is None else c.alpha).to(self.device)
-        default = 0.5 * math.log(size) if self.discrete else -float(size)
-        self.target_entropy = default if c.target_entropy is None else c.target_entropy
-        self.networks = {"acting": self.policy, "critics": FlatParameters(self.critics)}
-        if c.target_network:
-            self.networks["target"] = FlatParameters(self.target)
-        self.networks["alpha"] = FlatParameters(self.temperature)
-        self.optimizers = {
-            "acting": FlatAdam(self.policy, c.lr, c.adam_eps, c.max_grad_norm),
-            "critics": FlatAdam(self.networks["critics"], c.lr_critic or c.lr, c.adam_eps, c.max_grad_norm),
-        }
-        if c.alpha is None:
-            self.optimizers["alpha"] = FlatAdam(self.networks["alpha"], c.lr)
-        if c.th_compile:
-            self.critic_loss = torch.compile(self.critic_loss)  # type: ignore[method-assign]
-            self.policy_loss = torch.compile(self.policy_loss)  # type: ignore[method-assign]
+        super().build(seed)
+        if self.config.target_network:
+            self.networks["target"] = FlatParameters(self.target_critics)
+        size = self.num_actions
+        self.add_temperature(self.config, 0.5 * math.log(size) if self.discrete else -float(size))
 
     def meet(self, collective: Collective) -> None:
         super().meet(collective)
         self.critics.collective = collective  # statistics of batches are those of all learners' rows
 
-    def update(self, batch: Sample, timesteps: int) -> Update:
-        c, errors = self.config, []
-        for b in self.batches(batch):
-            alpha = self.temperature().detach()
-            loss, error, q = self.critic_loss(b, alpha)
-            self.optimizers["critics"].minimise(loss)
-            metrics = {"critic_loss": loss.detach(), "q": q.mean()}
-            if self.num_updates % c.policy_delay == 0:
-                loss, entropy = self.policy_loss(b, alpha)
-                self.optimizers["acting"].minimise(loss)
-                if c.alpha is None:
-                    self.optimizers["alpha"].minimise((self.temperature() * (entropy - self.target_entropy)).sum())
-                metrics |= {"policy_loss": loss.detach(), "entropy": entropy, "alpha": alpha[0]}
-            self.track("target", "critics")
-            self.count(metrics)
-            errors.append(error)
-        return self.finish(errors)
+    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        c, alpha = self.config, self.temperature().detach()
+        loss, error, q = self.critic_loss(b, alpha)
+        self.optimizers["critics"].minimise(loss)
+        metrics = {"critic_loss": loss.detach(), "q": q.mean()}
+        if self.num_updates % c.policy_delay == 0:
+            loss, entropy = self.policy_loss(b, alpha)
+            self.optimizers["acting"].minimise(loss)
+            if c.alpha is None:
+                self.optimizers["alpha"].minimise(self.temperature.loss(entropy))
+            metrics |= {"policy_loss": loss.detach(), "entropy": entropy, "alpha": alpha[0]}
+        self.track("target", "critics")
+        return error, metrics
 
     def critic_loss(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean squared TD error summed over critics, |TD error| [N] of their mean, and Q [K, N]."""
@@ -151,77 +93,65 @@ class SAC(OffPolicy[SACConfig]):
             q, target = self._crossq(b, alpha)
         else:
             with torch.no_grad():
-                network = self.target if self.config.target_network else self.critics
-                target = b.reward + b.discount * self.soft_value(b.next_inputs, network, alpha)
-            q = self.q_of(self.critics, b)
+                critics = self.target_critics if self.config.target_network else self.critics
+                action, log_pi = self.choices(b.next_inputs)
+                target = b.reward + b.discount * self.soft_value(critics(b.next_inputs, action), alpha, log_pi)
+            q = self.taken(self.critics(b.inputs, None if self.discrete else b.action), b)
         error = q - target
         loss = (b.weight * error * error).mean(1).sum()
         return loss, error.detach().abs().mean(0), q.detach()
 
-    def q_of(self, critics: Critics, b: Batch) -> Tensor:
-        """Q [K, N] of the actions that were taken."""
-        if not self.discrete:
-            return critics(b.inputs, b.action)
-        return critics(b.inputs).gather(-1, b.action.expand(self.config.num_critics, -1)[..., None])[..., 0]
+    def taken(self, q: Tensor, b: Batch) -> Tensor:
+        """Q [K, N] of the actions that were taken, from what critics say of them (or, [K, N, A], of all discrete ones)."""
+        return q.gather(-1, b.action.expand(len(q), -1)[..., None])[..., 0] if self.discrete else q
 
-    def soft_value(self, inputs: TorchInputs, critics: Critics, alpha: Tensor) -> Tensor:
-        """V(s) [N] = E_pi[min_k Q_k(s, a) - alpha * log pi(a|s)] (equation 3); exact for discrete actions."""
-        if self.discrete:
-            log_pi = self._log_pi(inputs)
-            return (log_pi.exp() * (critics(inputs).amin(0) - alpha * log_pi)).sum(-1)
-        action, log_prob = self.draw(inputs)
-        return critics(inputs, action).amin(0) - alpha * log_prob
+    def soft_value(self, q: Tensor, alpha: Tensor, log_pi: Tensor) -> Tensor:
+        """V(s) [N] = E_pi[min_k Q_k(s, a) - alpha * log pi(a|s)] (equation 3), from Q [K, N] or [K, N, A] of `choices`."""
+        return self.mean(q.amin(0) - alpha * log_pi, log_pi)
 
     def policy_loss(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """E[alpha * log pi - min_k Q_k] (equation 9), and the policy's entropy."""
-        if self.discrete:
-            log_pi = self._log_pi(b.inputs)
-            q = self.critics(b.inputs).detach().amin(0)
-            pi = log_pi.exp()
-            return (pi * (alpha * log_pi - q)).sum(-1).mean(), -(pi * log_pi).sum(-1).mean().detach()
-        action, log_prob = self.draw(b.inputs)
+        action, log_pi = self.choices(b.inputs)
         q = self.critics(b.inputs, action).amin(0)
-        return (alpha * log_prob - q).mean(), -log_prob.mean().detach()
+        if self.discrete:
+            q = q.detach()
+        return self.mean(alpha * log_pi - q, log_pi).mean(), -self.mean(log_pi, log_pi).mean().detach()
+
+    def choices(self, inputs: TorchInputs) -> tuple[Tensor | None, Tensor]:
+        """What the policy may do: an action [N, A] drawn with a gradient and its log_prob [N]; or None, and log pi [N, A] of all
+        discrete actions."""
+        if self.discrete:
+            return None, self.distribution.masked(self.policy(inputs)[0], inputs.mask).log_softmax(-1)
+        return self.draw(inputs)
+
+    def mean(self, x: Tensor, log_pi: Tensor) -> Tensor:
+        """E_pi[x] [N] over the `choices`: exact for discrete actions, else of the one that was drawn."""
+        return (log_pi.exp() * x).sum(-1) if self.discrete else x
 
     def draw(self, inputs: TorchInputs) -> tuple[Tensor, Tensor]:
         """Actions [N, A] of the policy with a gradient, and their log_prob [N] (appendix C)."""
         import torch
         from torch.nn.functional import softplus
 
-        params = self.policy(inputs)[0]
-        means, raw, start = [], [], 0
-        for leaf in self.spec.actions:
-            means.append(params[:, start : start + leaf.size])
-            raw.append(params[:, start + leaf.size : start + 2 * leaf.size])
-            start += 2 * leaf.size
-        mean, deviation = torch.cat(means, -1), -5 + 3.5 * (torch.tanh(torch.cat(raw, -1)) + 1)
+        # of each action its means, then what becomes its deviations
+        parts = self.policy(inputs)[0].split([leaf.size for leaf in self.spec.actions for _ in range(2)], -1)
+        mean, deviation = torch.cat(parts[::2], -1), -5 + 3.5 * (torch.tanh(torch.cat(parts[1::2], -1)) + 1)
         noise = self.normal(*mean.shape)
         u = mean + deviation.exp() * noise
         slope = 2 * (math.log(2) - u - softplus(-2 * u))
         log_prob = (-0.5 * noise * noise - deviation - 0.5 * math.log(2 * math.pi) - slope).sum(-1)
         return torch.tanh(u), log_prob
 
-    def _log_pi(self, inputs: TorchInputs) -> Tensor:
-        """log pi [N, A] of every discrete action."""
-        return self.distribution.masked(self.policy(inputs)[0], inputs.mask).log_softmax(-1)
-
     def _crossq(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Q [K, N] and targets [N] from one pass over both batches, so that their statistics are the same (CrossQ, figure 2)."""
         import torch
 
         both, n = b.inputs.joined(b.next_inputs), len(b.reward)
-        if self.discrete:
-            with torch.no_grad():
-                log_pi = self._log_pi(b.next_inputs)
-            q = self.critics(both, train=True)
-            chosen = b.action.expand(self.config.num_critics, -1)[..., None]
-            value = (log_pi.exp() * (q[:, n:].detach().amin(0) - alpha * log_pi)).sum(-1)
-            return q[:, :n].gather(-1, chosen)[..., 0], b.reward + b.discount * value
         with torch.no_grad():
-            action, log_prob = self.draw(b.next_inputs)
-        q = self.critics(both, torch.cat([b.action, action]), train=True)
-        value = q[:, n:].detach().amin(0) - alpha * log_prob
-        return q[:, :n], b.reward + b.discount * value
+            action, log_pi = self.choices(b.next_inputs)
+        q = self.critics(both, None if action is None else torch.cat([b.action, action]), train=True)
+        value = self.soft_value(q[:, n:].detach(), alpha, log_pi)
+        return self.taken(q[:, :n], b), b.reward + b.discount * value
 
     def learnt_state(self) -> State:
         statistics = {str(i): s.cpu().numpy() for i, s in enumerate(self.critics.statistics)}

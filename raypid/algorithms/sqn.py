@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
-from raypid.algorithms.off_policy import Batch, temperature_idle
+from raypid.algorithms.off_policy import Batch, TemperatureConfig
 from raypid.nn.q_head import q_values
-from raypid.types import Sample, Update, Weights
+from raypid.types import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
-class SQNConfig(DQNConfig):
+class SQNConfig(TemperatureConfig, DQNConfig):
     """Settings of SQN."""
 
-    alpha: float | None = None
-    """Fixed temperature; none learns it so that the policy's entropy is target_entropy."""
     alpha_init: float = 0.5
-    """Where the learnt temperature begins."""
-    target_entropy: float | None = None
-    """In nats; none: a quarter of log(number of actions)."""
 
     no_effect = {
         **DQNConfig.no_effect,
@@ -34,10 +33,7 @@ class SQNConfig(DQNConfig):
         **dict.fromkeys(("num_atoms", "v_min", "v_max"), "for SQN, which learns plain values"),
     }
 
-    ranges = {"be above 0": ("alpha", "alpha_init")}
-
-    def own_idle(self) -> dict[str, str]:
-        return temperature_idle(self.alpha)
+    ranges = {"be above 0": ("alpha",)}
 
 
 class SQN(DQN):
@@ -53,30 +49,14 @@ class SQN(DQN):
 
     def build(self, seed: int) -> None:
         DQN.build(self, seed)
-        from raypid.nn.critics import Temperature
-        from raypid.nn.networks import FlatParameters
-        from raypid.nn.torch_optimizers import FlatAdam
+        self.add_temperature(self.config, 0.25 * math.log(self.spec.actions[0].num_params))
 
-        c = self.config
-        self.temperature = Temperature(c.alpha_init if c.alpha is None else c.alpha).to(self.device)
-        self.networks["alpha"] = FlatParameters(self.temperature)
-        if c.alpha is None:
-            self.optimizers["alpha"] = FlatAdam(self.networks["alpha"], c.lr)
-        quarter = 0.25 * math.log(self.spec.actions[0].num_params)
-        self.target_entropy = quarter if c.target_entropy is None else c.target_entropy
-
-    def update(self, batch: Sample, timesteps: int) -> Update:
-        errors = []
-        for b in self.batches(batch):
-            loss, error, metrics = self.loss(b)
-            self.optimizers["acting"].minimise(loss)
-            self.track("target", "acting")
-            alpha = self.temperature()
-            if self.config.alpha is None:
-                self.optimizers["alpha"].minimise((alpha * (metrics["entropy"] - self.target_entropy)).sum())
-            self.count({"loss": loss.detach(), **metrics, "td_error": error.mean(), "alpha": alpha.detach()[0]})
-            errors.append(error)
-        return self.finish(errors)
+    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        error, metrics = DQN.step(self, b)
+        alpha = self.temperature().detach()[0]
+        if self.config.alpha is None:
+            self.optimizers["alpha"].minimise(self.temperature.loss(metrics["entropy"]))
+        return error, {**metrics, "alpha": alpha}
 
     def loss(self, b: Batch) -> TDLoss:
         """The weighted loss, |TD error| [N], and metrics: the means of Q(s, a) and of the policy's entropy."""

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raypid.algorithms.off_policy import Batch, Norm, OffPolicy, OffPolicyConfig, continuous
+from raypid.algorithms.off_policy import Batch, CriticsConfig, PolicyAndCritics, continuous
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Sample, Update
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
-class TD3Config(OffPolicyConfig):
+class TD3Config(CriticsConfig):
     """Settings of TD3. Actions are in units of the canonical action: 1 is half the range."""
 
-    num_critics: int = 2
-    """Critics; the smallest value counts."""
-    critic_norm: Norm = "layer"
-    """Normalisation in the critics: none, layer, or (of SAC) batch, which is CrossQ, with target_network false."""
-    policy_delay: int = 2
-    """Critic updates for each policy update."""
     exploration_noise: float = 0.1
     """Deviation of the noise on the workers' actions."""
     target_noise: float = 0.2
     """Deviation of the noise on the target policy's actions."""
     target_noise_clip: float = 0.5
     """That noise is clipped to [-x, x]."""
-    lr_critic: float | None = None
-    """Learning rate of the critics; none: lr."""
 
-    ranges = {
-        "be at least 0": ("exploration_noise", "target_noise", "target_noise_clip"),
-        "be at least 1": ("num_critics", "policy_delay"),
-    }
+    ranges = {"be at least 0": ("exploration_noise", "target_noise", "target_noise_clip")}
 
     def own_idle(self) -> dict[str, str]:
         return unless(self.target_noise, "unless target_noise is above 0", "target_noise_clip")
@@ -48,7 +37,7 @@ class TD3Config(OffPolicyConfig):
             )
 
 
-class TD3(OffPolicy[TD3Config]):
+class TD3(PolicyAndCritics[TD3Config]):
     """Q towards r + gamma * min_k Q'_k(s', pi'(s') + clipped noise); the policy climbs Q_1 (algorithm 1)."""
 
     Config = TD3Config
@@ -63,53 +52,23 @@ class TD3(OffPolicy[TD3Config]):
         return {"random": True} if timesteps < config.start_steps else {"noise": config.exploration_noise}
 
     def build(self, seed: int) -> None:
-        import torch
+        from raypid.nn.networks import FlatParameters
 
-        from raypid.nn.critics import Critics
-        from raypid.nn.networks import FlatParameters, TorchNetwork
-        from raypid.nn.torch_optimizers import FlatAdam
+        super().build(seed)
+        self.target_policy = self.make_policy(seed)
+        self.networks |= {"target_policy": self.target_policy, "target_critics": FlatParameters(self.target_critics)}
 
-        c, spec = self.config, self.spec
-        size = sum(leaf.size for leaf in spec.actions)
-
-        def critics() -> Critics:
-            made = Critics(spec, c.num_critics, size, discrete=False, norm=c.critic_norm, half=c.bf16, seed=seed + 1)
-            return made.to(self.device)
-
-        self.policy, self.target_policy = (TorchNetwork(spec, seed, str(self.device)) for _ in range(2))
-        if c.bf16:
-            self.policy.compute_in_half()
-            self.target_policy.compute_in_half()
-        self.critics, self.target_critics = critics(), critics()
-        self.networks = {
-            "acting": self.policy,
-            "critics": FlatParameters(self.critics),
-            "target_policy": self.target_policy,
-            "target_critics": FlatParameters(self.target_critics),
-        }
-        self.optimizers = {
-            "acting": FlatAdam(self.policy, c.lr, c.adam_eps, c.max_grad_norm),
-            "critics": FlatAdam(self.networks["critics"], c.lr_critic or c.lr, c.adam_eps, c.max_grad_norm),
-        }
-        if c.th_compile:
-            self.critic_loss = torch.compile(self.critic_loss)  # type: ignore[method-assign]
-            self.policy_loss = torch.compile(self.policy_loss)  # type: ignore[method-assign]
-
-    def update(self, batch: Sample, timesteps: int) -> Update:
-        errors = []
-        for b in self.batches(batch):
-            loss, error, q = self.critic_loss(b)
-            self.optimizers["critics"].minimise(loss)
-            metrics = {"critic_loss": loss.detach(), "q": q.mean()}
-            if self.num_updates % self.config.policy_delay == 0:
-                loss = self.policy_loss(b)
-                self.optimizers["acting"].minimise(loss)
-                metrics["policy_loss"] = loss.detach()
-            self.track("target_policy", "acting")
-            self.track("target_critics", "critics")
-            self.count(metrics)
-            errors.append(error)
-        return self.finish(errors)
+    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        loss, error, q = self.critic_loss(b)
+        self.optimizers["critics"].minimise(loss)
+        metrics = {"critic_loss": loss.detach(), "q": q.mean()}
+        if self.num_updates % self.config.policy_delay == 0:
+            loss = self.policy_loss(b)
+            self.optimizers["acting"].minimise(loss)
+            metrics["policy_loss"] = loss.detach()
+        self.track("target_policy", "acting")
+        self.track("target_critics", "critics")
+        return error, metrics
 
     def critic_loss(self, b: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Mean squared TD error summed over critics, |TD error| [N] of their mean, and Q [K, N]."""

@@ -37,24 +37,16 @@ def device_for(config: Config) -> torch.device:
     return torch.device(device)
 
 
-class TorchBackprop(LearningNetwork[Tensor]):
+class TorchBackprop(TorchNetwork, LearningNetwork[Tensor]):
     """Any network that a NetworkSpec describes, memories included."""
 
     def __init__(self, spec: NetworkSpec, seed: int, device: torch.device, compiled: bool) -> None:
-        self.spec, self.seed, self.device = spec, seed, device
+        TorchNetwork.__init__(self, spec, seed, str(device))
         self.distribution = ActionDistribution(spec.actions)
-        self.network = TorchNetwork(spec, seed, str(device))
         if compiled:
-            self.network.module.compile()
-        self.table = self.network.table
+            self.module.compile()
         self._other: TorchNetwork | None = None
         """A network for other parameters, once `predict` has been asked about some."""
-
-    def numpy(self) -> Array:
-        return self.network.numpy()
-
-    def load(self, flat: Array) -> None:
-        self.network.load(flat)
 
     def to_device(self, batch: Minibatch) -> Minibatch:
         move = partial(on_device, device=self.device)
@@ -65,17 +57,17 @@ class TorchBackprop(LearningNetwork[Tensor]):
             state = None if batch.state is None else move(batch.state)
             return replace(batch, inputs=inputs, action=action, columns=columns, state=state)
         log_prob, value, advantage, target = map(move, (batch.log_prob, batch.value, batch.advantage, batch.target))
-        return Batch(inputs, action, log_prob, value, advantage, target, batch.share)
+        return Batch(inputs, action, log_prob, value, advantage, target, share=batch.share)
 
     def evaluate(self, minibatch: Minibatch) -> Evaluated[Tensor]:
         if not len(minibatch) and not minibatch.num_units:
             # of a minibatch of several learners nothing is here; a user's module need not take an empty batch
             nothing = torch.zeros(0, device=self.device)
             return Evaluated(nothing, nothing, nothing)
-        return self._evaluated(self.network, minibatch)
+        return self._evaluated(self, minibatch)
 
     def predict(self, streams: Streams[Tensor], parameters: Array | None = None) -> tuple[Tensor, Tensor]:
-        network = self.network
+        network: TorchNetwork = self
         if parameters is not None:
             if self._other is None:
                 self._other = TorchNetwork(self.spec, 0, str(self.device))

@@ -138,12 +138,17 @@ def _mean(x: Tensor, collective: Collective) -> Tensor:
 
 
 class Temperature(nn.Module):
-    """A positive number, learned through its logarithm. 0 stays 0."""
+    """A positive number, learned through its logarithm so that the policy's entropy is `target_entropy`. 0 stays 0."""
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value: float, target_entropy: float) -> None:
         super().__init__()
+        self.target_entropy = target_entropy
         self.log = nn.Parameter(torch.tensor([math.log(value) if value else -math.inf]))
 
     def forward(self) -> Tensor:
         """[1]."""
         return self.log.exp()
+
+    def loss(self, entropy: Tensor) -> Tensor:
+        """The temperature rises where the entropy [] lies below its target (SAC, equation 18)."""
+        return (self() * (entropy - self.target_entropy)).sum()

@@ -83,7 +83,8 @@ class ReturnScaler:
             streams = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
         else:
             streams = [stream] if collective is None else collective.gather(stream)
-        self._make_room(1 + max(int(s.max()) for s in streams))
+        lacking = 1 + max(int(s.max()) for s in streams) - len(self.carry)
+        self.carry = np.pad(self.carry, (0, max(0, lacking)))
         returns = np.empty((num_rows, num_streams))
         here = streams[0 if collective is None else collective.rank]
         nth = _nth(here)
@@ -103,14 +104,9 @@ class ReturnScaler:
         _, inverse = scale_of(self.moments)
         return (reward * inverse[0]).astype(np.float32)
 
-    def _make_room(self, num_streams: int) -> None:
-        if len(self.carry) < num_streams:
-            self.carry = np.concatenate([self.carry, np.zeros(num_streams - len(self.carry))])
-
     def state_dict(self) -> dict[str, Array]:
-        count, mean, m2 = self.moments
-        return {"count": np.asarray(count), "mean": mean, "m2": m2, "carry": self.carry.copy()}
+        return {**self.moments.as_arrays(), "carry": self.carry.copy()}
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        self.moments = Moments(np.float64(state["count"]), state["mean"].copy(), state["m2"].copy())
+        self.moments = Moments.from_arrays(state)
         self.carry = state["carry"].copy()

@@ -15,7 +15,7 @@ from raypid.types import Array, Trajectory, Tree, tree_map
 def next_values(
     value: Array, final_t: Array | None = None, final_b: Array | None = None, final_value: Array | None = None
 ) -> Array:
-    """Value of the observation that followed each row, [T, B], from `value` [T+1, B].
+    """Value of the observation that followed each row, [T, B], from `value` [T+1, B]. It serves for observations, too.
 
     final_t, final_b, final_value: [K] row, stream and value of the true last observation of each episode whose
     environment reset within its last step.
@@ -25,6 +25,13 @@ def next_values(
         following = following.copy()
         following[final_t, final_b] = final_value
     return following
+
+
+def passes(terminated: Array, truncated: Array, valid: Array) -> Array:
+    """Where a trace passes from row t+1 back to row t: 1 there, else 0, float32 [T, B]. Invalid rows and the last one have 0."""
+    found = np.zeros(valid.shape, np.float32)
+    found[:-1] = ~(terminated | truncated)[:-1] & valid[:-1] & valid[1:]
+    return found
 
 
 def gae(
@@ -49,9 +56,7 @@ def gae(
     assert reward.shape == value.shape == next_value.shape == terminated.shape == truncated.shape == valid.shape
     delta = reward + gamma * np.where(terminated, 0.0, next_value) - value
     delta = np.where(valid, delta, 0.0).astype(np.float32)
-    passes = np.zeros_like(delta)
-    passes[:-1] = ~(terminated | truncated)[:-1] & valid[:-1] & valid[1:]  # valid[:-1]: invalid rows stay 0
-    decay = (passes * (gamma * lambda_)).astype(np.float32)
+    decay = (passes(terminated, truncated, valid) * (gamma * lambda_)).astype(np.float32)
     advantage = delta
     for t in range(len(delta) - 2, -1, -1):
         advantage[t] += decay[t] * advantage[t + 1]

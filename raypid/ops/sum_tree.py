@@ -41,7 +41,8 @@ class SumTree:
         appendix B.2.1). They come in random order, so rows for several batches may be drawn at once."""
         cumulative = self.levels[-1].cumsum()
         x = (rng.permutation(num) + rng.random(num)) * (cumulative[-1] / num)
-        node = np.minimum(np.searchsorted(cumulative, x, "right"), _last(self.levels[-1]))
+        last = np.flatnonzero(self.levels[-1]).max(initial=0)  # the last node with a priority above 0
+        node = np.minimum(np.searchsorted(cumulative, x, "right"), last)
         x -= cumulative[node] - self.levels[-1][node]
         for level in self.levels[-2::-1]:
             sums = level.reshape(-1, FAN)[node].cumsum(1)
@@ -50,12 +51,6 @@ class SumTree:
             x -= np.where(child > 0, np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], 1)[:, 0], 0.0)
             node = node * FAN + child
         return node
-
-
-def _last(level: Array) -> int:
-    """The last node with a priority above 0."""
-    found = np.flatnonzero(level)
-    return int(found[-1]) if len(found) else 0
 
 
 def importance(probability: Array, num_rows: int, beta: float, collective: Collective | None = None) -> Array:

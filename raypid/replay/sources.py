@@ -185,16 +185,9 @@ class ShardedReplay(ReplaySource):
 
     part = "shard"
 
-    def __init__(
-        self,
-        backend: Backend,
-        learner: Handle,
-        shards: list[Handle],
-        config: OffPolicyConfig,
-        beta: Callable[[int], float],
-    ) -> None:
+    def __init__(self, backend: Backend, learner: Handle, shards: list[Handle], config: OffPolicyConfig) -> None:
         super().__init__(backend, learner, shards)
-        self.shards, self.chunk, self.config, self.beta = shards, config.updates_per_call, config, beta
+        self.chunk, self.config = config.updates_per_call, config
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
         self.rows = self.chunk * config.batch_size // (len(shards) * self.num_learners)
         """Of each shard in a sample of one learner."""
@@ -206,7 +199,7 @@ class ShardedReplay(ReplaySource):
             return self.backend.get(future)
         except WorkerLost as error:
             raise ShardsFailed(
-                f"Replay shard {index} of {len(self.shards)} died in {call}. "
+                f"Replay shard {index} of {len(self.buffers)} died in {call}. "
                 "A run goes on from its last checkpoint (--resume)."
             ) from error
 
@@ -220,8 +213,8 @@ class ShardedReplay(ReplaySource):
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while len(self._ahead) < _AHEAD:
-            beta = self.beta(timesteps)
-            shards = self.shards * self.num_learners
+            beta = self.config.beta_at(timesteps)
+            shards = self.buffers * self.num_learners
             self._ahead.append([shard.submit(Replay.sample, self.rows, beta) for shard in shards])
         samples = self._ahead.popleft()
         done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, *samples)
@@ -233,7 +226,7 @@ class ShardedReplay(ReplaySource):
         if self.config.prioritized:
             priorities = chain.from_iterable(new for _, new in found)
             for i, (sample, new) in enumerate(zip(samples, priorities, strict=True)):
-                self._submit(i % len(self.shards), Replay.set_priorities_of, sample, new)
+                self._submit(i % len(self.buffers), Replay.set_priorities_of, sample, new)
         return found[0][0], weights
 
     def metrics(self) -> dict[str, float]:

@@ -39,7 +39,7 @@ class ReplayLearner(Learner):
     def add(self, worker: int, fragment: Trajectory) -> int:
         """Store a fragment; returns the number of rows that can be drawn."""
         if self.algorithm.collective is None:
-            self.algorithm.seen(fragment)
+            self.algorithm.merge(fragment.moments)
         elif fragment.moments is not None:
             self._unshared.append((worker, fragment.moments))
         return self.replay.add(worker, fragment)
@@ -48,7 +48,7 @@ class ReplayLearner(Learner):
         """Draw rows for `num_updates` updates and do these; returns their number and the new weights."""
         algorithm = self.algorithm
         self._share_moments()
-        beta = algorithm.beta(timesteps)
+        beta = algorithm.config.beta_at(timesteps)
         sample = algorithm.sample_from(self.replay, num_updates, beta)
         if algorithm.collective is not None:
             sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
@@ -102,7 +102,7 @@ class ShardLearner(Learner):
 
     def seen(self, fragment: Trajectory) -> None:
         """Take the observations of a new fragment into the normaliser."""
-        self.algorithm.seen(fragment)
+        self.algorithm.merge(fragment.moments)
 
     def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Done, Weights]:
         """Do `num_updates` updates with rows of every shard.
@@ -111,7 +111,7 @@ class ShardLearner(Learner):
         """
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
-        sample.weight = importance(sample.probability, 1, algorithm.beta(timesteps), algorithm.collective)
+        sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
         update = algorithm.update(sample, timesteps)
         priorities: list[Array] = []
         if update.priorities is not None:

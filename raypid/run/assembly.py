@@ -283,7 +283,7 @@ def _replay_source(
     if c.num_replay_shards:
         replay = _replay_factory(algorithm, c)
         shards = [backend.spawn(partial(replay, i)) for i in range(c.num_replay_shards)]
-        return ShardedReplay(backend, learner, shards, c, partial(algorithm.beta_at, c))
+        return ShardedReplay(backend, learner, shards, c)
     if not isinstance(learner, LearnerGroup):
         return ReplaySource(backend, learner)
     if c.learner_sync == "asynchronous":

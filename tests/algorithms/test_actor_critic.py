@@ -99,7 +99,7 @@ def test_observations_are_normalised_with_the_moments_that_the_workers_had() -> 
     t = trajectory()
     algorithm = PPO(PPOConfig(num_epochs=1), make_spec(normalize=True), 0)
     rows = np.random.default_rng(3).normal(2, 3, (50, 4))
-    algorithm.moments.merge(moments_of(rows))
+    algorithm.merge(moments_of(rows))
     version = algorithm.version
     before = algorithm.weights().extra
     t.moments = moments_of(t.obs[:-1][t.valid] + 100)

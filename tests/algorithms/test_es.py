@@ -147,7 +147,7 @@ def test_moments_are_merged_and_travel_with_the_weights() -> None:
         batch = fitness_of([1], [[1, 0]])
         batch.moments = moments_of(part)
         es.update(batch, 0)
-    for ours, want in zip(es.moments.moments, moments_of(rows)):
+    for ours, want in zip(es.moments, moments_of(rows)):
         np.testing.assert_allclose(ours, want)
     np.testing.assert_allclose(es.weights().extra["obs_mean"], rows.mean(0))
 

@@ -167,9 +167,9 @@ def test_appo_s_advantages_have_no_ratio_in_them() -> None:
         algorithm = APPO(
             APPOConfig(vtrace=vtrace, gae_lambda=1.0, normalize_rewards=False, kernel="numpy"), spec_of(), 0
         )
-        streams: Any = algorithm.prepare(t)
+        streams: Any = IMPALA.prepare(algorithm, t)
         log_prob, value = algorithm.network.predict(streams)
-        rows: Any = algorithm.with_advantages(streams)
+        rows: Any = algorithm.prepare(t)
         rho = np.exp(log_prob - t.behaviour["log_prob"]).clip(max=1.0)
         delta = streams.columns["reward"] + 0.99 * ~t.terminated * next_of(streams, value) - value[:-1]
         last = rows.advantage.reshape(T, B)[-1]
@@ -223,8 +223,8 @@ def test_the_ratio_to_the_target_network_is_bounded() -> None:
     t = trajectory(0, clean=True)
     t.behaviour["log_prob"][0] = 3.0
     t.behaviour["log_prob"][1] = -9.0
-    streams: Any = algorithm.prepare(t)
-    rows: Any = algorithm.with_advantages(streams)
+    streams: Any = IMPALA.prepare(algorithm, t)
+    rows: Any = algorithm.prepare(t)
     log_prob, _ = algorithm.network.predict(streams)
     assert len(rows) == T * B
     np.testing.assert_allclose(rows.log_prob[:B], 3.0 - np.log(2.0), atol=1e-5)
@@ -263,7 +263,7 @@ def test_a_memory_is_unrolled_from_its_stored_state(name: str, network: str) -> 
     ("settings", "message"),
     [
         ({"vtrace": True, "rho_clip": 0.0}, "rho_clip must be above 0, not 0.0"),
-        ({"fragments_in_flight": 3}, "fragments_in_flight is 1 or 2, not 3"),
+        ({"fragments_in_flight": 3}, "fragments_in_flight must be 1 or 2, not 3"),
         ({"max_staleness": -1}, "max_staleness must be at least 0 .*not -1"),
         ({"fragments_per_update": 0}, "fragments_per_update must be at least 1"),
         ({"target_network": True, "target_ratio": 0.0}, "target_ratio must be above 0"),

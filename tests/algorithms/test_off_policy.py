@@ -21,7 +21,7 @@ from raypid.nn.pipeline import Inputs
 from raypid.nn.policy import make_policy
 from raypid.registry import ALGORITHMS
 from raypid.run.assembly import resolve_config
-from raypid.types import Moments, Sample, Trajectory, Transition, Weights, flat_views, tree_map
+from raypid.types import Moments, Sample, Transition, Weights, flat_views, tree_map
 
 F = np.float32
 N, LR, EPS = 24, 1e-2, 1e-2
@@ -563,8 +563,7 @@ def test_a_load_in_the_middle_equals_going_on(kind: str, done: int) -> None:
 
     def turn(algorithm: Any, i: int) -> Any:
         moments = Moments(np.float64(5 + i), np.arange(5.0), np.full(5, 2.0 * i + 8))
-        empty = np.zeros((0, 1))
-        algorithm.seen(Trajectory(empty, empty, empty, empty, empty, empty, empty, moments=moments))
+        algorithm.merge(moments)
         return algorithm.update(sample(algorithm, i), 0).priorities
 
     for i in range(done):

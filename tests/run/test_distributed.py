@@ -360,7 +360,7 @@ def test_compiles_and_goes_on(local: dict[str, Any]) -> None:
         np.testing.assert_array_equal(agent._built().get_weights().flat, weights)
         agent.train(200, th_compile=True, eval_interval=0, **QUIET)
         assert learner is agent._built().context.learner
-        assert learner.role.algorithm.learner.network.module._compiled_call_impl is not None
+        assert learner.role.algorithm.network.module._compiled_call_impl is not None
         assert results(agent)[-1]["timesteps_total"] >= 400
 
 

@@ -99,10 +99,10 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Any, name: str
     one = Learner(*arguments).algorithm
     for k, new in enumerate(fragments):
         for _, t in new:
-            one.seen(t)
+            one.merge(t.moments)
         joined = interleave([drawn[k] for drawn, *_ in together], UPDATES)
         assert len(joined.id) == UPDATES * config.batch_size
-        joined.weight = importance(joined.probability, 1, one.beta(100 * k))
+        joined.weight = importance(joined.probability, 1, one.config.beta_at(100 * k))
         update = one.update(joined, 100 * k)
         if config.prioritized:
             parts = update.priorities.reshape(UPDATES, SIZE, -1)
