@@ -61,17 +61,18 @@ def _command(argv: Sequence[str] | None) -> int:
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    sys.path.insert(0, os.getcwd())  # "module:Name" means the user's own files first
     from raypid.errors import UserError
+    from raypid.ownership import put_on_path
 
     parser = _Parser(prog="raypid", description="Distributed deep reinforcement learning on Ray.")
     from raypid import __version__
 
     parser.add_argument("--version", action="version", version=f"raypid {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name in COMMANDS:
-        importlib.import_module(f"raypid.cli.{name}").add_parser(subparsers, arguments)
     try:
+        put_on_path(arguments)  # "module:Name" means the user's own files first
+        for name in COMMANDS:
+            importlib.import_module(f"raypid.cli.{name}").add_parser(subparsers, arguments)
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()
