@@ -157,6 +157,10 @@ def _holds_run(folder: Path) -> bool:
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
+_left_out: Path | None = None
+"""The run's folder because of which the current one is not on the path."""
+
+
 def put_on_path(arguments: Sequence[str]) -> None:
     """Put the current folder first on the path of modules; not if it is or lies in a run's folder.
 
@@ -167,17 +171,20 @@ def put_on_path(arguments: Sequence[str]) -> None:
         here = os.getcwd()
     except FileNotFoundError:
         raise UserError("The current folder does not exist any more: change to another one.") from None
+    global _left_out
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
-    if run_folder_of(Path(here), arguments) is None:
+    _left_out = run_folder_of(Path(here), arguments)
+    if _left_out is None:
         sys.path.insert(0, here)
 
 
 def path_hint() -> str:
     """Say, for a module that was not found, that the current folder was not looked at; "" if it was."""
-    here = Path.cwd()
-    if (run := run_folder_of(here)) is None or str(here) in sys.path:
+    if _left_out is None:
         return ""
-    return f" The current folder is not looked at: {run} is a run's folder, and code is never imported from there."
+    return (
+        f" The current folder is not looked at: {_left_out} is a run's folder, and code is never imported from there."
+    )
 
 
 @contextlib.contextmanager

@@ -324,12 +324,29 @@ def test_the_current_folder_is_not_on_the_path_in_a_run(
     """A module beside policy.json with the name of a package would be imported in its place."""
     run = foreign(network={"network": "net", "target": "payload:Net"})
     shadow, payload = Code(run, "safetensors"), Code(run, "payload")
+    (run / "params.json").unlink()  # without which it is a run only because it is named as one
     done = raypid("eval", ".", "--episodes", "1", "--trust", cwd=run)
-    assert done.returncode == 2 and "code is never imported from there" in done.stderr
-    (run / "params.json").unlink()  # without which it is a run only because it was named
-    done = raypid("eval", ".", "--episodes", "1", cwd=run)
-    assert done.returncode == 2 and "'payload:Net' (network)" in done.stderr
+    assert done.returncode == 2 and "'payload'" in done.stderr and "code is never imported from there" in done.stderr
     assert not shadow.ran() and not payload.ran()
+
+
+WORKER = """
+from raypid.runtime.ray import RayBackend, ray
+backend = RayBackend(num_cpus=1)
+print(ray.get(ray.remote(lambda: __import__("their_shadow", fromlist=["x"]).__file__).remote()))
+"""
+
+
+@pytest.mark.ci_slow
+def test_ray_workers_do_not_look_into_a_run(
+    start: Callable[..., Any], foreign: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Ray puts the folder in which it was started on its workers' path."""
+    run = foreign()
+    shadow, script = Code(run, "their_shadow"), tmp_path / "worker.py"
+    script.write_text(WORKER)
+    done = start(python=str(script), cwd=run).finish()
+    assert "No module named 'their_shadow'" in done.stderr and not shadow.ran()
 
 
 def test_a_file_in_a_run_is_not_the_command_line(
