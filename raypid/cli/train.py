@@ -122,7 +122,9 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     from raypid.reporting.logger import read_params
 
     name = read_params(folder).get("run")
-    if name is None or name in ALGORITHMS:
+    if not isinstance(name, str):
+        return None
+    if name in ALGORITHMS:
         return name
     from raypid.checkpoint import find, read_manifest
     from raypid.run.saved import saved_algorithm
