@@ -8,8 +8,9 @@
 
 The JSON file holds the format version, the caller's entries, the structure of the state with everything that is
 not an array, and the size and SHA-256 of every other file. Its own checksum is computed with that field filled with
-zeros. Arrays are in the safetensors file; those of a dtype that it cannot hold are .npy files. A parent folder has
-one writer at a time. Readers need only NumPy and safetensors.
+zeros. Its signature says who wrote the folder (`raypid.ownership`): it is of the SHA-256 of the JSON text with zeros for
+the checksum and an empty signature. Arrays are in the safetensors file; those of a dtype that it cannot hold are .npy
+files. A parent folder has one writer at a time. Readers need only NumPy and safetensors.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 
 from raypid.errors import UserError
+from raypid.ownership import is_signed, sign
 from raypid.state_tree import decode, encode, num_bytes
 from raypid.types import Array
 
@@ -63,6 +65,8 @@ class Manifest(TypedDict, total=False):
     counters: dict[str, float]
     score: float | None
     """Higher is better; None: unknown."""
+    signed: bool
+    """Whether this user's raypid wrote the checkpoint; told by the reader, not by the file."""
 
 
 def checkpoint_name(training_iteration: int) -> str:
@@ -204,8 +208,13 @@ def read_policy(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array]]:
     Raises:
         CheckpointError: missing, truncated, altered, of a newer format, or not a policy.
     """
+    return read_policy_and_origin(folder)[:2]
+
+
+def read_policy_and_origin(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array], bool]:
+    """Read (spec, arrays, whether this user's raypid wrote them) of a policy folder; errors as `read_policy`."""
     arrays, entries = _read(Path(folder), "policy.json")
-    return entries["spec"], arrays
+    return entries["spec"], arrays, entries["signed"]
 
 
 def _sweep(parent: Path, name: str) -> None:
@@ -260,8 +269,8 @@ def _write(folder: Path, index: str, state: object, entries: Entries, extra_writ
         (folder / stem / f"{number}.npy").write_bytes(buffer.getbuffer())
     if extra_writer is not None:
         extra_writer(folder)
-    head = {"format_version": FORMAT_VERSION, "raypid_version": _raypid_version(), "checksum": _ZEROS}
-    assert not {"format_version", "checksum", "files", "state"} & set(entries)
+    head = {"format_version": FORMAT_VERSION, "raypid_version": _raypid_version(), "checksum": _ZEROS, "signature": ""}
+    assert not {"format_version", "checksum", "signature", "signed", "files", "state"} & set(entries)
     entries = {key: encode(value, key, None, None) for key, value in entries.items()}
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
@@ -270,6 +279,8 @@ def _write(folder: Path, index: str, state: object, entries: Entries, extra_writ
     }
     body = {**head, **entries, "files": files, "state": structure}
     text = json.dumps(body, indent=1, allow_nan=False)
+    signature = sign(index, hashlib.sha256(text.encode()).hexdigest())
+    text = text.replace('"signature": ""', f'"signature": "{signature}"', 1)
     checksum = hashlib.sha256(text.encode()).hexdigest()
     (folder / index).write_text(text.replace(_ZEROS, checksum, 1), encoding="utf-8")
 
@@ -352,8 +363,12 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
             f"The {kind} {folder} has format {version}, written by raypid {writer}; "
             f"this is raypid {_raypid_version()}, which reads up to format {FORMAT_VERSION}. Update raypid."
         )
-    if hashlib.sha256(text.replace(checksum.encode(), _ZEROS.encode(), 1)).hexdigest() != checksum:
+    text = text.replace(checksum.encode(), _ZEROS.encode(), 1)
+    if hashlib.sha256(text).hexdigest() != checksum:
         raise CheckpointError(f"The {kind} {folder} is damaged: {index} was altered (its checksum does not match).")
+    signature = str(entries.get("signature", ""))  # none in folders of earlier versions
+    unsigned = text.replace(signature.encode("utf-8", "replace"), b"", 1) if signature else text
+    entries["signed"] = is_signed(index, hashlib.sha256(unsigned).hexdigest(), signature)
     return entries
 
 

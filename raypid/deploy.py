@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from raypid.checkpoint import find_policy
 from raypid.envs import EnvSpec, spaces, stream_seeds
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.policy import DeployedPolicy, load_policy, read_policy_weights
+from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
+from raypid.trust import check_names
 from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
 
 MAX_VIDEO_STEPS = 5000
@@ -25,23 +27,31 @@ FPS = 30
 
 
 def evaluate_policy(
-    folder: Path, num_episodes: int, *, seed: int = 1, explore: bool = False, env: EnvSpec | None = None
+    folder: Path,
+    num_episodes: int,
+    *,
+    seed: int = 1,
+    explore: bool = False,
+    env: EnvSpec | None = None,
+    trust: bool = False,
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Play episodes with the policy in `folder`.
+    """Play episodes with the policy in `folder`: a run, a checkpoint or a policy folder.
 
     Args:
         explore: sample actions as in training, in place of greedy ones.
         env: from `environment_of`; None: the environment that the policy was trained in.
+        trust: import what only the folder names, though this user's raypid did not write it.
 
     Returns:
         (`Evaluation.summary`, what policy.json says of the policy). The latter also has `actions`: how they were chosen.
 
     Raises:
-        UserError: the environment cannot be found, or its spaces differ from the policy's.
+        UserError: the environment cannot be found, or its spaces differ from the policy's. UntrustedError: as `environment_of`.
     """
     limit_threads(1)
-    network, weights, info = read_policy_weights(folder)
-    env = env or environment_of(folder)
+    network, weights, info, signed = read_saved_policy(find_policy(folder))
+    check_network_name(folder, network, trusted=trust or signed)
+    env = env or environment_of(folder, trust=trust)
     _check_spaces(network, env, folder)
     evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
     try:
@@ -53,14 +63,20 @@ def evaluate_policy(
     return summary, info
 
 
-def environment_of(folder: Path, env: str | None = None, env_config: Mapping[str, object] | None = None) -> EnvSpec:
+def environment_of(
+    folder: Path, env: str | None = None, env_config: Mapping[str, object] | None = None, *, trust: bool = False
+) -> EnvSpec:
     """The environment that the policy in `folder` was trained in, or `env` in its place; `env_config` is added to its arguments.
 
     Raises:
-        UserError: it cannot be imported.
+        UserError: it cannot be imported. UntrustedError: only the folder names it, and it is not trusted.
     """
-    spec = EnvSpec(**read_policy_weights(folder)[2]["env"])
+    *_, info, signed = read_saved_policy(find_policy(folder))
+    spec = EnvSpec(**info["env"])
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
+    given = {"env": env or "", "env_config": env_config or {}}
+    names = {"env": spec.env, "env_config": spec.env_config}
+    check_names(folder, names, trusted=trust or signed, given=given)
     if str(spec.env).startswith("__main__:"):
         raise UserError(
             f"This policy was trained in {spec.env}, a class of a script or notebook that cannot be imported here. "
@@ -94,8 +110,10 @@ def check_video(out: Path) -> None:
         raise UserError('Video needs imageio: pip install "raypid[video]".')
 
 
-def record_video(folder: Path, out: Path, env: EnvSpec, *, seed: int = 1, explore: bool = False) -> None:
-    """Record one episode as a .mp4 or .gif; `env`, `seed` and `explore` as for `evaluate_policy`.
+def record_video(
+    folder: Path, out: Path, env: EnvSpec, *, seed: int = 1, explore: bool = False, trust: bool = False
+) -> None:
+    """Record one episode as a .mp4 or .gif; `env`, `seed`, `explore` and `trust` as for `evaluate_policy`.
 
     Environments that cannot draw are shown by their image observation.
 
@@ -107,7 +125,7 @@ def record_video(folder: Path, out: Path, env: EnvSpec, *, seed: int = 1, explor
         os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
     import imageio.v2 as imageio
 
-    frames = _rendered(env, load_policy(folder, seed), seed, explore)
+    frames = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
     if not frames:
         raise UserError(
             f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import UserError
+from raypid.ownership import path_hint
 
 T = TypeVar("T")
 
@@ -34,12 +35,14 @@ def import_string(entry: str) -> Any:
         UserError: there is no such module, or it has no such attribute.
     """
     module_name, _, attribute = entry.partition(":")
+    if not module_name or not attribute:
+        raise UserError(f"{entry!r} is not 'module:Name'.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
             raise UserError(
-                f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it."
+                f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it.{path_hint()}"
             ) from error
         raise
     try:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 
 CHAOS = str(Path(__file__).parent / "chaos")
 sys.path.insert(0, CHAOS)
+_DATA = tempfile.TemporaryDirectory(prefix="raypid-tests-")
+os.environ["RAYPID_DATA"] = _DATA.name  # the secret of these tests, not that of whoever runs them
 os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PYTHONPATH")) if p)
 
 from patience import PATIENCE_S, wait_until  # noqa: E402  (it lies in CHAOS)

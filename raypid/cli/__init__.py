@@ -15,6 +15,7 @@ from typing import NoReturn, TypeAlias
 from raypid import __version__
 from raypid.config import ELSEWHERE
 from raypid.errors import UserError
+from raypid.ownership import put_on_path
 from raypid.registry import suggest
 
 COMMANDS = ("train", "eval", "plot", "list")
@@ -66,14 +67,14 @@ def _command(argv: Sequence[str] | None) -> int:
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    sys.path.insert(0, os.getcwd())  # "module:Name" means the user's own files first
     parser = _Parser(prog="raypid", description="Distributed deep reinforcement learning on Ray.")
     parser.add_argument("--version", action="version", version=f"raypid {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
-    for command in commands.values():
-        command.add_parser(subparsers, arguments)
     try:
+        put_on_path(arguments)  # "module:Name" means the user's own files first
+        commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
+        for command in commands.values():
+            command.add_parser(subparsers, arguments)
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()

@@ -20,6 +20,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--seed", type=int, default=1, metavar="N", help="the same seed plays the same episodes (default: 1)")
     add("--explore", action="store_true", help="sample actions as in training; the default is greedy")
     add("--json", action="store_true", help="print one line of JSON")
+    add("--trust", action="store_true", help="import what this folder names, though you did not write it")
     add("--video", metavar="FILE", help="record the first episode (.mp4 or .gif)")
     add("--env", metavar="ENV", help="another environment with the same spaces")
     add(
@@ -45,11 +46,16 @@ def main(options: argparse.Namespace) -> int:
     if video is not None:
         check_video(video)
     env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}
-    folder = find_policy(Path(options.path))
-    env, seed, explore = environment_of(folder, options.env, env_config), int(options.seed), bool(options.explore)
-    summary, info = evaluate_policy(folder, num_episodes, seed=seed, explore=explore, env=env)
+    path = Path(options.path)
+    folder, trust = find_policy(path), bool(options.trust)
+    env, seed, explore = (
+        environment_of(path, options.env, env_config, trust=trust),
+        int(options.seed),
+        bool(options.explore),
+    )
+    summary, info = evaluate_policy(path, num_episodes, seed=seed, explore=explore, env=env, trust=trust)
     if video is not None:
-        record_video(folder, video, env, seed=seed, explore=explore)
+        record_video(path, video, env, seed=seed, explore=explore, trust=trust)
     if options.json:
         row = {**summary, "env": env.env, "algorithm": info["algorithm"], "policy": str(folder)}
         print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # JSON has no NaN

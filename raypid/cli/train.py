@@ -23,8 +23,10 @@ from raypid.config import (
     type_hints,
 )
 from raypid.errors import UserError
+from raypid.ownership import run_folder_of
 from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import read_params
+from raypid.trust import check_names
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -85,17 +87,39 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--tuned", action="store_true", help=text)
     add("--overwrite", action="store_true", help="replace the run in the folder of --out")
     add("--quiet", action="store_true", help="print errors only")
+    text = "import what a run's folder names (--resume, --config), though you did not write it"
+    add("--trust", action="store_true", help=text)
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--run", "--resume"):
         early.add_argument(flag, nargs="?")
+    early.add_argument("--trust", action="store_true")
     named, _ = early.parse_known_args(argv)
-    name = named.run or (read_params(named.resume).get("run") if named.resume else None)
+    name = named.run or (_algorithm_in(named.resume, named.trust) if argv[:1] == ["train"] else None)
     cls = Config
     if name is not None and argv[:1] == ["train"]:
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
     _add_settings(parser.add_argument_group(title), cls(), "")
+
+
+def _algorithm_in(folder: str | None, trust: bool) -> str | None:
+    """The algorithm of the run in a folder, so that a resumed run takes its settings as flags.
+
+    Raises:
+        UntrustedError: it would have to be imported, and may not be.
+    """
+    if folder is None:
+        return None
+    name = read_params(folder).get("run")
+    if not isinstance(name, str):
+        return None
+    if name in ALGORITHMS:
+        return name
+    from raypid.checkpoint import find, read_manifest
+    from raypid.run.saved import saved_algorithm
+
+    return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
 
 
 def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
@@ -150,15 +174,24 @@ def read_mapping(text: str, option: str) -> dict[str, object]:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, object]:
-    """Return the settings given on the command line; flags win over --config."""
-    given: dict[str, object] = {}
-    for text in options.config:
-        given.update(read_mapping(text, "--config"))
+    """Return the settings given on the command line; flags win over --config.
+
+    Raises:
+        UntrustedError: a file in a run's folder names code that may not be imported.
+    """
+    flags: dict[str, object] = {}
     for name, value in vars(options).items():
         if name.startswith(_SETTING):
             key = name.removeprefix(_SETTING)
-            given[key] = value if key in _TEXTS else parse_value(value)
-    return given
+            flags[key] = value if key in _TEXTS else parse_value(value)
+    given: dict[str, object] = {}
+    for text in options.config:
+        values, file = read_mapping(text, "--config"), Path(text.removeprefix("@"))
+        if not text.lstrip().startswith("{") and run_folder_of(file) is not None:
+            used = {key: value for key, value in values.items() if key not in flags}
+            check_names(file, used, trusted=options.trust, given=flags)
+        given.update(values)
+    return given | flags
 
 
 def main(options: argparse.Namespace) -> int:
@@ -175,10 +208,10 @@ def main(options: argparse.Namespace) -> int:
     out = Path(options.resume or options.out) if options.resume or options.out else None
     if out is not None:
         check_folder(out, resume=bool(options.resume), overwrite=options.overwrite)
-    name, below, stop = _saved(options, stop) if options.resume else _new(options, given, stop)
+    name, below, stop = _saved(options, given, stop) if options.resume else _new(options, given, stop)
     criteria = check_stop(stop, known_keys(name, resolve_config(name, given, below)))
     if options.resume:
-        agent = Agent.from_checkpoint(options.resume, given, out=out)
+        agent = Agent.from_checkpoint(options.resume, given, out=out, trust=options.trust)
     else:
         agent = Agent(name, given, out=out, below=below)
     if not options.quiet:
@@ -231,11 +264,13 @@ def _new(
     return name, tuned, stop
 
 
-def _saved(options: argparse.Namespace, stop: dict[str, object]) -> tuple[str, dict[str, object], dict[str, object]]:
+def _saved(
+    options: argparse.Namespace, given: dict[str, object], stop: dict[str, object]
+) -> tuple[str, dict[str, object], dict[str, object]]:
     """Return algorithm and settings of a saved run, and the stop criteria: those given, or else the saved ones."""
-    from raypid import checkpoint
+    from raypid.run.saved import saved_run
 
-    manifest = checkpoint.read_manifest(checkpoint.find(options.resume))
+    _, manifest = saved_run(options.resume, given, run=options.run, trust=options.trust)
     algorithm = manifest["algorithm"]
     if options.run and options.run != algorithm:
         raise ConfigError(f"{options.resume} holds a run of {algorithm}, not of {options.run}.")

@@ -15,6 +15,7 @@ from gymnasium.envs import registration
 
 from raypid.envs.errors import EnvError
 from raypid.envs.quiet import quiet
+from raypid.ownership import path_hint
 from raypid.registry import ENVS, suggest
 
 GYM_PACKAGES = {
@@ -135,6 +136,7 @@ def _resolve_path(name: str) -> Resolved:
             raise EnvError(
                 f"Environment {name!r}: there is no module {missing!r} on the Python path. "
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
+                + path_hint()
             ) from error
         raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error!r}") from error
     if attribute and hasattr(module, attribute):

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import find_policy, read_policy, write_policy
+from raypid.checkpoint import find_policy, read_policy_and_origin, write_policy
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import ModelPolicy
+from raypid.registry import NETWORKS
+from raypid.trust import check_names
 from raypid.types import Array, Tree, Weights, as_tree, tree_leaves, tree_map
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
@@ -108,21 +110,40 @@ def save_policy(folder: Path, spec: NetworkSpec, weights: Weights, info: Mapping
 
 
 def read_policy_weights(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any]]:
-    """Read what `save_policy` wrote: network, weights, info."""
-    values, arrays = read_policy(folder)
+    """Read what `save_policy` wrote: network, weights, info. Nothing is imported."""
+    return read_saved_policy(folder)[:3]
+
+
+def read_saved_policy(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any], bool]:
+    """Read network, weights, info, and whether this user's raypid wrote them (see `check_network_name`)."""
+    values, arrays, signed = read_policy_and_origin(folder)
     spec = NetworkSpec.from_dict(values["network"])
     extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
     table = tuple((name, tuple(shape)) for name, shape in values["table"])
-    return spec, Weights(int(values["version"]), arrays["flat"], table, extra), values["info"]
+    return spec, Weights(int(values["version"]), arrays["flat"], table, extra), values["info"], signed
 
 
-def load_policy(path: str | Path, seed: int | None = None) -> DeployedPolicy:
-    """Load the policy of a run folder, a checkpoint, or a policy folder. Fully connected networks need neither Ray nor torch.
+def check_network_name(path: str | Path, spec: NetworkSpec, *, trusted: bool) -> None:
+    """Check that the network of the policy at `path` may be imported; `trusted` as for `check_names`.
 
     Raises:
-        ValueError: there is nothing to load, or it is damaged.
+        UntrustedError: it is a class that may not.
     """
-    spec, weights, _ = read_policy_weights(find_policy(Path(path)))
+    entry = spec.network if spec.network in NETWORKS or not spec.target else spec.target
+    check_names(path, {"network": entry, "custom": spec.custom}, trusted=trusted)
+
+
+def load_policy(path: str | Path, seed: int | None = None, *, trust: bool = False) -> DeployedPolicy:
+    """Load the policy of a run folder, a checkpoint, or a policy folder. Fully connected networks need neither Ray nor torch.
+
+    Args:
+        trust: import a network class that only the folder names, though this user's raypid did not write the folder.
+
+    Raises:
+        ValueError: there is nothing to load, or it is damaged, or it names code and is not trusted.
+    """
+    spec, weights, _, signed = read_saved_policy(find_policy(Path(path)))
+    check_network_name(path, spec, trusted=trust or signed)
     policy = make_policy(spec)
     policy.load(weights)
     return DeployedPolicy(policy, seed)

@@ -22,6 +22,7 @@ from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import RunProgram, assemble, entry_name, new_run_folder, resolve_config, tuned_settings
 from raypid.run.evaluation import Played
+from raypid.run.saved import saved_run
 from raypid.runtime.learner_group import losses_named
 from raypid.types import Report, Weights
 
@@ -406,11 +407,19 @@ class Agent:
         config: Mapping[str, object] | None = None,
         *,
         out: str | Path | None = None,
+        trust: bool = False,
         **settings: object,
     ) -> A:
-        """The agent that wrote a checkpoint, with its settings; those given here override them."""
-        folder = checkpoint.find(Path(path))
-        _, manifest = checkpoint.load_checkpoint(folder)
+        """The agent that wrote a checkpoint, with its settings; those given here override them.
+
+        Args:
+            trust: import what only the checkpoint names, though this user's raypid did not write it.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged. UntrustedError: it names code that may not be imported.
+        """
+        given = {**(config or {}), **settings}
+        folder, manifest = saved_run(path, given, trust=trust)
         program = manifest.get("program", "")
         if program and not program.startswith("raypid."):
             raise ConfigError(
@@ -419,7 +428,6 @@ class Agent:
             )
         like = read_policy_weights(folder / "policy")[0]
         saved = {**manifest["config"], "init_from": None}  # that was where it began
-        given = {**(config or {}), **settings}
         if given.keys() & {"init_from", "weights_file"}:
             raise ConfigError(
                 "init_from has no effect here: the checkpoint's weights are those that training goes on with."

@@ -17,6 +17,7 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
+from raypid.ownership import why_unsigned
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
@@ -159,6 +160,8 @@ class Run:
         progress.start(agent.plain_config() | about)
         for note in agent.notes:
             progress.message(note)
+        if why := why_unsigned():
+            progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
             progress.message(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
         try:

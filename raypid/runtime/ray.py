@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from raypid.errors import UserError
+from raypid.ownership import outside_of_runs
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
@@ -118,7 +119,7 @@ class RayBackend:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
-        with _environment_of_children():
+        with _environment_of_children(), outside_of_runs():
             try:
                 with _ctrl_c_waits():
                     ray.init("local" if address is None else address, **options)

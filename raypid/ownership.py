@@ -1,0 +1,201 @@
+"""What is this user's own: signatures on what raypid wrote, the mark of a project, and which folders are a run's.
+
+A signature is an HMAC-SHA256 with 32 random bytes that are made once in the user's data folder, never in a run. It says
+that this user's raypid wrote a text, wherever the text lies now; it says nothing of what the code that it names does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from raypid.errors import UserError
+
+MARKER = ".raypid-project"
+"""File in the folder of a project: code in that folder is its user's."""
+_SECRET_BYTES = 32
+
+
+def data_folder() -> Path:
+    """The user's data folder for raypid; the environment variable RAYPID_DATA names another."""
+    if named := os.environ.get("RAYPID_DATA"):
+        return Path(named)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return base / "raypid"
+
+
+# -- signatures ----------------------------------------------------------------------------------------------------
+
+
+def why_unsigned() -> str:
+    """Why nothing can be signed here, for a message; "" if it can."""
+    try:
+        _secret(make=True)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: the user has no home
+        return str(error)
+    return ""
+
+
+def sign(kind: str, text: str) -> str:
+    """Sign `text`, which is of a `kind` such as "policy.json"; "" if there is no secret and none can be made."""
+    try:
+        return _signature(_secret(make=True), kind, text)
+    except (OSError, RuntimeError, ValueError):
+        return ""
+
+
+def is_signed(kind: str, text: str, signature: object) -> bool:
+    """Tell whether `signature` is what `sign` gave this user for `text`."""
+    try:
+        expected = _signature(_secret(make=False), kind, text)
+    except (OSError, RuntimeError, ValueError):
+        return False
+    return isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+
+
+def _signature(secret: bytes, kind: str, text: str) -> str:
+    return hmac.new(secret, f"raypid {kind}\n{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def _secret(*, make: bool) -> bytes:
+    """Read the user's secret; `make` it if there is none. Raises OSError, or ValueError for one that is no secret."""
+    path = data_folder() / "secret"
+    if make and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = path.with_name(f".secret-{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(_SECRET_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):  # two processes may be first: the secret of one stays
+                os.link(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+    secret = path.read_bytes()
+    if len(secret) != _SECRET_BYTES:
+        raise ValueError(f"{path} is not the secret that raypid made: remove it, then a new one is made")
+    if os.name != "nt" and path.stat().st_mode & 0o077:
+        raise ValueError(f"others may read {path}: remove it, then a new one is made")
+    return secret
+
+
+# -- projects ------------------------------------------------------------------------------------------------------
+
+
+def mark_project(folder: Path | str) -> Path:
+    """Write the marker that makes `folder` a project of this user's; returns the file.
+
+    The mark holds for this place only: in a copy, a clone or a moved folder it must be made again.
+
+    Raises:
+        UserError: it cannot be signed or written.
+    """
+    marker = Path(folder).resolve() / MARKER
+    if why := why_unsigned():
+        raise UserError(f"{folder} cannot be marked as your project: {why}. RAYPID_DATA names another data folder.")
+    try:
+        marker.write_text(sign("project", str(marker.parent)) + "\n")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be marked as your project: {error}.") from None
+    return marker
+
+
+def project_of(place: Path) -> Path | None:
+    """The project that `place` lies in: the nearest folder with a marker, if this user made the marker there."""
+    place = place.resolve()
+    marked = next((folder for folder in (place, *place.parents) if (folder / MARKER).is_file()), None)
+    if marked is None:
+        return None
+    try:
+        token = (marked / MARKER).read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return marked if is_signed("project", str(marked), token) else None
+
+
+# -- runs' folders -------------------------------------------------------------------------------------------------
+
+
+def run_folder_of(place: Path, named: Sequence[str] = ()) -> Path | None:
+    """The folder of a run, checkpoint or policy that `place` is or lies in; None if there is none.
+
+    A run's folder is known by its params.json. One that lacks it counts if `named` has it, the arguments of a command.
+    """
+    place = place.resolve()
+    given = {Path(argument.partition("=")[2] or argument).resolve() for argument in named if "\0" not in argument}
+    return next((f for f in (place, *place.parents) if _is_run(f) or (f in given and _holds_run(f))), None)
+
+
+def _is_run(folder: Path) -> bool:
+    keys = {"params.json": {"run", "env"}, "policy.json": {"checksum", "spec"}, "manifest.json": {"checksum", "state"}}
+    return any(keys[name] <= _keys(folder / name) for name in keys)
+
+
+def _keys(path: Path) -> set[str]:
+    try:
+        values = json.loads(path.read_bytes()) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return set()
+    return set(values) if isinstance(values, dict) else set()
+
+
+def _holds_run(folder: Path) -> bool:
+    patterns = ("best/policy.json", "policy/policy.json", "checkpoints/*/manifest.json", "*checkpoint_*/manifest.json")
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
+
+
+_left_out: Path | None = None
+"""The run's folder because of which the current one is not on the path."""
+
+
+def put_on_path(arguments: Sequence[str]) -> None:
+    """Put the current folder first on the path of modules; not if it is or lies in a run's folder.
+
+    Raises:
+        UserError: the current folder does not exist any more.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UserError("The current folder does not exist any more: change to another one.") from None
+    global _left_out
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    _left_out = run_folder_of(Path(here), arguments)
+    if _left_out is None:
+        sys.path.insert(0, here)
+
+
+def path_hint() -> str:
+    """Say, for a module that was not found, that the current folder was not looked at; "" if it was."""
+    if _left_out is None:
+        return ""
+    return (
+        f" The current folder is not looked at: {_left_out} is a run's folder, and code is never imported from there."
+    )
+
+
+@contextlib.contextmanager
+def outside_of_runs() -> Iterator[None]:
+    """Leave the current folder while processes are started, if it is a run's: they would import modules from it."""
+    here = Path.cwd()
+    if run_folder_of(here) is None:
+        yield
+        return
+    os.chdir(data_folder() if data_folder().is_dir() else here.anchor)
+    try:
+        yield
+    finally:
+        os.chdir(here)
