@@ -1,4 +1,4 @@
-"""The command line: `raypid train | eval | plot | list`, one file per command. Nothing heavy is imported before it is needed."""
+"""The command line: `raypid train | eval | plot | list | doctor`, one file per command. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
-COMMANDS = ("train", "eval", "plot", "list")
+COMMANDS = ("train", "eval", "plot", "list", "doctor")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 """What a command adds its parser to."""
