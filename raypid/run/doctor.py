@@ -154,13 +154,18 @@ def _not_finite(record: Record) -> Bad | None:
     )
 
 
+def _those(record: Record, *settings: str) -> str:
+    """The names of those settings that the run's algorithm has."""
+    return ", ".join(name for name in settings if name in record.params or not record.params)
+
+
 def _diverged(record: Record) -> bool:
     return _not_finite(record) is not None or ("diverged" in record.error and _ended_by_error(record))
 
 
 def divergence(record: Record) -> Findings:
     """Losses, returns or weights that are not finite, or larger than numbers that mean anything."""
-    advice = "Lower lr; bound gradients (max_grad_norm) and rewards (normalize_rewards, reward_clip, reward_scale)."
+    advice = "Lower lr; bound gradients (max_grad_norm) and rewards (reward_clip, reward_scale)."
     lr, is_there = record.setting("lr"), (record.folder / DIVERGED).is_dir()
     stopped_it = "diverged" in record.error and _ended_by_error(record)
     if stopped_it or is_there:
@@ -260,13 +265,13 @@ def _evaluation(record: Record) -> Curve:
 def returns(record: Record) -> Findings:
     """A return that fell and stayed low, or that has not risen."""
     evaluation = _evaluation(record)
-    fell = _collapse(evaluation if len(evaluation.value) >= 5 else _training(record))
+    fell = _collapse(record, evaluation if len(evaluation.value) >= 5 else _training(record))
     found = fell or _flat(record)
     if found is not None and not _diverged(record):
         yield found
 
 
-def _collapse(curve: Curve) -> Finding | None:
+def _collapse(record: Record, curve: Curve) -> Finding | None:
     """A return that lost more than half of what it had gained, and did not come back in the last fifth of the run or longer."""
     if len(curve.value) < 5:
         return None
@@ -282,7 +287,8 @@ def _collapse(curve: Curve) -> Finding | None:
     step = curve.step[fell]
     text = f"Collapse: the {curve.name} fell from its best, and from step {step:,.0f} on it stayed low."
     numbers = {"first": start, "best": best, "best_at_step": curve.step[at], "low_from_step": step, "since": since}
-    advice = "Lower lr, or let it fall (lr_schedule linear); fewer num_epochs or a target_kl bound each update. best/ keeps the best policy."
+    look = _those(record, "lr_schedule", "num_epochs", "target_kl", "max_grad_norm")
+    advice = f"Lower lr; look at {look}. best/ keeps the best policy."
     return Finding("learning", "warning", text, numbers, advice)
 
 
@@ -305,10 +311,10 @@ def _flat(record: Record) -> Finding | None:
         return None
     numbers = {"first": first, "best": best, "last": last, "by_chance": noise, "episodes": curve.episodes[-1]}
     text = "The return of training has not risen above that of the first episodes."
-    advice = (
-        "Is a reward ever seen? Try another lr, more exploration (entropy_coef, intrinsic_reward), normalisation; "
-        "`raypid list tuned` has settings that work."
+    look = _those(
+        record, "entropy_coef", "intrinsic_reward", "start_steps", "normalize_observations", "normalize_rewards"
     )
+    advice = f"Is a reward ever seen? Try another lr; look at {look}. `raypid list tuned` has settings that work."
     return Finding("learning", "note" if record.params.get("init_from") else "warning", text, numbers, advice)
 
 
@@ -377,29 +383,28 @@ def losses(record: Record) -> Findings:
             }
             names = ("max_restarts", "worker_timeout_s") if name in ("timeouts", "evaluators") else ("max_restarts",)
             limits = {setting: record.setting(setting) for setting in names}
-            yield Finding("losses", "warning", f"Number of {what}: {count:,.0f}.", {**rates, **limits}, advice)
+            yield Finding(
+                "losses", "warning", f"Number of {what}: {count:,.0f}.", {key: count, **rates, **limits}, advice
+            )
 
 
 def stale(record: Record) -> Findings:
     """Fragments that were dropped, and the age of those that were not."""
     count, staleness = record.counted("lost/stale"), record.finite("learner/staleness")
     settings = {name: record.setting(name) for name in ("num_workers", "fragments_in_flight", "max_staleness")}
-    younger = (
-        "fragments_in_flight 1, fewer workers or larger updates (fragments_per_update, batch_size) make data younger"
-    )
+    look = _those(record, "fragments_in_flight", "fragments_per_update", "batch_size")
+    younger = f"Data are younger with fewer workers; look at {look}."
     if count:
         rows = (record.setting("fragment_length") or 0.0) * (record.setting("num_envs_per_worker") or 1.0)
         share = min(1.0, count * rows / max(1.0, record.last("timesteps_total")))
         text = f"Fragments dropped because they were too old to learn from: {count:,.0f}, {share:.0%} of the steps."
         severity: Severity = "warning" if share >= MANY_STALE else "note"
-        advice = f"Raise max_staleness; {younger}."
+        advice = f"Raise max_staleness. {younger}"
         yield Finding("losses", severity, text, {"lost/stale": count, "share_of_steps": share, **settings}, advice)
     if len(staleness) and staleness.mean() > OLD_WEIGHTS:
         text = f"Data were {staleness.mean():.3g} updates old when they were learnt from."
         numbers = {"staleness_mean": staleness.mean(), "staleness_max": staleness.max(), **settings}
-        yield Finding(
-            "losses", "warning", text, numbers, f"{younger[0].upper()}{younger[1:]}; max_staleness drops the oldest."
-        )
+        yield Finding("losses", "warning", text, numbers, f"{younger} max_staleness drops the oldest.")
 
 
 # -- speed -------------------------------------------------------------------------------------------------------------
