@@ -116,7 +116,7 @@ def damage(record: Record) -> Findings:
 def _resume(record: Record, saved: Saved | None, last: int) -> str:
     if saved is None:
         return "There is no sound checkpoint to go on from: start anew."
-    lost = f" ({last - saved.iteration} iterations after it are lost)" if last > saved.iteration else ""
+    lost = f" (iterations lost: {last - saved.iteration})" if last > saved.iteration else ""
     if saved.path != checkpoint.latest(record.folder / "checkpoints"):
         return f"Move what is newer than {saved.path} away: then --resume goes on from step {saved.timesteps:,}{lost}."
     return f"`raypid train --resume {shlex.quote(str(record.folder))}` goes on from step {saved.timesteps:,}{lost}."
@@ -448,7 +448,7 @@ def binding(record: Record) -> Findings:
             f"more workers (this machine has {cores} CPUs), or where it waits: vectorizer threads, more environments"
         )
     if top == "transport" and (record.counted("lost/workers") or record.counted("lost/timeouts")):
-        advice = "no loss of workers (see losses): the wait for those that were lost is part of it"
+        advice = "longer fragments; but the wait for workers that were lost is part of it"
     severity: Severity = "warning" if idle or top == "transport" else "note"
     numbers = {"share": share[top], "env_steps_per_s": _speed(record, slice(None)), "num_workers": workers}
     numbers["num_envs_per_worker"] = record.setting("num_envs_per_worker")

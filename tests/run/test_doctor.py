@@ -14,7 +14,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control import CartPoleEnv
 
 from raypid import Callbacks, checkpoint
 from raypid.cli import main
@@ -30,19 +29,23 @@ RUNS = sorted(path.name for path in SAVED.iterdir() if (path / "params.json").ex
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 64, "batch_size": 64, "seed": 1, "num_threads": 1}
 
 
-class Hurt(CartPoleEnv):
-    """CartPole that raises at every `raises`-th step of a stream, and pays nothing after `pays` of them."""
+class Hurt(gymnasium.Env):
+    """Episodes of 10 steps. Raises at every `raises`-th step of a stream; pays 1 a step from step `pays[0]` to `pays[1]` of it."""
 
-    def __init__(self, raises: int = 0, pays: int = 10**9) -> None:
-        super().__init__()
+    def __init__(self, raises: int = 0, pays: tuple[int, int] = (0, 10**9)) -> None:
+        self.observation_space, self.action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
         self.raises, self.pays, self.steps = raises, pays, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:
         self.steps += 1
         if self.raises and self.steps % self.raises == 0:
             raise ValueError("the simulator lost its balance")
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, float(self.steps <= self.pays) * reward, terminated, truncated, info
+        paid = float(self.pays[0] <= self.steps < self.pays[1])
+        return np.zeros(1, np.float32), paid, False, self.steps % 10 == 0, {}
 
 
 class CtrlC(Callbacks):
@@ -55,7 +58,7 @@ class CtrlC(Callbacks):
 
 @pytest.fixture(autouse=True)
 def hurt() -> Any:
-    gymnasium.register("Hurt-v0", Hurt, max_episode_steps=200)
+    gymnasium.register("Hurt-v0", Hurt)
     yield
     del gymnasium.registry["Hurt-v0"]
 
@@ -91,10 +94,13 @@ def test_a_healthy_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
-SAC = {"fragment_length": 4, "start_steps": 64, "steps_per_iteration": 64, "model": {"hidden": [8]}}
+SAC = {"batch_size": 32, "fragment_length": 4, "start_steps": 64, "steps_per_iteration": 64, "model": {"hidden": [8]}}
 
 
-@pytest.mark.parametrize(("run", "env", "settings"), [("PPO", "CartPole-v1", {}), ("SAC", "Pendulum-v1", SAC)])
+@pytest.mark.parametrize(
+    ("run", "env", "settings"),
+    [("PPO", "CartPole-v1", {}), pytest.param("SAC", "Pendulum-v1", SAC, marks=pytest.mark.ci_slow)],
+)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_diverged_learner_comes_before_what_it_brought(
     run: str, env: str, settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -133,7 +139,7 @@ def test_a_killed_run_and_the_same_while_it_ran(tmp_path: Path, start: Callable[
 
 
 def test_environments_that_raise(tmp_path: Path) -> None:
-    train(tmp_path, stop={"timesteps_total": 1500}, env="Hurt-v0", env_config={"raises": 100}, max_restarts=50)
+    train(tmp_path, stop={"timesteps_total": 1500}, env="Hurt-v0", env_config={"raises": 95}, max_restarts=50)
     record = read_record(tmp_path)
     lost = only(diagnose(record), "losses", "environments that raised")
     count = lost.numbers["lost/env_crashes"]
@@ -143,24 +149,24 @@ def test_environments_that_raise(tmp_path: Path) -> None:
 
 def test_an_error_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="balance"):
-        train(tmp_path, stop={"timesteps_total": 1500}, env="Hurt-v0", env_config={"raises": 10}, max_restarts=1)
+        train(tmp_path, stop={"timesteps_total": 1500}, env="Hurt-v0", env_config={"raises": 7}, max_restarts=1)
     end = only(findings(tmp_path), "end", "An error ended it in iteration 1")
     assert end.severity == "error" and "ValueError: the simulator lost its balance" in end.finding
 
 
 def test_rewards_that_end(tmp_path: Path) -> None:
-    train(tmp_path, stop={"timesteps_total": 8000}, env="Hurt-v0", env_config={"pays": 500})
+    train(tmp_path, stop={"timesteps_total": 6000}, env="Hurt-v0", env_config={"pays": [300, 800]})
     fell = only(findings(tmp_path), "learning", "Collapse: the return of training").numbers
     best, since, at, low = (fell[name] for name in ("best", "since", "best_at_step", "low_from_step"))
-    assert best is not None and since is not None and best > 2 * since
+    assert best is not None and since is not None and best > since
     assert at is not None and low is not None and at < low
 
 
 def test_the_part_that_binds(tmp_path: Path) -> None:
-    train(tmp_path / "slow", stop={"timesteps_total": 250}, env="raypid/Wait-v0", env_config={"wait_s": 0.005})
+    train(tmp_path / "slow", stop={"timesteps_total": 200}, env="raypid/Wait-v0", env_config={"wait_s": 0.01})
     slow = only(findings(tmp_path / "slow"), "speed", "The environment takes").numbers
     assert slow["share"] and slow["share"] > 0.6 and slow["env_steps_per_s"] and slow["env_steps_per_s"] < 800
-    train(tmp_path / "large", stop={"timesteps_total": 500}, model={"hidden": [512, 512]}, batch_size=32)
+    train(tmp_path / "large", stop={"timesteps_total": 500}, model={"hidden": [256, 256]}, kernel="numpy")
     learner = only(findings(tmp_path / "large"), "speed", "The learner takes")
     assert learner.severity == "note" and "narrower layers" in learner.advice
 
