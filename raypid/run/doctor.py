@@ -63,6 +63,7 @@ class Finding:
 Findings: TypeAlias = Iterator[Finding]
 
 
+@np.errstate(all="ignore")  # the numbers of a run that went wrong may be anything
 def diagnose(record: Record) -> list[Finding]:
     """What the folder says, most important first."""
     found = [finding for check in CHECKS for finding in check(record)]
@@ -548,10 +549,11 @@ def headline(record: Record) -> str:
     return f"{record.folder}: {about or 'a run'}, {steps:,.0f} steps in {seconds:,.0f} s"
 
 
+@np.errstate(all="ignore")
 def healthy_line(record: Record, found: Sequence[Finding]) -> str:
     """What is said of a run in which nothing was found but notes."""
     notes = [f"{f.finding} {f.advice}".rstrip() for f in found if f.topic != "speed"]
-    if bound := bottleneck(shares(record), record.params):
+    if bound := bottleneck(shares(record), {name: record.setting(name) for name in ("num_workers", "num_cpus")}):
         notes.append(f"Speed: {bound}.")
     return f"{headline(record)}: healthy. {' '.join(notes)}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -70,14 +69,15 @@ class Record:
 
     def setting(self, name: str) -> float | None:
         """A setting that is a number; None if it is not known or not a number."""
-        value = self.params.get(name)
-        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+        value = _number(self.params.get(name))
+        return value if math.isfinite(value) else None
 
     @property
     def stop(self) -> dict[str, float]:
         """The stop criteria."""
         stop = self.params.get("stop")
-        return {k: float(v) for k, v in stop.items() if isinstance(v, (int, float))} if isinstance(stop, dict) else {}
+        goals = {key: _number(value) for key, value in stop.items()} if isinstance(stop, dict) else {}
+        return {key: goal for key, goal in goals.items() if math.isfinite(goal)}
 
     @property
     def ran_here(self) -> bool:
@@ -149,12 +149,22 @@ def _read_results(path: Path, record: Record) -> None:
 def _append(columns: dict[str, array[float]], row: dict[str, object], num_before: int) -> None:
     for key, value in row.items():
         if value is None or isinstance(value, (int, float)):
-            column = columns.setdefault(key, array("d"))
-            column.extend([math.nan] * (num_before - len(column)))
-            with contextlib.suppress(OverflowError):  # an integer that no float holds counts as infinite
-                column.append(math.inf if value is None or value != value else float(value))
-                continue
-            column.append(math.inf)
+            column = columns.get(key)
+            if column is None or len(column) < num_before:
+                column = columns.setdefault(key, array("d"))
+                column.extend([math.nan] * (num_before - len(column)))
+            try:
+                column.append(math.inf if value is None or value != value else value)
+            except OverflowError:  # a whole number that no float holds
+                column.append(math.inf)
+
+
+def _number(value: object) -> float:
+    """A number of JSON as a float: infinite if no float holds it, NaN if it is none."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return math.inf
 
 
 def _read_errors(path: Path) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -299,6 +300,17 @@ def test_a_missing_or_empty_part(spoil: str, copy: Path) -> None:
     assert diagnose(read_record(copy)) and main(["doctor", str(copy), "--json"]) == 0
     path.touch()
     assert diagnose(read_record(copy)) and main(["doctor", str(copy)]) == 0
+
+
+def test_values_that_no_run_writes(copy: Path) -> None:
+    odd: list[object] = [10**400, -1e308, 1e308, "text", [], {}, True, None]
+    params, rows = json.loads((copy / "params.json").read_text()), (copy / "result.json").read_text().splitlines()
+    for start in range(len(odd)):
+        values = itertools.cycle(odd[start:] + odd[:start])
+        (copy / "params.json").write_text(json.dumps({key: next(values) for key in params}))
+        lines = [json.dumps({key: next(values) for key in json.loads(row)}) for row in rows]
+        (copy / "result.json").write_text("\n".join([*lines, ""]))
+        assert main(["doctor", str(copy)]) == main(["doctor", str(copy), "--json"]) == 0
 
 
 def test_checkpoints_that_are_damaged_or_not_finite(copy: Path) -> None:
