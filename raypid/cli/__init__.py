@@ -1,4 +1,4 @@
-"""The command line: `raypid train | eval | plot | list`, one file per command. Nothing heavy is imported before it is needed."""
+"""The command line: `raypid train | eval | plot | list | doctor`, one file per command. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raypid.errors import UserError
 from raypid.ownership import put_on_path
 from raypid.registry import suggest
 
-COMMANDS = ("train", "eval", "plot", "list")
+COMMANDS = ("train", "eval", "plot", "list", "doctor")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 """What a command adds its parser to."""

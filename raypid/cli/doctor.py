@@ -1,0 +1,81 @@
+"""`raypid doctor`: what went wrong in a run and what slowed it, from its folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raypid.cli import Subparsers
+    from raypid.run.doctor import Finding
+
+MOST = 8
+"""Findings on one screen."""
+
+
+def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        help="say what went wrong in a run and what slowed it",
+        description="Say what went wrong in a run and what slowed it, with the numbers behind it and what to change. "
+        "Reads the folder of a run that has ended, is running or was killed; changes nothing.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument(
+        "--json", action="store_true", help="print a list of {topic, severity, finding, numbers, advice}"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the findings, most important first, or one line if the run is healthy.
+
+    Raises:
+        UserError: the folder holds no run, or cannot be read.
+    """
+    from raypid.run.doctor import diagnose, headline, healthy_line
+    from raypid.run.record import read_record
+
+    record = read_record(options.run)
+    found = diagnose(record)
+    if options.json:
+        print(json.dumps([_plain(f) for f in found], indent=1))
+    elif all(f.severity == "note" for f in found):
+        print(healthy_line(record, found))
+    else:
+        width = min(120, shutil.get_terminal_size().columns)
+        lines = [line for f in found[:MOST] for line in _lines(f, width)]
+        more = [f"{len(found) - MOST} more: --json"] if len(found) > MOST else []
+        print("\n".join([headline(record), *lines, *more]))
+    return 0
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    """A finding as JSON can hold it."""
+    numbers = {key: float(x) if x is not None and math.isfinite(x) else None for key, x in finding.numbers.items()}
+    return {
+        "topic": finding.topic, "severity": finding.severity, "finding": finding.finding, "numbers": numbers,
+        "advice": finding.advice,
+    }  # fmt: skip
+
+
+def _lines(finding: Finding, width: int) -> list[str]:
+    """A finding as lines: what was found, its numbers, the advice."""
+    from raypid.run.doctor import shown
+
+    numbers = ", ".join(f"{key} {shown(value)}" for key, value in finding.numbers.items())
+    parts = [finding.finding, numbers, f"-> {finding.advice}" if finding.advice else ""]
+    head = f"{finding.severity:<8} {finding.topic:<9} "
+    text = [
+        line
+        for part in parts
+        if part
+        for line in textwrap.wrap(part, max(20, width - len(head)), break_on_hyphens=False)
+    ]
+    return [f"{head if i == 0 else ' ' * len(head)}{line}" for i, line in enumerate(text)]
