@@ -22,6 +22,8 @@ T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
 ArrayT = TypeVar("ArrayT", NDArray[Any], "torch.Tensor")
 """A NumPy array or a torch tensor: for functions that compute with either."""
+Tensor: TypeAlias = "torch.Tensor"
+"""For annotations in files that must not import torch when they are imported."""
 TreeOf: TypeAlias = T | Mapping[str, "TreeOf[T]"]
 """A leaf, or a nested mapping of leaves with string keys (Tuple spaces use "0", "1", ...)."""
 Tree: TypeAlias = TreeOf[Array]

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,7 @@ from raypid.nn.optimizer import Optimizer
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
-from raypid.types import Array, Collective, Trajectory, tree_map
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Array, Collective, Tensor, Trajectory, tree_map
 
 
 @dataclass(kw_only=True, slots=True)

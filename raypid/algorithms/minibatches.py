@@ -14,11 +14,9 @@ import numpy as np
 
 from raypid.algorithms.joint_batch import Share, share_of_rows
 from raypid.nn.pipeline import Inputs
-from raypid.types import Array, ArrayT, Collective, TreeOf, tree_map
+from raypid.types import Array, ArrayT, Collective, Tensor, TreeOf, tree_map
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raypid.nn.networks import TorchInputs
 
 MAX_LOG_RATIO = 20.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
 from raypid.config import unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Array, Trajectory, Update
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Array, Tensor, Trajectory, Update
 
 
 @dataclass(kw_only=True, slots=True)

@@ -16,11 +16,9 @@ from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
-from raypid.types import Sample, Sequences
+from raypid.types import Sample, Sequences, Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raypid.nn.networks import TorchInputs, TorchNetwork
     from raypid.nn.torch_cells import Memory
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypid.algorithms.off_policy import Batch, CriticsConfig, PolicyAndCritics, continuous
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Tensor
 
 
 @dataclass(kw_only=True, slots=True)

@@ -11,10 +11,9 @@ import numpy as np
 
 from raypid.nn.network_spec import Leaf, PipelineSpec
 from raypid.ops.normalizer import Moments, scale_of, zero_moments
-from raypid.types import Array, ArrayT, Tree, tree_map, tree_stack
+from raypid.types import Array, ArrayT, Tensor, Tree, tree_map, tree_stack
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from typing_extensions import Self
 
 
