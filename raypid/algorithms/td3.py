@@ -85,9 +85,7 @@ class TD3(PolicyAndCritics[TD3Config]):
 
     def policy_loss(self, b: Batch) -> Tensor:
         """-E[Q_1(s, pi(s))] (equation 8)."""
-        import torch
-
-        return -self.critics(b.inputs, torch.tanh(self.policy(b.inputs)[0]))[0].mean()
+        return -self.critics(b.inputs, self.policy(b.inputs)[0].tanh())[0].mean()
 
 
 @dataclass(kw_only=True, slots=True)

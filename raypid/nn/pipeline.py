@@ -34,7 +34,7 @@ class InputsOf(Generic[ArrayT]):
         mapped.mask = None if self.mask is None else function(self.mask, *(o.mask for o in others))
         return mapped
 
-    def take(self, rows: Array | Tensor | int | slice | tuple[slice, Array]) -> Self:
+    def take(self, rows: Array | Tensor | int | slice | tuple[slice, Array | slice]) -> Self:
         """Select rows; a single number drops the leading axis."""
         return self.map(lambda x: x[rows])
 
