@@ -139,11 +139,6 @@ class Agent:
                 break
         return result
 
-    def limit_iterations(self, num_steps: int) -> None:
-        """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest."""
-        assert self.context.plan is not None
-        self.context.plan.max_steps = num_steps
-
     def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
         self.iteration += 1

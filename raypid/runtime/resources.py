@@ -336,9 +336,8 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit."""
     if needs.num_gpus > has.gpus:
-        fits = {"num_gpus": float(has.gpus)}
         return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
-                        resource="GPU", place=has.place, fits=fits)  # fmt: skip
+                        resource="GPU", place=has.place, fits={"num_gpus": float(has.gpus)})  # fmt: skip
     return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
 
 
