@@ -16,10 +16,12 @@ from raypid.config import ConfigError, overlay
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
+from raypid.roles.evaluator import Evaluation
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import RunProgram, assemble, entry_name, new_run_folder, resolve_config, tuned_settings
+from raypid.run.evaluation import Played
 from raypid.runtime.learner_group import losses_named
 from raypid.types import Report, Weights
 
@@ -119,6 +121,10 @@ class Agent:
         plan = self.context.replay
         return plan.config.start_steps if plan is not None and self.timesteps < plan.config.start_steps else 0
 
+    def write_losses_to(self, folder: Path) -> None:
+        """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
+        self.context.workers.folder = folder
+
     # -- training --------------------------------------------------------------------------------------------------
 
     def train(self, num_train_steps: int | None = None) -> dict[str, float]:
@@ -138,6 +144,11 @@ class Agent:
             if goal is None:
                 break
         return result
+
+    def limit_iterations(self, num_steps: int) -> None:
+        """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest."""
+        assert self.context.plan is not None
+        self.context.plan.max_steps = num_steps
 
     def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
@@ -234,6 +245,43 @@ class Agent:
         weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
         return self.evaluations.evaluator.evaluate(weights, count, seed + self.iteration, explore=explore).summary()
+
+    def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
+        """Say when `train` evaluates, besides the settings.
+
+        Args:
+            goal: a mean return; an evaluation that reaches it is repeated with more episodes.
+            every_steps: environment steps between evaluations; 0: as the settings say, or by time if they say nothing.
+            num_episodes: episodes of an evaluation, from here on a setting of this agent; None: as the settings say.
+        """
+        if num_episodes is not None:
+            self.config.evaluation_num_episodes = num_episodes
+        self.evaluations.goal = goal
+        self.evaluations.automatic = self.config.evaluation_interval is None
+        self.evaluations.every(every_steps)
+
+    @property
+    def last_evaluation(self) -> Played | None:
+        """The newest evaluation that has ended."""
+        return self.evaluations.last
+
+    def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
+        """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
+        return self.evaluations.finish(patience_s, interrupted)
+
+    def evaluate_newest(self, interrupted: Callable[[], bool]) -> Played | None:
+        """Evaluate the current weights, as `train` does, and wait for the result; None if interrupted."""
+        return self.evaluations.newest(self.iteration, interrupted)
+
+    def evaluate_weights(
+        self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
+    ) -> Evaluation | None:
+        """Play episodes with given weights, after training; None if interrupted or if the evaluator was lost."""
+        return self.evaluations.play(weights, num_episodes, seed, interrupted)
+
+    def weights_of(self, played: Played) -> Weights:
+        """The weights that an evaluation played with."""
+        return self.backend.get(played.weights)
 
     # -- state -----------------------------------------------------------------------------------------------------
 

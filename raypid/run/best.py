@@ -49,7 +49,7 @@ class BestPolicy:
         if self.score is not None and not score >= self.score:
             return
         self.score, self.timesteps = score, played.timesteps
-        self.weights = agent.backend.get(played.weights)
+        self.weights = agent.weights_of(played)
         self.final = _final(evaluation.summary()) if evaluation.confirms else None
 
     def write(self, agent: Agent) -> None:
@@ -72,13 +72,13 @@ class BestPolicy:
         if math.inf > num * self._episode_s > MAX_FINAL_S / 10:
             tell(f"Playing {num} episodes with the best policy; Ctrl-C skips them.")
         seed = (agent.config.seed or 0) + _FINAL_SEED
-        played = agent.evaluations.play(self.weights, num, seed, interrupted)
+        played = agent.evaluate_weights(self.weights, num, seed, interrupted)
         if played is None:
             return
         newest = agent.get_weights()
         if newest.version != self.weights.version:
             # the best was chosen by few episodes: is it better than the newest on the same ones?
-            rival = agent.evaluations.play(newest, num, seed, interrupted)
+            rival = agent.evaluate_weights(newest, num, seed, interrupted)
             if rival is not None and rival.rewards.mean() > played.rewards.mean():
                 played, self.weights, self.timesteps = rival, newest, agent.timesteps
                 self.score = float(rival.rewards.mean())

@@ -225,8 +225,7 @@ class DistributedAgent:
         agent = self._built(th_compile)
         if initial is not None:
             agent.set_weights(initial)
-        assert agent.context.plan is not None
-        agent.context.plan.max_steps = min(n for n in (num_train_steps, eval_interval, save_interval) if n)
+        agent.limit_iterations(min(steps for steps in (num_train_steps, eval_interval, save_interval) if steps))
         options = RunOptions(
             stop={"timesteps_total": agent.timesteps + num_train_steps},
             evaluation_steps=eval_interval,

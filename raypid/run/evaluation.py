@@ -62,7 +62,7 @@ class Evaluations:
         """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
         time."""
         self.every_steps = 0
-        """Environment steps between evaluations, all of them inline. With 0, iterations or time decide. Set by `plan`."""
+        """Environment steps between evaluations, all of them inline. With 0, iterations or time decide. Set by `every`."""
         self.goal: float | None = None
         """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
         self.last: Played | None = None
@@ -70,19 +70,10 @@ class Evaluations:
         self._periods = 0
         self._ended = time.perf_counter()
 
-    def plan(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
-        """Say when training evaluates, besides the settings.
-
-        Args:
-            goal: a mean return; an evaluation that reaches it is repeated with more episodes.
-            every_steps: environment steps between evaluations; 0: as the settings say, or by time if they say nothing.
-            num_episodes: episodes of an evaluation, from here on a setting of the run; None: as the settings say.
-        """
-        if num_episodes is not None:
-            self.config.evaluation_num_episodes = num_episodes
-        self.goal, self.every_steps = goal, every_steps
-        self.automatic = self.config.evaluation_interval is None
-        self._periods = self.context.timesteps // every_steps if every_steps else 0
+    def every(self, steps: int) -> None:
+        """Evaluate at each multiple of `steps` environment steps from here on; 0 turns this off."""
+        self.every_steps = steps
+        self._periods = self.context.timesteps // steps if steps else 0
 
     def turn(self, iteration: int, expected_s: float | None) -> Played | None:
         """Evaluate if it is due, and return an evaluation that has ended since the last call. Called after each iteration.

@@ -146,8 +146,8 @@ class Run:
         """Run to the end. The folder is complete whenever this returns or raises."""
         agent, resumed = self.agent, self.agent.iteration
         options = self.options
-        agent.evaluations.plan(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
-        agent.context.workers.folder = self.folder
+        agent.plan_evaluations(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
+        agent.write_losses_to(self.folder)
         if resumed:
             self.best.load()
         logger = RunLogger(self.folder, resume_iteration=resumed or None)
@@ -167,7 +167,7 @@ class Run:
                     result = agent.train()
                     reason = self._reason(result)
                     self._tell_absent(result)
-                    if (played := agent.evaluations.last) is not None and EVALUATION in result:
+                    if (played := agent.last_evaluation) is not None and EVALUATION in result:
                         self.best.offer(played, agent)
                     if reason and self._last_evaluation(result):
                         reason = self._reason(result) or reason
@@ -226,9 +226,9 @@ class Run:
             return False
         decides = self.best.score is None or EVALUATION in self.stop
         patience_s = math.inf if decides else BRIEFLY_S
-        self._add_evaluation(result, self.agent.evaluations.finish(patience_s, self._is_interrupted))
+        self._add_evaluation(result, self.agent.finish_evaluation(patience_s, self._is_interrupted))
         if self._owes_evaluation() and not self._interrupts:
-            self._add_evaluation(result, self.agent.evaluations.newest(self.agent.iteration, self._is_interrupted))
+            self._add_evaluation(result, self.agent.evaluate_newest(self._is_interrupted))
         return EVALUATION in result
 
     def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:
@@ -238,7 +238,7 @@ class Run:
 
     def _owes_evaluation(self) -> bool:
         """Whether a run that ends evaluates its newest weights: if it has no evaluation yet, or if one takes at most a tenth of its time."""
-        last = self.agent.evaluations.last
+        last = self.agent.last_evaluation
         if self.agent.config.evaluation_interval is not None or not self.agent.lengths:
             return False
         if last is None:
