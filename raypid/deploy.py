@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from raypid.checkpoint import find_policy
-from raypid.envs import EnvSpec, spaces, stream_seeds
+from raypid.envs import EnvSpec, VectorEnv, make_vector, resolve, spaces, stream_seeds
+from raypid.envs.make import choose_vectorizer
+from raypid.envs.python_vector import PythonVector
+from raypid.envs.resolve import GYM
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy
@@ -138,18 +142,13 @@ def record_video(
 
 def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> list[Array]:
     """The frames [H, W, 3] of one episode; empty if the environment cannot be drawn."""
-    from raypid.envs import make_vector
-    from raypid.envs.render import frame_of, renderable
-
-    spec = renderable(replace(env, num_envs=1, seed=seed, worker_index=EVALUATION_INDEX))
+    spec = _renderable(replace(env, num_envs=1, seed=seed, worker_index=EVALUATION_INDEX))
     vector = make_vector(spec)
     try:
         obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream
         frames: list[Array] = []
         for _ in range(MAX_VIDEO_STEPS):
-            frame = frame_of(vector)
-            image = frame if frame is not None else _image_of(obs)
-            if image is None:
+            if (image := _drawn(vector, obs)) is None:
                 return []
             frames.append(image)
             step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
@@ -161,8 +160,23 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
         vector.close()
 
 
-def _image_of(obs: Tree) -> Array | None:
-    """The first image of an observation, enlarged, as [H, W, 3]; None if it has no image."""
+def _renderable(spec: EnvSpec) -> EnvSpec:
+    """Change a spec so that its environments can render; EnvPool's and ALE's vectors stay as they are."""
+    resolved = resolve(spec.env)
+    if choose_vectorizer(spec, resolved) in ("envpool", "ale") or resolved.kind == "vector_class":
+        return spec
+    if resolved.kind not in GYM and "render_mode" not in inspect.signature(resolved.creator).parameters:
+        return replace(spec, vectorizer="sync")
+    return replace(spec, vectorizer="sync", env_config={**spec.env_config, "render_mode": "rgb_array"})
+
+
+def _drawn(vector: VectorEnv, obs: Tree) -> Array | None:
+    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either."""
+    env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
+    if getattr(env, "render_mode", None) == "rgb_array" and hasattr(env, "render"):
+        frame: Array | None = env.render()
+        if frame is not None:
+            return frame
     for _, x in tree_leaves(obs):
         if x.dtype != np.uint8 or x[0].ndim not in (2, 3):
             continue

@@ -22,10 +22,14 @@ T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
 ArrayT = TypeVar("ArrayT", NDArray[Any], "torch.Tensor")
 """A NumPy array or a torch tensor: for functions that compute with either."""
+Tensor: TypeAlias = "torch.Tensor"
+"""For annotations in files that must not import torch when they are imported."""
 TreeOf: TypeAlias = T | Mapping[str, "TreeOf[T]"]
 """A leaf, or a nested mapping of leaves with string keys (Tuple spaces use "0", "1", ...)."""
 Tree: TypeAlias = TreeOf[Array]
 """An array, or a nested mapping of arrays."""
+Table: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""(name, shape) of the parts of a flat array, in order."""
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """What a JSON file can hold."""
 
@@ -203,8 +207,7 @@ class Weights:
     version: int
     flat: Array
     """[P] float32."""
-    table: tuple[tuple[str, tuple[int, ...]], ...]
-    """(name, shape) in the order of the buffer."""
+    table: Table
     extra: dict[str, Array] = field(default_factory=dict)
     """Arrays of any dtype that are not trained, such as the normaliser's moments."""
     policy_id: str = "default"
@@ -219,8 +222,8 @@ def to_numpy(values: object) -> Array:
     return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
 
 
-def flat_views(flat: ArrayT, table: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, ArrayT]:
-    """Views of a flat array or tensor [*, P], by name: [*, shape]; `table` has names and shapes in the order of the buffer."""
+def flat_views(flat: ArrayT, table: Table) -> dict[str, ArrayT]:
+    """Views of a flat array or tensor [*, P], by name: [*, shape]."""
     views, offset = {}, 0
     for name, shape in table:
         size = int(np.prod(shape))

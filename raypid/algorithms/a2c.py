@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient
-from raypid.types import Array, Trajectory, Update
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Array, Tensor, Trajectory, Update
 
 
 @dataclass(kw_only=True, slots=True)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
-from raypid.algorithms.base import GradientsConfig, State, follow
-from raypid.algorithms.minibatches import as_array
+from raypid.algorithms.base import FollowsGradients, GradientsConfig, State
 from raypid.config import ConfigError
-from raypid.types import Gradients, Trajectory, Update, Weights
+from raypid.types import Gradients, Trajectory, Weights, to_numpy
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,19 +27,13 @@ class A3CConfig(GradientsConfig, A2CConfig):
             )
 
 
-class A3C(AdvantageLoss[A3CConfig]):
+class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
     """A2C whose gradients are computed where the data are. The learner applies them in the order of arrival, with one optimizer
     for all workers (the paper's shared RMSProp, or Adam)."""
 
     Config = A3CConfig
     metric_names = A2C.metric_names
-    flow = "async"
-    collect = "gradients"
     several_learners = False
-
-    @classmethod
-    def update_size(cls, config: A3CConfig) -> int:
-        return config.gradients_per_update
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
         """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""
@@ -50,15 +43,8 @@ class A3C(AdvantageLoss[A3CConfig]):
         out = self.network.evaluate(batch)
         loss, metrics = self.objective(out, batch)
         self.optimizer.differentiate(loss)
-        flat = as_array(self.optimizer.gradient).copy()
+        flat = to_numpy(self.optimizer.gradient).copy()
         return Gradients(flat, trajectory.version, len(batch), self.mean_metrics([{**metrics}]), trajectory.moments)
-
-    def update(self, batch: list[Gradients], timesteps: int) -> Update:
-        update = follow(self.optimizer, batch, self.config.gradient_reduce, self.lr(timesteps))
-        for part in batch:
-            self.merge(part.moments)
-        self.version += 1
-        return update
 
     def local_state(self) -> State:
         """In a worker: how it scales its rewards."""

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluate
 from raypid.algorithms.base import Algorithm, OptimizerConfig, State
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_streams
-from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, as_array, cut
+from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, cut
 from raypid.config import Config, ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
@@ -23,10 +23,7 @@ from raypid.nn.optimizer import Optimizer
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
-from raypid.types import Array, Collective, Trajectory, tree_map
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Array, Collective, Tensor, Trajectory, to_numpy, tree_map
 
 
 @dataclass(kw_only=True, slots=True)
@@ -187,7 +184,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
         if share is not None and share.advantage is None:
             # whole streams: each learner knows its own advantages only
             assert self.collective is not None
-            x = as_array(advantage).astype(np.float64)
+            x = to_numpy(advantage).astype(np.float64)
             count, total, squares = self.collective.sum(np.array([len(x), x.sum(), x @ x]))
             mean = total / count
             deviation = max(0.0, squares / count - mean * mean) ** 0.5 + 1e-8
@@ -255,9 +252,6 @@ class ActorCritic(Algorithm[ActorCriticT]):
         """One epoch over a batch, in random order (`minibatches.cut`)."""
         return cut(batch, self.config.batch_size, self.rng)
 
-    def lr(self, timesteps: int) -> float:
-        return self.config.lr_at(timesteps)
-
     def finish(self, trajectory: Trajectory) -> None:
         """After the update: merge what the workers saw into the normaliser, and count a version."""
         self.merge(trajectory.moments)
@@ -273,7 +267,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
     def explained_variance(self, batch: Minibatch) -> float:
         """1 - Var[target - value] / Var[target]: 1 for a perfect value function, 0 for one that only knows the mean."""
         rows, _ = batch.rows()
-        target, value = as_array(rows.target), as_array(rows.value)
+        target, value = to_numpy(rows.target), to_numpy(rows.value)
         error = target - value
         here = moments_of(np.stack([target, error], 1))
         everywhere = [here] if self.collective is None else self.collective.gather(here)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -11,13 +11,11 @@ import numpy as np
 
 from raypid.config import Config, ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.optimizer import Loss, Optimizer
+from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
-from raypid.types import Array, ArrayT, Collective, Gradients, Update, Weights, means
-
-Table: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""(name, shape) of the parts of a flat array, in order."""
+from raypid.ops.optim import Stateful
+from raypid.types import Array, Collective, Gradients, Table, Update, Weights, means
 
 
 @dataclass(kw_only=True)
@@ -139,13 +137,6 @@ class Parameters:
         self.flat[:] = flat
 
 
-class Stateful(Protocol):
-    """What a checkpoint holds besides weights: an optimizer."""
-
-    def state_dict(self) -> dict[str, Array | int]: ...
-    def load_state_dict(self, state: Mapping[str, Array | int]) -> None: ...
-
-
 State: TypeAlias = dict[str, Any]
 """What `raypid.checkpoint` saves: nested dicts and lists of arrays, numbers and text."""
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -217,6 +208,12 @@ class Algorithm(ABC, Generic[ConfigT]):
     def update(self, batch: Any, timesteps: int) -> Update:
         """Learn from a batch: a Trajectory, a Sample, Gradients or Fitness, as `collect` and `flow` say. `timesteps` (environment
         steps so far) drives the schedules."""
+
+    def lr(self, timesteps: int) -> float:
+        """The learning rate at this time, where the settings have a schedule of it."""
+        config: Config = self.config
+        assert isinstance(config, OptimizerConfig)
+        return config.lr_at(timesteps)
 
     def merge(self, seen: Moments | None) -> None:
         """Merge the moments of observations that workers saw into those of the normaliser."""
@@ -303,12 +300,29 @@ def check_table(theirs: Table, ours: Table) -> None:
     raise ConfigError(f"The given weights belong to another network (other spaces or model): {'; '.join(parts)}.")
 
 
-def follow(optimizer: Optimizer[ArrayT, Loss], gradients: Sequence[Gradients], how: str, lr: float) -> Update:
-    """Take one step down several gradients, which add up as "mean" or "sum"; the metrics are the means of theirs."""
-    total = np.add.reduce([g.flat for g in gradients])
-    optimizer.load_gradient(total / len(gradients) if how == "mean" else total)
-    norm = float(optimizer.descend(lr))
-    return Update({**means([g.metrics for g in gradients]), "grad_norm": norm, "lr": lr}, 1)
+class FollowsGradients(Algorithm[ConfigT]):
+    """Workers differentiate; here one optimizer follows their gradients, in the order of arrival."""
+
+    flow: ClassVar[Literal["sync", "async", "replay"]] = "async"
+    collect: ClassVar[Literal["trajectory", "gradients", "fitness"]] = "gradients"
+    optimizer: Optimizer[Any, Any]
+
+    @classmethod
+    def update_size(cls, config: Config) -> int:
+        assert isinstance(config, GradientsConfig)
+        return config.gradients_per_update
+
+    def update(self, batch: list[Gradients], timesteps: int) -> Update:
+        """Take one step down several gradients, which add up as `gradient_reduce` says; the metrics are the means of theirs."""
+        lr, total = self.lr(timesteps), np.add.reduce([part.flat for part in batch])
+        config: Config = self.config
+        assert isinstance(config, GradientsConfig)
+        self.optimizer.load_gradient(total / len(batch) if config.gradient_reduce == "mean" else total)
+        norm = float(self.optimizer.descend(lr))
+        for part in batch:
+            self.merge(part.moments)
+        self.version += 1
+        return Update({**means([part.metrics for part in batch]), "grad_norm": norm, "lr": lr}, 1)
 
 
 def schedule(kind: str, timesteps: int, horizon: int | None, end: float) -> float:

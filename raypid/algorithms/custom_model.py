@@ -11,12 +11,11 @@ from typing import Literal
 import numpy as np
 
 from raypid.algorithms.backprop import NumpyOptimizer
-from raypid.algorithms.base import Algorithm, GradientsConfig, OptimizerConfig, Parameters, follow
+from raypid.algorithms.base import FollowsGradients, GradientsConfig, OptimizerConfig, Parameters
 from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
 from raypid.ops.optim import SGD, Adam, RMSProp
-from raypid.types import Gradients, Update
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,12 +51,10 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     ranges = {"lie in [0, 1]": ("momentum", "rmsprop_decay"), "be above 0": ("max_grad_norm",)}
 
 
-class CustomModel(Algorithm[CustomModelConfig]):
+class CustomModel(FollowsGradients[CustomModelConfig]):
     """The optimizer of a registered model. Gradients are applied in the order of arrival."""
 
     Config = CustomModelConfig
-    flow = "async"
-    collect = "gradients"
     own_model = True
     network: Parameters
     optimizer: NumpyOptimizer
@@ -78,12 +75,3 @@ class CustomModel(Algorithm[CustomModelConfig]):
     def network_spec(cls, config: CustomModelConfig, spec: NetworkSpec) -> NetworkSpec:
         told = {"gamma": config.gamma, "batch_size": config.batch_size, "device": config.device}
         return replace(spec, facts={**spec.facts, **told})
-
-    @classmethod
-    def update_size(cls, config: CustomModelConfig) -> int:
-        return config.gradients_per_update
-
-    def update(self, batch: list[Gradients], timesteps: int) -> Update:
-        update = follow(self.optimizer, batch, self.config.gradient_reduce, self.config.lr_at(timesteps))
-        self.version += 1
-        return update

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.q_head import q_logits, q_values
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Tensor
 
 
 @dataclass(kw_only=True, slots=True)

@@ -131,8 +131,7 @@ class ES(Algorithm[ESConfig]):
         return {"pairs": max(1, each + (worker_index < more)), "sigma": config.sigma}
 
     def update(self, batch: Fitness, timesteps: int) -> Update:
-        c = self.config
-        lr = c.lr_at(timesteps)
+        c, lr = self.config, self.lr(timesteps)
         weight = self.weigh(batch.value - c.reward_shift * batch.length)
         gradient = weighted_sum(self.noise, batch.index, weight, len(self.network.flat))
         self.network.flat *= 1 - lr * c.weight_decay

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from raypid.algorithms.base import State
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import orthogonal
@@ -45,18 +46,18 @@ class IntrinsicReward(ABC):
         """Rewards [T, B] float32 of a trajectory, once for each; and learn from it."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Everything that the next rewards depend on."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: State) -> None: ...
 
     def metrics(self) -> dict[str, float]:
         """Numbers about the last trajectory."""
         return {}
 
 
-def intrinsic_class(entry: Any) -> Any:
+def intrinsic_class(entry: object) -> Any:
     """The IntrinsicReward that a setting names.
 
     Raises:
@@ -141,7 +142,7 @@ class RandomNetworkDistillation(IntrinsicReward):
     def metrics(self) -> dict[str, float]:
         return {"novelty": self.mean}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "target": self.target.flat.copy(),
             "predictor": self.predictor.flat.copy(),
@@ -150,7 +151,7 @@ class RandomNetworkDistillation(IntrinsicReward):
             "scaler": self.scaler.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.target.flat[:] = state["target"]
         self.predictor.flat[:] = state["predictor"]
         self.optimizer.load_state_dict(state["optimizer"])

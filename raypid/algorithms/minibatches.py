@@ -14,13 +14,13 @@ import numpy as np
 
 from raypid.algorithms.joint_batch import Share, share_of_rows
 from raypid.nn.pipeline import Inputs
-from raypid.types import Array, ArrayT, Collective, TreeOf, tree_map
+from raypid.types import Array, ArrayT, Collective, Tensor, TreeOf, to_numpy, tree_map
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raypid.nn.networks import TorchInputs
 
+COLUMNS = ("log_prob", "value", "advantage", "target")
+"""What a `Batch` has of each row besides inputs and action, in the order of its fields."""
 MAX_LOG_RATIO = 20.0
 """Bound on the log ratio of two policies' probabilities of an action. Beyond it (actions at the edge of a squashed Gaussian
 whose mean lies far outside) a float32 overflows sooner or later."""
@@ -73,15 +73,8 @@ class Batch(_Held, Generic[ArrayT]):
     def take(self, rows: Array) -> Batch[ArrayT]:
         """These rows [n] alone."""
         assert self.inputs is not None
-        action = tree_map(lambda a: a[rows], self.action)
-        return Batch(
-            inputs=self.inputs.take(rows),
-            action=action,
-            log_prob=self.log_prob[rows],
-            value=self.value[rows],
-            advantage=self.advantage[rows],
-            target=self.target[rows],
-        )
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return Batch(self.inputs.take(rows), tree_map(lambda a: a[rows], self.action), **columns)
 
     def rows(self) -> tuple[Batch[ArrayT], slice]:
         """The rows to learn from, and which of the rows that the network evaluates they are: all."""
@@ -138,13 +131,12 @@ class Streams(_Held, Generic[ArrayT]):
         which = np.flatnonzero(self.valid.ravel())
         batch = self._batch(self.inputs.flatten().take(which), which)
         if collective is not None:
-            batch.share = share_of_rows(as_array(self.columns["advantage"]), self.valid, collective)
+            batch.share = share_of_rows(to_numpy(self.columns["advantage"]), self.valid, collective)
         return batch
 
     def _batch(self, inputs: Inputs | TorchInputs | None, which: Array | slice) -> Batch[ArrayT]:
         action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[which], self.action)
-        c = {name: self.columns[name].reshape(-1)[which] for name in ("log_prob", "value", "advantage", "target")}
-        return Batch(inputs, action, c["log_prob"], c["value"], c["advantage"], c["target"])
+        return Batch(inputs, action, *(self.columns[name].reshape(-1)[which] for name in COLUMNS))
 
     def by_row(self, log_prob: ArrayT, value: ArrayT) -> tuple[ArrayT, ArrayT]:
         """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""
@@ -174,8 +166,3 @@ def cut(batch: Minibatch, batch_size: int, rng: np.random.Generator) -> Iterator
             yield batch
         else:
             yield batch.take(part)
-
-
-def as_array(x: Array | Tensor) -> Array:
-    """The values of an array or tensor, wherever it is, as an array."""
-    return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()

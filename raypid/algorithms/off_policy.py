@@ -14,11 +14,9 @@ from raypid.algorithms.base import Algorithm, State, check_size
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Collective, Sample, Sequences, Tree, Update, tree_leaves
+from raypid.types import Collective, Sample, Sequences, Tensor, Tree, Update, tree_leaves
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raypid.nn.critics import Critics
     from raypid.nn.networks import FlatParameters, TorchInputs, TorchNetwork
     from raypid.nn.torch_optimizers import FlatAdam

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
 from raypid.config import unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Array, Trajectory, Update
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Array, Tensor, Trajectory, Update
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,22 +62,20 @@ class ClippedLoss:
 
     def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
         """-min(ratio * A, clipped ratio * A) + value_coef * half the squared error of the value - entropy_coef * entropy, [n] rows."""
-        import torch
-
         c, clip, advantage = self.config, self.clip, batch.advantage
         log_ratio = (log_prob - batch.log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - clip, 1 + clip)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        policy_loss = -(ratio * advantage).minimum(clipped * advantage).mean()
         error = (value - batch.target) ** 2
         if c.value_clip is not None:
             near = batch.value + (value - batch.value).clamp(-c.value_clip, c.value_clip)
-            error = torch.maximum(error, (near - batch.target) ** 2)
+            error = error.maximum((near - batch.target) ** 2)
         value_loss = 0.5 * error.mean()
         entropy = entropy.mean()
         loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-        with torch.no_grad():
-            kl, clip_fraction = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > clip).float().mean()
+        change = ratio.detach() - 1
+        kl, clip_fraction = (change - log_ratio.detach()).mean(), (change.abs() > clip).float().mean()
         return loss, {
             "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clip_fraction": clip_fraction,
         }  # fmt: skip

@@ -16,11 +16,9 @@ from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
-from raypid.types import Sample, Sequences
+from raypid.types import Sample, Sequences, Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raypid.nn.networks import TorchInputs, TorchNetwork
     from raypid.nn.torch_cells import Memory
 
@@ -99,7 +97,7 @@ class SequenceBatch:
     """N sequences as tensors on the learner's device."""
 
     inputs: TorchInputs
-    """[(T+1) * N, *], time-major."""
+    """[T+1, N, *]."""
     first: Tensor
     """[T+1, N] bool."""
     memory: Tensor
@@ -117,12 +115,9 @@ class SequenceBatch:
 
     def take(self, part: slice) -> SequenceBatch:
         """Some of the sequences."""
-        import torch
-
-        rows = torch.arange(self.first.numel(), device=self.first.device).view(self.first.shape)
         names = ("first", "action", "reward", "ended", "terminated", "valid")
         columns = {name: getattr(self, name)[:, part] for name in names}
-        inputs = self.inputs.take(rows[:, part].flatten())
+        inputs = self.inputs.take((slice(None), part))
         return SequenceBatch(inputs=inputs, memory=self.memory[part], weight=self.weight[part], **columns)
 
 
@@ -149,7 +144,7 @@ class R2D2(DQN):
         move = partial(on_device, device=self.device)
         assert isinstance(sample, Sequences) and sample.memory is not None and isinstance(sample.action, np.ndarray)
         return SequenceBatch(
-            self.inputs(sample.obs).flatten(), move(sample.first), move(sample.memory),
+            self.inputs(sample.obs), move(sample.first), move(sample.memory),
             move(sample.action.astype(np.int64, copy=False)), move(sample.reward),
             move(sample.terminated | sample.truncated), move(sample.terminated), move(sample.valid), move(sample.weight),
         )  # fmt: skip
@@ -159,7 +154,7 @@ class R2D2(DQN):
         import torch
 
         c, burn, streams = self.config, self.config.burn_in, len(b.weight)
-        inputs = b.inputs.take(slice(burn * streams, None))
+        inputs = b.inputs.take(slice(burn, None)).flatten()
         q = q_values(self.spec, *self.online(inputs, self._memory(self.online, b)))  # [(L + 1) * N, A]
         with torch.no_grad():
             q_target = q_values(self.spec, *self.target(inputs, self._memory(self.target, b)))
@@ -192,7 +187,7 @@ class R2D2(DQN):
         burn, state = self.config.burn_in, b.memory
         if burn:
             with torch.no_grad():
-                before = b.inputs.take(slice(0, burn * len(b.weight)))
+                before = b.inputs.take(slice(0, burn)).flatten()
                 after = network.outputs(before, Memory(state, b.first[:burn]))[2]
             assert after is not None
             state = after

@@ -22,11 +22,9 @@ from raypid.algorithms.off_policy import (
 )
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Collective
+from raypid.types import Collective, Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raypid.nn.networks import TorchInputs
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Batch, TemperatureConfig
 from raypid.nn.q_head import q_values
-from raypid.types import Weights
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Tensor, Weights
 
 
 @dataclass(kw_only=True, slots=True)

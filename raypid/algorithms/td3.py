@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypid.algorithms.off_policy import Batch, CriticsConfig, PolicyAndCritics, continuous
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from raypid.types import Tensor
 
 
 @dataclass(kw_only=True, slots=True)
@@ -87,9 +85,7 @@ class TD3(PolicyAndCritics[TD3Config]):
 
     def policy_loss(self, b: Batch) -> Tensor:
         """-E[Q_1(s, pi(s))] (equation 8)."""
-        import torch
-
-        return -self.critics(b.inputs, torch.tanh(self.policy(b.inputs)[0]))[0].mean()
+        return -self.critics(b.inputs, self.policy(b.inputs)[0].tanh())[0].mean()
 
 
 @dataclass(kw_only=True, slots=True)

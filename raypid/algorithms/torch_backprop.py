@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raypid.algorithms.backprop import Evaluated, LearningNetwork, flat_rows
-from raypid.algorithms.minibatches import Batch, Minibatch, Streams
+from raypid.algorithms.minibatches import COLUMNS, Batch, Minibatch, Streams
 from raypid.config import Config, ConfigError
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
@@ -56,8 +56,7 @@ class TorchBackprop(TorchNetwork, LearningNetwork[Tensor]):
             columns = {name: move(column) for name, column in batch.columns.items()}
             state = None if batch.state is None else move(batch.state)
             return replace(batch, inputs=inputs, action=action, columns=columns, state=state)
-        log_prob, value, advantage, target = map(move, (batch.log_prob, batch.value, batch.advantage, batch.target))
-        return Batch(inputs, action, log_prob, value, advantage, target, share=batch.share)
+        return Batch(inputs, action, *(move(getattr(batch, name)) for name in COLUMNS), share=batch.share)
 
     def evaluate(self, minibatch: Minibatch) -> Evaluated[Tensor]:
         if not len(minibatch) and not minibatch.num_units:

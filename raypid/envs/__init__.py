@@ -12,10 +12,10 @@ from typing import TypeVar, overload
 
 import gymnasium
 
+from raypid.envs.creators import entry_of as entry_of
 from raypid.envs.env_spec import EnvSpec as EnvSpec
 from raypid.envs.env_spec import stream_seeds as stream_seeds
 from raypid.envs.errors import EnvError as EnvError
-from raypid.envs.from_vector import entry_of as entry_of
 from raypid.envs.make import check as check
 from raypid.envs.make import make_vector as make_vector
 from raypid.envs.make import spaces as spaces

@@ -6,11 +6,11 @@ Axes: K critics of an ensemble; N rows; D inputs; F features; A actions; H hidde
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from raypid.nn.network_spec import NetworkSpec
@@ -19,14 +19,11 @@ from raypid.nn.numpy_mlp import orthogonal
 from raypid.registry import NETWORKS
 from raypid.types import Collective
 
-if TYPE_CHECKING:
-    from torch.autograd.function import FunctionCtx
-
-    class _Context(FunctionCtx):
-        collective: Collective
-
-
 _MOMENTUM = 0.01
+
+
+class _Context(FunctionCtx):
+    collective: Collective
 
 
 class Critics(nn.Module):

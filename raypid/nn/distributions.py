@@ -10,16 +10,12 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from raypid.nn.network_spec import ActionLeaf
-from raypid.types import Array, ArrayT, Tree, TreeOf, tree_leaves
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from raypid.types import Array, ArrayT, Tensor, Tree, TreeOf, tree_leaves
 
 _LOG_2PI = math.log(2 * math.pi)
 MASKED = -1e8

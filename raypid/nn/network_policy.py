@@ -103,8 +103,7 @@ class NetworkPolicy:
         self.network.load(weights.flat)
         self._log_std = None if self.network.log_std is None else to_numpy(self.network.log_std)
         if self.spec.pipeline.normalize:
-            extra = weights.extra
-            self.pipeline.load(Moments(np.float64(extra["obs_count"]), extra["obs_mean"], extra["obs_m2"]))
+            self.pipeline.load(Moments.from_arrays(weights.extra, "obs_"))
         self.temperature = weights.extra.get("temperature")
         self.version = weights.version
 

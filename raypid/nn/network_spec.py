@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from raypid.types import Table
+
 Head = str
 """actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a
 user's own model, which replaces raypid's networks."""
@@ -170,7 +172,7 @@ class NetworkSpec:
         """S: numbers that a cell keeps from step to step; an LSTM's are its output and its cell state."""
         return 2 * self.memory_size if self.memory == "lstm" else self.memory_size
 
-    def mlp_table(self, num_inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def mlp_table(self, num_inputs: int) -> Table:
         """List (name, shape) of the fully connected part.
 
         Weights of trunks and their memories are stacked: [K, in, out], K = 2 where policy and value have a trunk each (the

@@ -15,9 +15,8 @@ from raypid.nn.distributions import log_softmax
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import STEPS
 from raypid.nn.pipeline import Inputs
-from raypid.types import Array, flat_views
+from raypid.types import Array, Table, flat_views
 
-Table = tuple[tuple[str, tuple[int, ...]], ...]
 Layer = tuple[Array, Array]
 """The arguments and the values [K, N, H] of a layer's activation; one array where the activation is computed in place."""
 _ENTROPY_OF_UNIT_NORMAL = 0.5 * (1 + math.log(2 * math.pi))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from raypid.ops.optim import Stateful
 from raypid.types import Array, ArrayT, Collective
 
 Loss = TypeVar("Loss")
 
 
-class Optimizer(ABC, Generic[ArrayT, Loss]):
-    """Moves the flat parameters [P] of one network down the gradient of a loss."""
+class Optimizer(Stateful, ABC, Generic[ArrayT, Loss]):
+    """Moves the flat parameters [P] of one network down the gradient of a loss.
+
+    Its state is its own arrays and counts. Adam's and RMSProp's are the same in NumPy and torch, so a checkpoint goes on with either.
+    """
 
     gradient: ArrayT
     """[P]; every loss writes its gradient here."""
@@ -61,11 +64,3 @@ class Optimizer(ABC, Generic[ArrayT, Loss]):
     @abstractmethod
     def load_gradient(self, gradient: Array) -> None:
         """Copy a gradient [P] that was computed elsewhere into `gradient`."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Array | int]:
-        """The optimizer's own arrays and counts. Adam's and RMSProp's are the same in NumPy and torch, so a checkpoint
-        goes on with either."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Array | int]) -> None: ...

@@ -11,10 +11,9 @@ import numpy as np
 
 from raypid.nn.network_spec import Leaf, PipelineSpec
 from raypid.ops.normalizer import Moments, scale_of, zero_moments
-from raypid.types import Array, ArrayT, Tree, tree_map, tree_stack
+from raypid.types import Array, ArrayT, Tensor, Tree, tree_map, tree_stack
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from typing_extensions import Self
 
 
@@ -35,7 +34,7 @@ class InputsOf(Generic[ArrayT]):
         mapped.mask = None if self.mask is None else function(self.mask, *(o.mask for o in others))
         return mapped
 
-    def take(self, rows: Array | Tensor | int | slice | tuple[slice, Array]) -> Self:
+    def take(self, rows: Array | Tensor | int | slice | tuple[slice, Array | slice]) -> Self:
         """Select rows; a single number drops the leading axis."""
         return self.map(lambda x: x[rows])
 

@@ -10,18 +10,16 @@ each step of the loop, and one product for the gradient of the recurrent weights
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
-if TYPE_CHECKING:
-    from torch.autograd.function import FunctionCtx
 
-    class _Context(FunctionCtx):
-        saved_tensors: tuple[Tensor, ...]
-        resets: list[bool]
-        """Whether an episode begins in some stream at each step."""
+class _Context(FunctionCtx):
+    saved_tensors: tuple[Tensor, ...]
+    resets: list[bool]
+    """Whether an episode begins in some stream at each step."""
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
 
     kind: Callable[..., torch.optim.Optimizer]
     """Makes torch's optimizer."""
+    arrays: ClassVar[Mapping[str, str]]
+    """What torch's optimizer calls its arrays, by their names in a checkpoint."""
 
     def __init__(
         self,
@@ -61,13 +64,15 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
     def load_gradient(self, gradient: Array) -> None:
         self.gradient.copy_(torch.from_numpy(np.require(gradient, requirements=("C", "W"))))
 
-    def _tensor(self, x: Array | int) -> Tensor:
-        return torch.tensor(np.array(x), device=self.flat.device)
+    def state_dict(self) -> dict[str, Array | int]:
+        state = self.optimizer.state.get(self.flat) or dict.fromkeys(self.arrays.values(), torch.zeros_like(self.flat))
+        return {name: state[theirs].detach().cpu().numpy().copy() for name, theirs in self.arrays.items()}
 
-    def _array(self, name: str) -> Array:
-        """What the optimizer keeps under `name`; zeros before the first step."""
-        state = self.optimizer.state.get(self.flat)
-        return state[name].detach().cpu().numpy().copy() if state else np.zeros(self.flat.numel(), np.float32)
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
+        device = self.flat.device
+        arrays = {theirs: torch.tensor(np.array(state[name]), device=device) for name, theirs in self.arrays.items()}
+        # RMSprop counts steps, too, but makes no use of the count
+        self.optimizer.state[self.flat] = {"step": torch.tensor(float(state.get("steps", 0)), device=device), **arrays}
 
 
 class FlatAdam(FlatOptimizer):
@@ -75,25 +80,15 @@ class FlatAdam(FlatOptimizer):
 
     kind = partial(torch.optim.Adam, fused=True)
 
+    arrays = {"m": "exp_avg", "v": "exp_avg_sq"}
+
     def state_dict(self) -> dict[str, Array | int]:
         state = self.optimizer.state.get(self.flat)
-        steps = int(state["step"].item()) if state else 0
-        return {"m": self._array("exp_avg"), "v": self._array("exp_avg_sq"), "steps": steps}
-
-    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
-        step = torch.tensor(float(state["steps"]), device=self.flat.device)
-        m, v = self._tensor(state["m"]), self._tensor(state["v"])
-        self.optimizer.state[self.flat] = {"step": step, "exp_avg": m, "exp_avg_sq": v}
+        return {**super().state_dict(), "steps": int(state["step"].item()) if state else 0}
 
 
 class FlatRMSProp(FlatOptimizer):
     """RMSProp without momentum."""
 
     kind = partial(torch.optim.RMSprop, foreach=False)
-
-    def state_dict(self) -> dict[str, Array | int]:
-        return {"v": self._array("square_avg")}
-
-    def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
-        # RMSprop counts steps, but makes no use of the count
-        self.optimizer.state[self.flat] = {"step": torch.tensor(0.0), "square_avg": self._tensor(state["v"])}
+    arrays = {"v": "square_avg"}

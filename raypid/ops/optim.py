@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +16,13 @@ def clip_norm(gradient: Array, max_norm: float | None) -> float:
     if max_norm is not None and norm > max_norm:
         gradient *= max_norm / norm
     return norm
+
+
+class Stateful(Protocol):
+    """What a checkpoint holds besides weights: an optimizer."""
+
+    def state_dict(self) -> dict[str, Array | int]: ...
+    def load_state_dict(self, state: Mapping[str, Array | int]) -> None: ...
 
 
 class Adam:

@@ -74,7 +74,7 @@ class RunLogger:
         self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
         self._log_progress(row)
         scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
-        self._events.append(_step_of(row), scalars)
+        self._events.add(_step_of(row), scalars)
 
     def close(self) -> None:
         if self._widening_owed:
@@ -165,7 +165,7 @@ class AppendFile:
         self._file.close()
 
 
-class EventFile:
+class EventFile(AppendFile):
     """TensorBoard scalars: a TFRecord file of Event protocol buffers, encoded here.
 
     tensorboardX would do the same, but it imports torch, which takes 1.0 s: a third of a whole CartPole run.
@@ -176,25 +176,22 @@ class EventFile:
         """Create a file. TensorBoard ignores what older files hold from step `purge_from` on (0: ignores nothing)."""
         from socket import gethostname
 
-        name = f"events.out.tfevents.{time.time():.6f}.{gethostname()}"
-        self._file = AppendFile(folder / name)
+        super().__init__(folder / f"events.out.tfevents.{time.time():.6f}.{gethostname()}")
         self._append_event(0, b"\x1a" + _sized(b"brain.Event:2"))
         if purge_from:
             self._append_event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
 
-    def append(self, step: int, scalars: Mapping[str, int | float]) -> None:
+    def add(self, step: int, scalars: Mapping[str, int | float]) -> None:
+        """Add the numbers of a step."""
         # struct refuses numbers that float32 cannot hold
         floats = [struct.pack("<f", min(max(value, -3.4e38), 3.4e38)) for value in scalars.values()]
         values = b"".join([_head(key) + value for key, value in zip(scalars, floats)])
         self._append_event(step, b"\x2a" + _sized(values))
 
-    def close(self) -> None:
-        self._file.close()
-
     def _append_event(self, step: int, what: bytes) -> None:
         event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + what
         size = struct.pack("<Q", len(event))
-        self._file.append(b"".join((size, _masked_crc(size), event, _masked_crc(event))))
+        self.append(b"".join((size, _masked_crc(size), event, _masked_crc(event))))
 
 
 @cache

@@ -137,15 +137,11 @@ def _label(part: list[RunRecord], parts: list[list[RunRecord]]) -> str:
         keys = sorted({key for other in alike for key in _settings(other)})
         apart = [key for key in keys if len({json.dumps(r.settings.get(key), sort_keys=True) for r in alike}) > 1]
         few = ", ".join(f"{key}={run.settings.get(key)}" for key in apart) if len(apart) <= 2 else ""
-        words.append(few or _folder_name(run, alike))
+        names = [other.folder.name for other in alike]
+        words.append(few or (run.folder.name if names.count(run.folder.name) == 1 else str(run.folder)))
     if len(part) > 1:
         words.append(f"({len(part)} seeds)")
     return " ".join(words)
-
-
-def _folder_name(run: RunRecord, others: list[RunRecord]) -> str:
-    names = [other.folder.name for other in others]
-    return run.folder.name if names.count(run.folder.name) == 1 else str(run.folder)
 
 
 def _title(groups: Sequence[Group]) -> str:

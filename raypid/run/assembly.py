@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-import gymnasium
 import numpy as np
 
 from raypid import checkpoint
@@ -43,10 +42,10 @@ from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.spaces import Space
 from raypid.tuned import TUNED
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
-Space: TypeAlias = gymnasium.Space[object]
 _PLACE_SECONDS = 60.0
 
 
@@ -157,8 +156,8 @@ def assemble(
             backend.get(learner.submit(Learner.set_weights, initial))
         workers = _workers(algorithm, settled, spec, backend, program)
         context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
-        context.replay = _replay_plan(algorithm, config, backend, learner)
-        context.plan = _asynchronous_plan(algorithm, config, backend, program)
+        context.replay = _replay_plan(algorithm, config, backend, learner) if algorithm.flow == "replay" else None
+        context.plan = _asynchronous_plan(algorithm, config, backend, program) if algorithm.flow == "async" else None
         parallel = _evaluates_beside(config, backend)
         evaluations = Evaluations(config, context, replace(spec, env=evaluation_env), parallel=parallel)
         return System(config, network, context, evaluations, callbacks, notes)
@@ -212,9 +211,8 @@ def _learner(
     build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=program)
     if isinstance(c, OffPolicyConfig):
         assert issubclass(algorithm, OffPolicy)
-        part = c
-        if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each updates alone, with its part of a batch
-            part = c.replace({"batch_size": c.batch_size // c.num_learners})
+        alone = c.num_learners > 1 and c.learner_sync == "asynchronous"  # each updates with its part of a batch
+        part = c.replace({"batch_size": c.batch_size // c.num_learners}) if alone else c
         build = partial(ReplayLearner, algorithm, part, *given, replay=_replay_factory(algorithm, c))
         if c.num_replay_shards:
             build = partial(ShardLearner, algorithm, c, *given)
@@ -291,10 +289,8 @@ def _replay_source(
     return LearnersReplay(backend, learner)
 
 
-def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner: Handle) -> ReplayPlan | None:
-    """Settings of the replay loop; None for algorithms with another flow."""
-    if algorithm.flow != "replay":
-        return None
+def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner: Handle) -> ReplayPlan:
+    """Settings of the replay loop."""
     assert issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
     round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
     source = _replay_source(algorithm, c, backend, learner)
@@ -304,10 +300,8 @@ def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner
 
 def _asynchronous_plan(
     algorithm: AlgorithmClass, c: Config, backend: Backend, program: RunProgram | None
-) -> AsynchronousPlan | None:
-    """Settings of the asynchronous loop; None for algorithms with another flow."""
-    if algorithm.flow != "async":
-        return None
+) -> AsynchronousPlan:
+    """Settings of the asynchronous loop."""
     assert isinstance(c, AsynchronousConfig)
     return AsynchronousPlan(
         update_size=algorithm.update_size(c),

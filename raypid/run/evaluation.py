@@ -143,7 +143,7 @@ class Evaluations:
     @property
     def lost(self) -> int:
         """Number of evaluators that died or hung so far."""
-        return 0 if self.beside is None else self.beside.lost
+        return 0 if self.beside is None else sum(self.beside.losses.values())
 
     def _start(self, beside: Beside, iteration: int) -> None:
         self._owed = False
@@ -195,8 +195,8 @@ class Beside:
     def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
         self.config, self.context, self.spec = config, context, spec
         self._group: EvaluatorGroup | None = None
-        self._losses = {"workers": 0, "timeouts": 0}
-        """Of all groups so far."""
+        self.losses = {"workers": 0, "timeouts": 0}
+        """Evaluators that died or hung so far, in all groups."""
         self._weights: Future[Weights]
         """Those that play in the newest evaluation."""
         self._timesteps = 0
@@ -205,11 +205,6 @@ class Beside:
     @property
     def busy(self) -> bool:
         return self._group is not None and self._group.running(0) > 0
-
-    @property
-    def lost(self) -> int:
-        """Number of evaluators that died or hung so far."""
-        return sum(self._losses.values())
 
     def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
         """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
@@ -251,7 +246,7 @@ class Beside:
         turns = math.ceil(order.num_episodes / MAX_STREAMS)
         if order.goal is not None:
             turns += math.ceil(CONFIRM_EPISODES / MAX_STREAMS)
-        return self.config.worker_timeout_s * turns * 2.0 ** self._losses["timeouts"]
+        return self.config.worker_timeout_s * turns * 2.0 ** self.losses["timeouts"]
 
     def _workers(self) -> EvaluatorGroup:
         """The group of one evaluator, built if there is none."""
@@ -266,5 +261,5 @@ class Beside:
                 describe=self.context.workers.describe,
                 kind="Evaluator",
             )
-            self._group.folder, self._group.lost = self.context.workers.folder, self._losses
+            self._group.folder, self._group.lost = self.context.workers.folder, self.losses
         return self._group

@@ -20,8 +20,6 @@ _ALWAYS = (
     "lost/workers", "lost/timeouts", "lost/env_crashes", "lost/evaluators",
     "timing/env", "timing/inference", "timing/transport", "timing/learner", "timing/evaluation",
 )  # fmt: skip
-_PARAMETER_SERVER = ("version", "pushes", "pulls", "refused")
-_REPLAY = ("samples_per_insert", "a_l_ratio", "replay_rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,8 @@ def known_keys(run: str, config: Config) -> KnownKeys:
     if algorithm.flow == "async":
         keys.add("lost/stale")
     if config.parameter_server:
-        keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in _PARAMETER_SERVER)}
+        counts = ("version", "pushes", "pulls", "refused")
+        keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in counts)}
     if config.evaluation_interval != 0:
         keys |= {f"evaluation/{name}" for name in (*EVALUATION_METRICS, "timesteps_total")}
     return KnownKeys(frozenset(keys), ("custom/",) if learner is not None else ("custom/", "learner/"))
@@ -64,7 +63,7 @@ def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[
         names.add("staleness")
     if isinstance(config, OffPolicyConfig):
         explored = {name for steps in (0, 2**62) for name in algorithm.exploration(config, steps, 0)}
-        names |= {*_REPLAY, *explored} - {"random"}
+        names |= {"samples_per_insert", "a_l_ratio", "replay_rows", *explored} - {"random"}
         if config.prioritized and config.priority_exponent and config.learner_sync == "all_reduce":
             names.add("replay_skipped_priorities")
     return names

@@ -14,7 +14,7 @@ from raypid.config import Config, ConfigError, divides
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import FLAGS, Has, Needs, Number, Words, num_cores, num_gpus, preflight
+from raypid.runtime.resources import FLAGS, Has, Needs, Words, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -118,7 +118,6 @@ def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[Conf
     Raises:
         ConfigError: the settings that fit do not go together. ResourceError: see `preflight`.
     """
-    changes: dict[str, Number]
     changes, notes = preflight(needs, has, fit=config.fit, words=words)
     config = config.replace(changes)
     most = min(config.num_learners, max(1, config.num_workers))

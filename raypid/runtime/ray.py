@@ -271,18 +271,13 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, _LOST):
             raise ArgumentLost(str(error.cause)) from error
-        raise _cause(error) from error
+        cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
+        raise _with_traceback(cause, re.sub(r"\x1b\[\d+m", "", str(error))) from error
     except ray.exceptions.ActorDiedError as error:
         _raise_creation_error(error)
         raise WorkerLost(str(error)) from error
     except _LOST as error:
         raise WorkerLost(str(error)) from error
-
-
-def _cause(error: ray.exceptions.RayTaskError) -> Exception:
-    """The exception that the role raised, with the worker's traceback."""
-    cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
-    return _with_traceback(cause, re.sub(r"\x1b\[\d+m", "", str(error)))
 
 
 def _raise_creation_error(error: Exception) -> None:

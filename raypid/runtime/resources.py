@@ -15,7 +15,6 @@ from pathlib import Path
 
 from raypid.errors import UserError
 
-_limits: object = None
 _RESERVE = 0.1
 """Part of the free memory that a run leaves free."""
 _ENV_BYTES, _ROW_BYTES, _PAIR_BYTES = 1000, 64, 40
@@ -28,11 +27,10 @@ Number = int | float
 
 def limit_threads(num: int) -> None:
     """Let BLAS in this process use `num` threads. Small matrices are slower with several."""
-    global _limits
     os.environ.setdefault("OMP_NUM_THREADS", str(num))
     from threadpoolctl import threadpool_limits
 
-    _limits = threadpool_limits(num, user_api="blas")
+    threadpool_limits(num, user_api="blas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +261,6 @@ class Words:
         """A setting with its value, as in Python."""
         return f"{(self.names or {}).get(name, name)}={_shown(value)}"
 
-    def workers(self, num: Number) -> str:
-        return _counted(num, self.worker)
-
 
 FLAGS = Words()
 
@@ -298,7 +293,7 @@ class Shortage:
         """What is short, in a clause."""
         subject, verb = words.setting(self.setting, self.value), "needs"
         if self.setting == "num_workers" and isinstance(self.value, int):
-            subject = words.workers(self.value)
+            subject = _counted(self.value, words.worker)
             verb = "needs" if self.value == 1 and "learners" not in self.detail else "need"
         if "memory" in self.resource:
             needed, there = _gib(self.needed), f"{_gib(self.available)} free"
@@ -310,7 +305,9 @@ class Shortage:
         """The settings that would fit; "" where none do."""
         found = [] if self.hopeless else [" ".join(words.setting(k, v) for k, v in self.fits.items())]
         if self.keeps and isinstance(self.value, int):
-            found.append(f"{words.setting('num_cpus_per_worker', self.keeps)} to keep {words.workers(self.value)}")
+            found.append(
+                f"{words.setting('num_cpus_per_worker', self.keeps)} to keep {_counted(self.value, words.worker)}"
+            )
         return ", or ".join(found)
 
 
@@ -339,9 +336,8 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit."""
     if needs.num_gpus > has.gpus:
-        fits = {"num_gpus": float(has.gpus)}
         return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
-                        resource="GPU", place=has.place, fits=fits)  # fmt: skip
+                        resource="GPU", place=has.place, fits={"num_gpus": float(has.gpus)})  # fmt: skip
     return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
 
 

@@ -82,9 +82,16 @@ class WorkerGroup(Generic[R, D]):
         """The arguments of a call of worker `index` that is made now."""
         return [a.of(self.handles[index]) if isinstance(a, Argument) else a for a in args]
 
-    def _mended(self, index: int, args: tuple[object, ...]) -> bool:
-        """Whether a call whose argument was lost can be made again; the worker itself was not lost."""
-        return any(a.mend(self.handles[index]) for a in args if isinstance(a, Argument))
+    def _recover(self, index: int, call: str, args: tuple[object, ...], error: Exception) -> None:
+        """Prepare for a call to be made again: mend the argument that was lost, or replace the worker.
+
+        Raises:
+            The error itself: no argument can be mended. WorkersFailed: see `replace`.
+        """
+        if not isinstance(error, ArgumentLost):
+            self.replace(index, call, error)
+        elif not any(a.mend(self.handles[index]) for a in args if isinstance(a, Argument)):
+            raise error
 
     def call_all(self, method: Callable[..., T], *args: object) -> list[T]:
         """Call `method` of every worker; returns the results in worker order."""
@@ -117,10 +124,7 @@ class WorkerGroup(Generic[R, D]):
                         self._built[i], deadline[i] = True, self._due(i)
                     value = self.backend.get(first, timeout=max(0.0, deadline[i] - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
-                    if not isinstance(error, ArgumentLost):
-                        self.replace(i, f"{method.__name__}()", error)
-                    elif not self._mended(i, args):
-                        raise
+                    self._recover(i, f"{method.__name__}()", args, error)
                     pending[i], deadline[i] = submit(i), self._due(i)
                     continue
                 results[i] = value, other
@@ -189,10 +193,7 @@ class WorkerGroup(Generic[R, D]):
                 raise TimeoutError
             report = self.backend.get(call.report)
         except (WorkerLost, TimeoutError) as error:
-            if not isinstance(error, ArgumentLost):
-                self.replace(index, f"{call.name}()", error)
-            elif not self._mended(index, call.args):
-                raise
+            self._recover(index, f"{call.name}()", call.args, error)
             return None
         if calls:  # the worker starts the next call only now
             calls[0].deadline = time.monotonic() + self.timeout_s

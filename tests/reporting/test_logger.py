@@ -135,10 +135,10 @@ def test_event_bytes_are_those_of_tensorboardx(tmp_path: Path, monkeypatch: pyte
     # time 2.5, step 300, tag "a/b", value 1.5; recorded from tensorboardX 2.6.5
     monkeypatch.setattr("raypid.reporting.logger.time.time", lambda: 2.5)
     events = EventFile(tmp_path)
-    before = events._file.path.stat().st_size
-    events.append(300, {"a/b": 1.5})
+    before = events.path.stat().st_size
+    events.add(300, {"a/b": 1.5})
     events.close()
-    assert events._file.path.read_bytes()[before:].hex() == GOLDEN_EVENT
+    assert events.path.read_bytes()[before:].hex() == GOLDEN_EVENT
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
