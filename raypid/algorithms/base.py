@@ -16,6 +16,9 @@ from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.types import Array, ArrayT, Collective, Gradients, Update, Weights, means
 
+Scalar: TypeAlias = Any
+"""A float, or a number of NumPy or torch."""
+
 Table: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """(name, shape) of the parts of a flat array, in order."""
 
@@ -172,6 +175,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     optimizer: Stateful
     moments: Moments | None
     """What observations are normalised by, if they are."""
+    lr_factor = 1.0
+    """Which part of the rates in the settings `config` has here (`scale_lr`)."""
 
     def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:
         self.config, self.spec, self.version = config, spec, 0
@@ -217,6 +222,20 @@ class Algorithm(ABC, Generic[ConfigT]):
     def update(self, batch: Any, timesteps: int) -> Update:
         """Learn from a batch: a Trajectory, a Sample, Gradients or Fitness, as `collect` and `flow` say. `timesteps` (environment
         steps so far) drives the schedules."""
+
+    def vital_signs(self, update: Update) -> dict[str, Scalar]:
+        """Numbers that are finite as long as learning is sound, those that tell most of the cause first: losses, the norm of the
+        gradient, squares of the weights. Tensors stay where they are."""
+        signs = {f"the loss {name}": x for name, x in update.metrics.items() if name.endswith("loss")}
+        if "grad_norm" in update.metrics:
+            signs["the norm of the gradient"] = update.metrics["grad_norm"]
+        return signs | {"the norm of the weights": square(self.network)}
+
+    def scale_lr(self, factor: float) -> None:
+        """Learn at `factor` times the rates of the settings from here on, whatever was set here before."""
+        rates = self.config.learning_rates().items()
+        self.config = self.config.replace({name: rate * factor / self.lr_factor for name, rate in rates})
+        self.lr_factor = factor
 
     def merge(self, seen: Moments | None) -> None:
         """Merge the moments of observations that workers saw into those of the normaliser."""
@@ -273,6 +292,13 @@ class Algorithm(ABC, Generic[ConfigT]):
         self.network.load(state["flat"])
         if state["optimizer"].keys() == self.optimizer.state_dict().keys():
             self.optimizer.load_state_dict(state["optimizer"])
+
+
+def square(network: FlatWeights) -> Scalar:
+    """The sum of a network's squared weights, where they are."""
+    flat = getattr(network, "flat", None)
+    flat = network.numpy() if flat is None else flat
+    return flat @ flat
 
 
 def check_size(name: str, saved: Array | None, ours: Array) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from raypid.nn.network_policy import Exploration
+from raypid.roles.divergence import quiet
 from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
@@ -50,7 +51,7 @@ class GradientRollout(FragmentWorker):
             more, trajectory = self.collect_fragment(weights, exploration)
             report.join(more)
         before = time.perf_counter()
-        gradients = self.source.gradients(trajectory, weights)
+        gradients = quiet(self.source.gradients)(trajectory, weights)
         report.timing["total"] += time.perf_counter() - before
         return report, gradients
 
