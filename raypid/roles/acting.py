@@ -103,7 +103,8 @@ class EnvironmentLoop:
             Diverged: an action is not finite. No environment has seen it.
         """
         before = time.perf_counter()
-        env_action = self._to_env(action)
+        discrete = isinstance(action, np.ndarray) and action.dtype.kind != "f"
+        env_action = self.policy.to_env(action) if discrete else self._to_env(action)
         acted = time.perf_counter()
         step = self.env.step(env_action)
         self._env_s += time.perf_counter() - acted

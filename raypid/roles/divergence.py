@@ -50,7 +50,7 @@ def check_action(action: Tree, obs: Tree, version: int) -> None:
     Raises:
         Diverged: one of them is not finite. It has the observations [B, *] that the policy saw.
     """
-    if isinstance(action, np.ndarray) and (action.dtype.kind != "f" or math.isfinite(np.vdot(action, action))):
+    if isinstance(action, np.ndarray) and math.isfinite(np.vdot(action, action)):
         return
     for name, leaf in tree_leaves(action):
         if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
