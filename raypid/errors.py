@@ -11,7 +11,7 @@ class Diverged(RuntimeError):
     """Learning left the finite numbers: a run stops here, or goes back to its last checkpoint.
 
     Args:
-        what: the first bad quantity, such as "the loss policy_loss is nan".
+        what: the first bad quantity, such as "the policy_loss is nan".
         advice: the settings to look at, as a sentence.
         batch: what was learnt from, or acted on, as a state that a checkpoint can hold.
         timesteps: environment steps so far; None where only the driver knows.

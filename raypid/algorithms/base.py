@@ -224,9 +224,9 @@ class Algorithm(ABC, Generic[ConfigT]):
         steps so far) drives the schedules."""
 
     def vital_signs(self, update: Update) -> dict[str, Scalar]:
-        """Numbers that are finite as long as learning is sound, those that tell most of the cause first: losses, the norm of the
-        gradient, squares of the weights. Tensors stay where they are."""
-        signs = {f"the loss {name}": x for name, x in update.metrics.items() if name.endswith("loss")}
+        """Numbers that are finite as long as learning is sound, by what they are. Those that tell most of the cause come first:
+        losses, the norm of the gradient, squares of the weights. Tensors stay where they are."""
+        signs = {f"the {name}": x for name, x in update.metrics.items() if name.endswith("loss")}
         if "grad_norm" in update.metrics:
             signs["the norm of the gradient"] = update.metrics["grad_norm"]
         return signs | {"the norm of the weights": square(self.network)}

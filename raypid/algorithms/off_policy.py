@@ -324,7 +324,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
         newest = self._metrics[-update.num_updates :] if update.num_updates else []
         losses = {name: [m[name] for m in newest if name in m] for m in newest for name in m if name.endswith("loss")}
         squares = {f"the norm of the weights of {name}": square(self.networks[name]) for name in self.optimizers}
-        return {f"the loss {name}": sum(values) for name, values in losses.items()} | squares
+        return {f"the {name}": sum(values) for name, values in losses.items()} | squares
 
     def scale_lr(self, factor: float) -> None:
         for optimizer in self.optimizers.values():

@@ -39,6 +39,7 @@ def check_update(algorithm: Algorithm[Config], update: Update, batch: object, ti
     raise Diverged(what, _advice(algorithm.config, huge=largest > HUGE_REWARD), state, timesteps)
 
 
+@quiet
 def is_sound(algorithm: Algorithm[Config]) -> bool:
     """Whether the weights are finite."""
     return math.isfinite(float(sum(algorithm.vital_signs(Update({}, 0)).values())))

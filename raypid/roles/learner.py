@@ -123,7 +123,6 @@ class Learner:
         if self.diverged is not None:
             raise self.diverged
 
-    @quiet
     def _check_given(self) -> None:
         """Check the weights that were given from outside.
 
@@ -171,9 +170,11 @@ class Learner:
         """Everything that the next update depends on.
 
         Raises:
-            Diverged: it is of no use.
+            Diverged: it is of no use, and not to be saved.
         """
         self.check_sound()
+        if not is_sound(self.algorithm):
+            raise Diverged("the weights are not finite")
         return self.algorithm.state_dict()
 
     def load_state_dict(self, state: State) -> None:

@@ -180,7 +180,7 @@ class Agent:
             good = self.backend.get(self.context.weights.newest)
             write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
         if self.rollbacks:
-            error.kept += f" It had gone back {self.rollbacks} times, each time to half the learning rate."
+            error.kept += f" Rollbacks before: {self.rollbacks}."
 
     def _may_roll_back(self) -> bool:
         return self.config.on_divergence == "rollback" and self.rollbacks < self.config.max_rollbacks

@@ -24,8 +24,15 @@ from raypid.run.experiment import Outcome, Run, RunOptions
 from raypid.types import Weights
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 16, "batch_size": 32, "seed": 3, "evaluation_interval": 0}
-EVOLUTION = {"num_envs_per_worker": 4, "population": 4, "seed": 3, "time_limit": 20, "model": {"hidden": [8]},
-    "noise_table_size": 10_000, "evaluation_interval": 0}
+EVOLUTION = {
+    "num_envs_per_worker": 4,
+    "population": 4,
+    "seed": 3,
+    "time_limit": 20,
+    "model": {"hidden": [8]},
+    "noise_table_size": 10_000,
+    "evaluation_interval": 0,
+}
 REPLAY = {**SMALL, "fragment_length": 1, "start_steps": 40, "buffer_size": 400, "steps_per_iteration": 40}
 PENDULUM = {"env": "Pendulum-v1"}
 TINY = {"model": {"hidden": [8]}}
@@ -89,7 +96,7 @@ def test_a_learning_rate_beyond_reason(case: str, tmp_path: Path) -> None:
 
 
 def test_continuous_actions_are_not_the_environments_fault(tmp_path: Path) -> None:
-    error = diverge("PPO", tmp_path, **SMALL, **PENDULUM, lr=1e6)
+    error = diverge("A2C", tmp_path, **{**SMALL, "batch_size": 64}, **PENDULUM, lr=1e6)
     assert "the deviation of the actions is inf" in str(error)
 
 
@@ -123,8 +130,10 @@ def with_weights(agent: Agent, value: float) -> Weights:
 
 
 def test_an_action_that_is_not_finite_never_reaches_the_environment(tmp_path: Path) -> None:
-    with Agent("TD3", {**REPLAY, **TINY, **PENDULUM, "start_steps": 0}, out=tmp_path) as agent:
-        agent.set_weights(with_weights(agent, 1e18))  # finite, but inf - inf is not a number
+    with Agent("TD3", {**REPLAY, **PENDULUM, "start_steps": 0, "model": {"hidden": [8, 8]}}, out=tmp_path) as agent:
+        weights = with_weights(agent, 1e18)
+        weights.flat[::3] *= -1  # all finite, but of inf - inf there is no number
+        agent.set_weights(weights)
         with pytest.raises(Diverged, match=r"at environment step \d+: the policy's action is nan"):
             for _ in range(3):
                 agent.train()
@@ -195,7 +204,8 @@ def test_a_rollback_learns_on_at_half_the_rate(case: str, tmp_path: Path) -> Non
     settings = {"env": "CartPole-v1", **settings, "lr": 1e-3, "on_divergence": "rollback"}
     said: list[str] = []
     with Agent(run, settings, out=tmp_path) as agent:
-        poisoned(agent, {1, 4})
+        first = 1 if case == "PPO" else 2  # nothing is learnt in the warm-up
+        poisoned(agent, {first, 4})
         outcome = drive(agent, 6, said)
         algorithm = agent.context.learner.role.algorithm  # type: ignore[attr-defined]
         assert outcome.result["lost/rollbacks"] == 2 and algorithm.config.lr == pytest.approx(2.5e-4)
@@ -203,16 +213,16 @@ def test_a_rollback_learns_on_at_half_the_rate(case: str, tmp_path: Path) -> Non
             assert algorithm.optimizers["acting"].optimizer.param_groups[0]["lr"] == pytest.approx(2.5e-4)
     told = [text for text in said if "rollback" in text]
     assert [text[:36] for text in told] == [f"Training diverged: rollback {k} of 3, " for k in (1, 2)]
-    assert "to iteration 0 with lr 0.0005" in told[0] and "to iteration 3 with lr 0.00025" in told[1]
+    assert f"to iteration {first - 1} with lr 0.0005" in told[0] and "to iteration 3 with lr 0.00025" in told[1]
     rows = [json.loads(line) for line in (tmp_path / "result.json").read_text().splitlines()]
     assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert [row["lost/rollbacks"] for row in rows] == [1, 1, 1, 2, 2, 2]
+    assert [row["lost/rollbacks"] for row in rows] == [*[0] * (first - 1), *[1] * (4 - first), 2, 2, 2]
     assert rows[-1]["learner_updates_total"] > rows[2]["learner_updates_total"]
     with Agent.from_checkpoint(tmp_path, out=tmp_path) as agent:  # what is left of the rate and of the budget
         assert agent.rollbacks == 2
         assert agent.context.learner.role.algorithm.config.lr == pytest.approx(2.5e-4)  # type: ignore[attr-defined]
         poisoned(agent, {7, 8})
-        with pytest.raises(Diverged, match="had gone back 3 times"):
+        with pytest.raises(Diverged, match="Rollbacks before: 3"):
             drive(agent, 9)
         assert agent.rollbacks == 3
 
@@ -220,11 +230,13 @@ def test_a_rollback_learns_on_at_half_the_rate(case: str, tmp_path: Path) -> Non
 def test_as_many_rollbacks_as_are_allowed(tmp_path: Path) -> None:
     settings = {"env": "CartPole-v1", **SMALL, "lr": 1e30, "on_divergence": "rollback", "max_rollbacks": 1}
     with Agent("PPO", settings, out=tmp_path) as agent:
-        with pytest.raises(Diverged, match="had gone back 1 times"):
+        with pytest.raises(Diverged, match="Rollbacks before: 1"):
             drive(agent, 3)
 
 
-@pytest.mark.parametrize("run", ["PPO", "DQN"])
+@pytest.mark.parametrize(
+    "run", [pytest.param("PPO", marks=pytest.mark.ci_slow), pytest.param("DQN", marks=pytest.mark.slow)]
+)
 def test_two_learners_stop_and_go_back_together(run: str, ray_session: Any, tmp_path: Path) -> None:
     settings = {"env": "CartPole-v1", **CASES[run][1], "num_workers": 2, "num_learners": 2, "lr": 1e30}
     settings |= {"on_divergence": "rollback", "max_rollbacks": 1}
