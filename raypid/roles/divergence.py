@@ -19,6 +19,7 @@ HUGE_REWARD = 1e6
 """Rewards beyond this, as the learner sees them, are named as the likely cause."""
 
 
+@quiet
 def check_update(algorithm: Algorithm[Config], update: Update, batch: object, timesteps: int) -> None:
     """Check what an update has made: one sum, and so on a GPU one number to wait for.
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Protocol
 
+import numpy as np
+
 from raypid.algorithms.base import Algorithm, State
 from raypid.config import Config
 from raypid.errors import Diverged, UserError
@@ -15,7 +17,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments
 from raypid.roles.acting import register_networks
 from raypid.roles.actor import Program
-from raypid.roles.divergence import check_update, is_sound, quiet
+from raypid.roles.divergence import check_update, is_sound
 from raypid.types import (
     Collective,
     Fitness,
@@ -82,7 +84,6 @@ class Learner:
         self.collective.join(address)
         self.algorithm.meet(self.collective)
 
-    @quiet
     def update(self, timesteps: int, *parts: Trajectory | Gradients | Fitness) -> tuple[Update, Weights]:
         """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights.
 
@@ -91,8 +92,9 @@ class Learner:
             Diverged: the update, or the one before, left something that is not finite.
         """
         self.check_sound()
-        batch = self._joined(parts)
-        update = self._update(batch, timesteps)
+        with np.errstate(all="ignore"):
+            batch = self._joined(parts)
+            update = self._update(batch, timesteps)
         if not isinstance(update, Update):
             raise UserError(
                 f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."

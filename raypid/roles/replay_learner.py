@@ -46,7 +46,6 @@ class ReplayLearner(Learner):
             self._unshared.append((worker, fragment.moments))
         return self.replay.add(worker, fragment)
 
-    @quiet
     def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
         """Draw rows for `num_updates` updates and do these; returns their number and the new weights.
 
@@ -57,10 +56,11 @@ class ReplayLearner(Learner):
         algorithm = self.algorithm
         self._share_moments()
         beta = algorithm.config.beta_at(timesteps)
-        sample = algorithm.sample_from(self.replay, num_updates, beta)
-        if algorithm.collective is not None:
-            sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
-        update = algorithm.update(sample, timesteps)
+        with np.errstate(all="ignore"):
+            sample = algorithm.sample_from(self.replay, num_updates, beta)
+            if algorithm.collective is not None:
+                sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
+            update = algorithm.update(sample, timesteps)
         self.check(update, sample, timesteps)
         if update.priorities is not None:
             self.replay.set_priorities(sample.id, update.priorities)
@@ -114,7 +114,6 @@ class ShardLearner(Learner):
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.merge(fragment.moments)
 
-    @quiet
     def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Done, Weights]:
         """Do `num_updates` updates with rows of every shard.
 
@@ -127,7 +126,8 @@ class ShardLearner(Learner):
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
-        update = algorithm.update(sample, timesteps)
+        with np.errstate(all="ignore"):
+            update = algorithm.update(sample, timesteps)
         self.check(update, sample, timesteps)
         priorities: list[Array] = []
         if update.priorities is not None:

@@ -146,8 +146,15 @@ class Agent:
         while goal is None or self.timesteps < goal:
             if self.config.on_divergence == "rollback" and self._last_save is None:
                 self.save()
+            start = time.perf_counter()
             try:
-                result = self._turn()
+                try:
+                    with losses_named(self.config.num_learners, "update()"):
+                        turn = next(self._loop)
+                except BaseException:
+                    self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
+                    raise
+                result = self._count(turn, start)
             except Diverged as error:
                 self._keep(error)
                 if not self._may_roll_back():
@@ -157,17 +164,6 @@ class Agent:
             if goal is None:
                 break
         return result
-
-    def _turn(self) -> dict[str, float]:
-        """Run one iteration."""
-        start = time.perf_counter()
-        try:
-            with losses_named(self.config.num_learners, "update()"):
-                turn = next(self._loop)
-        except BaseException:
-            self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
-            raise
-        return self._count(turn, start)
 
     # -- divergence ------------------------------------------------------------------------------------------------
 

@@ -187,15 +187,17 @@ def test_the_command_ends_with_1_and_resumes(tmp_path: Path, capsys: pytest.Capt
 
 def poisoned(agent: Agent, at: set[int]) -> None:
     """Spoil the learner's weights before these iterations, once each."""
-    turn, left = agent._turn, set(at)
+    turn, left = agent.train, set(at)
 
     def spoilt() -> dict[str, float]:
         if agent.iteration + 1 in left:
+            if agent.iteration == 0:
+                agent.save()
             left.remove(agent.iteration + 1)
             agent.context.learner.role.algorithm.network.flat[0] = math.nan  # type: ignore[attr-defined]
         return turn()
 
-    agent._turn = spoilt  # type: ignore[method-assign]
+    agent.train = spoilt  # type: ignore[method-assign,assignment]
 
 
 @pytest.mark.parametrize("case", ["PPO", "DQN"])
