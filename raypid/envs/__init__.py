@@ -12,31 +12,21 @@ from typing import TypeVar, overload
 
 import gymnasium
 
-from raypid.envs.env_spec import EnvSpec, stream_seeds
-from raypid.envs.errors import EnvError
-from raypid.envs.from_vector import entry_of
-from raypid.envs.make import check, make_vector, spaces
-from raypid.envs.resolve import list_envs, portable, resolve
-from raypid.envs.vector import Step, VectorEnv
+from raypid.envs.env_spec import EnvSpec as EnvSpec
+from raypid.envs.env_spec import stream_seeds as stream_seeds
+from raypid.envs.errors import EnvError as EnvError
+from raypid.envs.from_vector import entry_of as entry_of
+from raypid.envs.make import check as check
+from raypid.envs.make import make_vector as make_vector
+from raypid.envs.make import spaces as spaces
+from raypid.envs.resolve import list_envs as list_envs
+from raypid.envs.resolve import portable as portable
+from raypid.envs.resolve import resolve as resolve
+from raypid.envs.vector import Step as Step
+from raypid.envs.vector import VectorEnv as VectorEnv
 from raypid.registry import ENVS
 
 Creator = TypeVar("Creator")
-
-__all__ = [
-    "EnvError",
-    "EnvSpec",
-    "Step",
-    "VectorEnv",
-    "check",
-    "entry_of",
-    "list_envs",
-    "make_vector",
-    "portable",
-    "register_env",
-    "resolve",
-    "spaces",
-    "stream_seeds",
-]
 
 
 for _name in ENVS.names():  # for gymnasium.make too, once raypid.envs is imported

@@ -214,7 +214,7 @@ class ShardedReplay(ReplaySource):
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while len(self._ahead) < _AHEAD:
             beta = self.config.beta_at(timesteps)
-            shards = self.buffers * self.num_learners
+            shards = [*self.buffers] * self.num_learners
             self._ahead.append([shard.submit(Replay.sample, self.rows, beta) for shard in shards])
         samples = self._ahead.popleft()
         done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, *samples)

@@ -95,7 +95,7 @@ def test_a_kind_of_ones_own_trains_in_shards(newest: type[Replay], ray_session: 
     ) as agent:
         assert agent.train()["learner_updates_total"] > 5
         source: Any = agent.context.replay.source  # type: ignore[union-attr]
-        for shard in source.shards:
+        for shard in source.buffers:
             kind = ray_session.get(shard.actor.__ray_call__.remote(lambda role: type(role.role).__name__))
             assert kind == "Newest"
 

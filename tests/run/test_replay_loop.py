@@ -371,7 +371,7 @@ def test_going_on_after_an_error_leaves_no_gap(ray_session: Any, monkeypatch: py
 
 
 def shards_of(agent: Agent) -> Any:
-    return agent.context.replay.source.shards  # type: ignore[union-attr]
+    return agent.context.replay.source.buffers  # type: ignore[union-attr]
 
 
 def test_sharded_replay(ray_session: Any) -> None:
