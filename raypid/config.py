@@ -401,6 +401,11 @@ class Config(Settings):
     """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
     max_restarts: int = 10
     """Replaced workers, and rebuilt environments of one worker, after which the run stops with the first traceback."""
+    on_divergence: Literal["stop", "rollback"] = "stop"
+    """When weights, losses or actions are no longer finite. stop: the run ends, and keeps the batch and the last good weights in diverged/.
+    rollback: it goes back to its last checkpoint (the first is written at the start) with half the learning rate."""
+    max_rollbacks: int = 3
+    """Rollbacks after which a run that diverges again stops."""
 
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Settings that never have an effect for this algorithm -> the end of the sentence "NAME has no effect ..."."""
@@ -408,7 +413,7 @@ class Config(Settings):
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": (
             "num_workers", "num_learners", "num_gpus", "num_cpus_per_worker", "num_threads", "observation_noise", "action_noise",
-            "evaluation_interval", "max_restarts", "reward_clip", "seed",
+            "evaluation_interval", "max_restarts", "max_rollbacks", "reward_clip", "seed",
         ),
         "be at least 1": (
             "num_envs_per_worker", "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
@@ -445,7 +450,13 @@ class Config(Settings):
             **unless(self.address is None, "on a cluster that is joined by its address", "num_cpus"),
             **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
             **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
+            **unless(self.on_divergence == "rollback", "unless on_divergence is rollback", "max_rollbacks"),
         }
+
+    def learning_rates(self) -> dict[str, float]:
+        """Return the settings that are learning rates, as far as they are set."""
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name.partition("_")[0] == "lr"}
+        return {name: value for name, value in named.items() if isinstance(value, float)}
 
     def refuse(self, idle: Mapping[str, str], given: Collection[str]) -> None:
         """Refuse settings that the user gave for nothing: those in `idle` and `given` that differ from the defaults.

@@ -1,7 +1,33 @@
-"""Errors that users can correct. The command line shows the message and exits with 2."""
+"""Errors that users can correct, which end the command line with 2, and the end of a run whose numbers ran away."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
     """Says what was given, what is valid, and what to do."""
+
+
+class Diverged(RuntimeError):
+    """Learning left the finite numbers: a run stops here, or goes back to its last checkpoint.
+
+    Args:
+        what: the first bad quantity, such as "the policy_loss is nan".
+        advice: the settings to look at, as a sentence.
+        batch: what was learnt from, or acted on, as a state that a checkpoint can hold.
+        timesteps: environment steps so far; None where only the driver knows.
+    """
+
+    def __init__(
+        self, what: str, advice: str = "", batch: dict[str, object] | None = None, timesteps: int | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what, self.advice, self.batch, self.timesteps = what, advice, batch or {}, timesteps
+        self.kept = ""
+        """Where the batch and the last good weights are, as a sentence."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.what, self.advice, self.batch, self.timesteps), {"kept": self.kept}
+
+    def __str__(self) -> str:
+        when = "" if self.timesteps is None else f" at environment step {self.timesteps:,}"
+        return " ".join(filter(None, [f"Training diverged{when}: {self.what}.", self.advice, self.kept]))

@@ -174,6 +174,7 @@ SHOWN_ELSEWHERE = {
     "atari": "tests/envs/test_vector.py::test_atari_in_python_looks_alike",
     "evaluation_parallel": "tests/run/test_evaluation.py::test_it_takes_a_cpu_that_is_to_spare",
     "worker_timeout_s": "tests/chaos/test_kill.py::test_an_environment_that_hangs",
+    "max_rollbacks": "tests/run/test_divergence.py::test_as_many_rollbacks_as_are_allowed",
     "max_restarts": "tests/envs/test_vector.py::test_a_crash_rebuilds_one_environment",
     "fragments_in_flight": "tests/run/test_asynchronous.py::test_what_waits_for_a_slow_learner_is_bounded",
     "num_replay_shards": "tests/run/test_replay_loop.py::test_sharded_replay",

@@ -12,18 +12,19 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluated, NumpyNetwork, NumpyOptimizer
-from raypid.algorithms.base import Algorithm, OptimizerConfig, State
+from raypid.algorithms.base import Algorithm, OptimizerConfig, Scalar, State
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, cut
 from raypid.config import Config, ConfigError
+from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.optimizer import Optimizer
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
-from raypid.types import Array, Collective, Tensor, Trajectory, to_numpy, tree_map
+from raypid.types import Array, Collective, Tensor, Trajectory, Update, flat_views, to_numpy, tree_map
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,6 +99,8 @@ class ActorCritic(Algorithm[ActorCriticT]):
             self._build_numpy(seed)
         else:
             self._build_torch(seed)
+        self.log_std: Any = flat_views(self.network.flat, self.network.table).get("log_std")
+        """Of Gaussian actions: a view of the weights."""
 
     def _build_numpy(self, seed: int) -> None:
         c, network = self.config, NumpyNetwork(self.spec, seed)
@@ -256,6 +259,12 @@ class ActorCritic(Algorithm[ActorCriticT]):
         """After the update: merge what the workers saw into the normaliser, and count a version."""
         self.merge(trajectory.moments)
         self.version += 1
+
+    def vital_signs(self, update: Update) -> dict[str, Scalar]:
+        signs = super().vital_signs(update)
+        if self.log_std is not None:  # beyond about 88 the deviation, or what divides by it, is no longer a float32
+            signs["the deviation of the actions"] = array_module(self.log_std).exp(abs(self.log_std).max())
+        return signs
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,9 @@ class Evaluated(Generic[ArrayT]):
 class LearningNetwork(FlatWeights, Protocol[ArrayT]):
     """A policy and a value network as the learner has it."""
 
+    flat: ArrayT
+    """The weights themselves [P], where they are."""
+
     def to_device(self, batch: Minibatch) -> Minibatch:
         """The batch where the network is; it is moved once for all epochs."""
 

@@ -15,7 +15,10 @@ from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.ops.optim import Stateful
-from raypid.types import Array, Collective, Gradients, Table, Update, Weights, means
+from raypid.types import Array, Collective, Gradients, Table, Tensor, Update, Weights, means
+
+Scalar: TypeAlias = "float | Array | Tensor"
+"""A float, or a number of NumPy or torch."""
 
 
 @dataclass(kw_only=True)
@@ -163,6 +166,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     optimizer: Stateful
     moments: Moments | None
     """What observations are normalised by, if they are."""
+    lr_factor = 1.0
+    """Which part of the rates in the settings `config` has here (`scale_lr`)."""
 
     def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:
         self.config, self.spec, self.version = config, spec, 0
@@ -214,6 +219,20 @@ class Algorithm(ABC, Generic[ConfigT]):
         config: Config = self.config
         assert isinstance(config, OptimizerConfig)
         return config.lr_at(timesteps)
+
+    def vital_signs(self, update: Update) -> dict[str, Scalar]:
+        """Numbers that are finite as long as learning is sound, by what they are. Those that tell most of the cause come first:
+        losses, the norm of the gradient, squares of the weights. Tensors stay where they are."""
+        signs = {f"the {name}": x for name, x in update.metrics.items() if name.endswith("loss")}
+        if "grad_norm" in update.metrics:
+            signs["the norm of the gradient"] = update.metrics["grad_norm"]
+        return signs | {"the norm of the weights": square(self.network)}
+
+    def scale_lr(self, factor: float) -> None:
+        """Learn at `factor` times the rates of the settings from here on, whatever was set here before."""
+        rates = self.config.learning_rates().items()
+        self.config = self.config.replace({name: rate * factor / self.lr_factor for name, rate in rates})
+        self.lr_factor = factor
 
     def merge(self, seen: Moments | None) -> None:
         """Merge the moments of observations that workers saw into those of the normaliser."""
@@ -270,6 +289,13 @@ class Algorithm(ABC, Generic[ConfigT]):
         self.network.load(state["flat"])
         if state["optimizer"].keys() == self.optimizer.state_dict().keys():
             self.optimizer.load_state_dict(state["optimizer"])
+
+
+def square(network: FlatWeights) -> Scalar:
+    """The sum of a network's squared weights, where they are."""
+    flat = getattr(network, "flat", None)
+    flat = network.numpy() if flat is None else flat
+    return flat @ flat
 
 
 def check_size(name: str, saved: Array | None, ours: Array) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, State, check_size
+from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
@@ -318,6 +318,17 @@ class OffPolicy(Algorithm[OffPolicyT]):
         priorities = torch.cat(errors).cpu().numpy() + 1e-6 if self.config.prioritized else None
         return Update({}, len(errors), priorities)
 
+    def vital_signs(self, update: Update) -> dict[str, Scalar]:
+        newest = self._metrics[-update.num_updates :] if update.num_updates else []
+        losses = {name: [m[name] for m in newest if name in m] for m in newest for name in m if name.endswith("loss")}
+        squares = {f"the norm of the weights of {name}": square(self.networks[name]) for name in self.optimizers}
+        return {f"the {name}": sum(values) for name, values in losses.items()} | squares
+
+    def scale_lr(self, factor: float) -> None:
+        for optimizer in self.optimizers.values():
+            optimizer.scale_lr(factor / self.lr_factor)
+        super().scale_lr(factor)
+
     @abstractmethod
     def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """One update: a gradient step of each network, and of target networks (`track`). Returns |TD error| [N], which becomes
@@ -360,7 +371,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
         for name, network in self.networks.items():
             check_size(f"the network {name!r}", state["networks"].get(name), network.numpy())
-        self.num_updates = int(state["num_updates"])
+        self.num_updates, self._metrics = int(state["num_updates"]), []
         # that of another kind of device has another length
         if len(state["generator"]) == len(self.generator.get_state()):
             self.generator.set_state(torch.from_numpy(np.array(state["generator"])))

@@ -141,6 +141,7 @@ class ObservationLayout:
                 bounds = f"outside its bounds [{low}, {high}]; declare the bounds that hold, or infinite ones"
                 raise ObservationError(f"{part.label} of reset() is {array[place]}{at}, {bounds}.", place[0])
 
+    @np.errstate(over="ignore")
     def check(self, arrays: list[Array]) -> None:
         """Check the observations of any step.
 
@@ -172,7 +173,7 @@ def check_rewards(reward: Array) -> None:
     Raises:
         ObservationError: one is not finite.
     """
-    if not math.isfinite(reward.dot(reward)):
+    if not math.isfinite(sum(reward.tolist())):  # Python's floats overflow later, and without a warning
         bad = np.flatnonzero(~np.isfinite(reward))
         if bad.size:
             raise ObservationError(f"the reward is {reward[bad[0]]}; it must be finite.", int(bad[0]))

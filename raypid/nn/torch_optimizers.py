@@ -61,6 +61,10 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
             self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
 
+    def scale_lr(self, factor: float) -> None:
+        """Multiply the learning rate that steps without one of their own take."""
+        self.optimizer.param_groups[0]["lr"] *= factor
+
     def load_gradient(self, gradient: Array) -> None:
         self.gradient.copy_(torch.from_numpy(np.require(gradient, requirements=("C", "W"))))
 

@@ -15,6 +15,7 @@ from raypid.envs import EnvSpec, Step, make_vector
 from raypid.errors import UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.registry import NETWORKS
+from raypid.roles.divergence import check_action, quiet
 from raypid.types import Array, Tree, tree_map
 
 MAX_EPISODE_STEPS = 200_000
@@ -86,6 +87,7 @@ class EnvironmentLoop:
         self.episode_reward: Array = np.zeros(num_envs)
         self.episode_length: Array = np.zeros(num_envs, np.int64)
 
+    @quiet
     def act(self, *, explore: bool = True) -> Acted:
         """Ask the policy what to do next; the state after it becomes the streams' state."""
         before = time.perf_counter()
@@ -95,9 +97,14 @@ class EnvironmentLoop:
         return acted
 
     def step(self, action: Tree) -> Step:
-        """Step all environments with canonical actions [B, *]; `ended` then has the episodes that this step ended."""
+        """Step all environments with canonical actions [B, *]; `ended` then has the episodes that this step ended.
+
+        Raises:
+            Diverged: an action is not finite. No environment has seen it.
+        """
         before = time.perf_counter()
-        env_action = self.policy.to_env(self._noisy(action, self._action_noise, np.float32))
+        discrete = isinstance(action, np.ndarray) and action.dtype.kind != "f"
+        env_action = self.policy.to_env(action) if discrete else self._to_env(action)
         acted = time.perf_counter()
         step = self.env.step(env_action)
         self._env_s += time.perf_counter() - acted
@@ -107,6 +114,11 @@ class EnvironmentLoop:
             step.final = (step.final[0], self._noisy(step.final[1], self._observation_noise))
         self._account(step)
         return step
+
+    @quiet
+    def _to_env(self, action: Tree) -> Tree:
+        check_action(action, self.obs, self.policy.version)
+        return self.policy.to_env(self._noisy(action, self._action_noise, np.float32))
 
     def _account(self, step: Step) -> None:
         """Add a step to the episodes under way."""

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from raypid.nn.network_policy import Exploration
 from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
@@ -50,7 +52,8 @@ class GradientRollout(FragmentWorker):
             more, trajectory = self.collect_fragment(weights, exploration)
             report.join(more)
         before = time.perf_counter()
-        gradients = self.source.gradients(trajectory, weights)
+        with np.errstate(all="ignore"):
+            gradients = self.source.gradients(trajectory, weights)
         report.timing["total"] += time.perf_counter() - before
         return report, gradients
 

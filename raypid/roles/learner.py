@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Protocol
 
+import numpy as np
+
 from raypid.algorithms.base import Algorithm, State
 from raypid.config import Config
-from raypid.errors import UserError
+from raypid.errors import Diverged, UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments
 from raypid.roles.acting import register_networks
 from raypid.roles.actor import Program
+from raypid.roles.divergence import check_update, is_sound
 from raypid.types import (
     Collective,
     Fitness,
@@ -62,6 +65,8 @@ class Learner:
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         self.collective = collective
+        self.diverged: Diverged | None = None
+        """Why its weights are of no use, until it is given others."""
         self._update = self.algorithm.update
         if program is not None:
             program = copy.copy(program)
@@ -84,15 +89,53 @@ class Learner:
 
         Raises:
             UserError: a user's `update` did not return an Update.
+            Diverged: the update, or the one before, left something that is not finite.
         """
-        update = self._update(self._joined(parts), timesteps)
+        self.check_sound()
+        with np.errstate(all="ignore"):
+            batch = self._joined(parts)
+            update = self._update(batch, timesteps)
         if not isinstance(update, Update):
             raise UserError(
                 f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
             )
+        self.check(update, batch, timesteps)
         weights = self.algorithm.weights()
         update.version = weights.version
         return update, weights
+
+    def check(self, update: Update, batch: object, timesteps: int) -> None:
+        """Check what an update has made, before anybody is given it.
+
+        Raises:
+            Diverged: something is not finite.
+        """
+        try:
+            check_update(self.algorithm, update, batch, timesteps)
+        except Diverged as error:
+            self.diverged = error
+            raise
+
+    def check_sound(self) -> None:
+        """Refuse to go on with weights that are of no use.
+
+        Raises:
+            Diverged: an earlier update left something that is not finite.
+        """
+        if self.diverged is not None:
+            raise self.diverged
+
+    def _check_given(self) -> None:
+        """Check the weights that were given from outside.
+
+        Raises:
+            UserError: they are not finite.
+        """
+        self.diverged = None
+        if not is_sound(self.algorithm):
+            raise UserError(
+                "The given weights are not finite: the run that wrote them had diverged. Take an earlier checkpoint."
+            )
 
     def _joined(
         self, parts: tuple[Trajectory | Gradients | Fitness, ...]
@@ -112,17 +155,35 @@ class Learner:
         return batch
 
     def weights(self) -> Weights:
-        """A copy of the current weights."""
+        """A copy of the current weights.
+
+        Raises:
+            Diverged: they are of no use.
+        """
+        self.check_sound()
         return self.algorithm.weights()
 
     def set_weights(self, weights: Weights) -> None:
         """Start from given weights."""
         self.algorithm.set_weights(weights)
+        self._check_given()
 
     def state_dict(self) -> State:
-        """Everything that the next update depends on."""
+        """Everything that the next update depends on.
+
+        Raises:
+            Diverged: it is of no use, and not to be saved.
+        """
+        self.check_sound()
+        if not is_sound(self.algorithm):
+            raise Diverged("the weights are not finite")
         return self.algorithm.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned."""
         self.algorithm.load_state_dict(state)
+        self._check_given()
+
+    def scale_lr(self, factor: float) -> None:
+        """Learn at `factor` times the rates of the settings from here on."""
+        self.algorithm.scale_lr(factor)

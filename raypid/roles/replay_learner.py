@@ -10,6 +10,7 @@ import numpy as np
 from raypid.ops.normalizer import Moments
 from raypid.ops.sum_tree import importance
 from raypid.replay.base import Replay
+from raypid.roles.divergence import quiet
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import Learnt, Parameters
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
@@ -36,6 +37,7 @@ class ReplayLearner(Learner):
         self._unshared: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners have not been told of yet."""
 
+    @quiet
     def add(self, worker: int, fragment: Trajectory) -> int:
         """Store a fragment; returns the number of rows that can be drawn."""
         if self.algorithm.collective is None:
@@ -45,14 +47,21 @@ class ReplayLearner(Learner):
         return self.replay.add(worker, fragment)
 
     def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
-        """Draw rows for `num_updates` updates and do these; returns their number and the new weights."""
+        """Draw rows for `num_updates` updates and do these; returns their number and the new weights.
+
+        Raises:
+            Diverged: these updates, or those before, left something that is not finite.
+        """
+        self.check_sound()
         algorithm = self.algorithm
         self._share_moments()
         beta = algorithm.config.beta_at(timesteps)
-        sample = algorithm.sample_from(self.replay, num_updates, beta)
-        if algorithm.collective is not None:
-            sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
-        update = algorithm.update(sample, timesteps)
+        with np.errstate(all="ignore"):
+            sample = algorithm.sample_from(self.replay, num_updates, beta)
+            if algorithm.collective is not None:
+                sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
+            update = algorithm.update(sample, timesteps)
+        self.check(update, sample, timesteps)
         if update.priorities is not None:
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
@@ -100,6 +109,7 @@ class ShardLearner(Learner):
 
     algorithm: OffPolicy[OffPolicyConfig]
 
+    @quiet
     def seen(self, fragment: Trajectory) -> None:
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.merge(fragment.moments)
@@ -108,11 +118,17 @@ class ShardLearner(Learner):
         """Do `num_updates` updates with rows of every shard.
 
         Returns what was done, and the new weights.
+
+        Raises:
+            Diverged: these updates, or those before, left something that is not finite.
         """
+        self.check_sound()
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
-        update = algorithm.update(sample, timesteps)
+        with np.errstate(all="ignore"):
+            update = algorithm.update(sample, timesteps)
+        self.check(update, sample, timesteps)
         priorities: list[Array] = []
         if update.priorities is not None:
             parts = update.priorities.reshape(num, len(samples), -1)

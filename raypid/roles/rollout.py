@@ -17,6 +17,7 @@ from raypid.nn.numpy_cells import split_state
 from raypid.nn.policy import make_policy
 from raypid.ops.normalizer import moments_of
 from raypid.roles.acting import EnvironmentLoop, Episode, register_networks
+from raypid.roles.divergence import quiet
 from raypid.types import Array, Final, Report, Trajectory, Tree, Weights, tree_concat, tree_map, tree_stack
 
 
@@ -194,6 +195,7 @@ class FragmentWorker(RolloutWorker):
         report.timing = self.timing()
         return report, trajectory
 
+    @quiet
     def _complete(self, trajectory: Trajectory, rows: _Rows) -> None:
         """Add what the policy computes for the whole fragment at once."""
         states = [rows.state, *(acted.state for acted in rows.acted)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections import deque
@@ -13,6 +14,7 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.config import ConfigError, overlay
+from raypid.errors import Diverged
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
@@ -22,6 +24,7 @@ from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import RunProgram, assemble, entry_name, new_run_folder, resolve_config, tuned_settings
 from raypid.run.evaluation import Played
+from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
 from raypid.runtime.learner_group import losses_named
 from raypid.types import Report, Weights
@@ -93,6 +96,10 @@ class Agent:
         self.rewards = deque[float](maxlen=EPISODE_WINDOW)
         self.lengths = deque[int](maxlen=EPISODE_WINDOW)
         self._crashes = 0
+        self.rollbacks = 0
+        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self._last_save: Path | None = None
+        """The checkpoint that a rollback goes to."""
         self._closed = False
         self.replay_restored = False
         """Whether the last restore included a replay buffer."""
@@ -129,22 +136,73 @@ class Agent:
     # -- training --------------------------------------------------------------------------------------------------
 
     def train(self, num_train_steps: int | None = None) -> dict[str, float]:
-        """Run one iteration, or as many as `num_train_steps` environment steps take; returns the last one's result."""
+        """Run one iteration, or as many as `num_train_steps` environment steps take; returns the last one's result.
+
+        Raises:
+            Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
+        """
         self.check_open()
         goal = None if num_train_steps is None else self.timesteps + num_train_steps
         result: dict[str, float] = {}
         while goal is None or self.timesteps < goal:
+            if self.config.on_divergence == "rollback" and self._last_save is None:
+                self.save()
             start = time.perf_counter()
             try:
-                with losses_named(self.config.num_learners, "update()"):
-                    turn = next(self._loop)
-            except BaseException:
-                self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
-                raise
-            result = self._count(turn, start)
+                try:
+                    with losses_named(self.config.num_learners, "update()"):
+                        turn = next(self._loop)
+                except BaseException:
+                    self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
+                    raise
+                result = self._count(turn, start)
+            except Diverged as error:
+                self._keep(error)
+                if not self._may_roll_back():
+                    raise
+                self._roll_back()
+                continue
             if goal is None:
                 break
         return result
+
+    # -- divergence ------------------------------------------------------------------------------------------------
+
+    def _keep(self, error: Diverged) -> None:
+        """Complete the error, and write what is needed to look into it, if the run has a folder."""
+        if error.timesteps is None:
+            error.timesteps = self.timesteps
+        if self.out is not None:
+            about = {"algorithm": self.run, "config": self.plain_config(), "rollbacks": self.rollbacks}
+            good = self.backend.get(self.context.weights.newest)
+            write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
+        if self.rollbacks:
+            error.kept += f" Rollbacks before: {self.rollbacks}."
+
+    def _may_roll_back(self) -> bool:
+        return self.config.on_divergence == "rollback" and self.rollbacks < self.config.max_rollbacks
+
+    def _roll_back(self) -> None:
+        """Go back to the newest checkpoint with half the learning rate, and save it anew so that this outlives the process."""
+        assert self._last_save is not None
+        rollbacks, elapsed_s = self.rollbacks + 1, self.time_total_s
+        score = checkpoint.read_manifest(self._last_save).get("score")
+        self.restore(self._last_save)
+        self.time_total_s = elapsed_s
+        self._slow_down(rollbacks)
+        self.save(score=score)
+
+    def _slow_down(self, rollbacks: int) -> None:
+        """Learn at the rate that is left after so many rollbacks."""
+        if rollbacks != self.rollbacks:
+            self.backend.get(self.context.learner.submit(Learner.scale_lr, 0.5**rollbacks))
+        self.rollbacks = rollbacks
+
+    def _drop_calls(self) -> None:
+        """Drop what workers have under way; of those that acted with diverged weights too."""
+        while True:
+            with contextlib.suppress(Diverged):
+                return self.context.workers.drop()
 
     def limit_iterations(self, num_steps: int) -> None:
         """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest."""
@@ -213,6 +271,8 @@ class Agent:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
             result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
         result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
+        if self.config.on_divergence == "rollback":
+            result["lost/rollbacks"] = self.rollbacks
         if self.config.parameter_server:
             result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
             result["lost/parameter_servers"] = self.context.weights.lost
@@ -315,7 +375,7 @@ class Agent:
                 replay.source.save(place / checkpoint.REPLAY, self._replay_at)
 
         name = checkpoint.checkpoint_name(self.iteration)
-        path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
+        path = self._last_save = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
         if replay is not None and replay.config.save_replay:
             before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
             if before is not None and before.parent != path and before.parent.parent == parent:
@@ -359,7 +419,7 @@ class Agent:
         owed = {} if self.context.replay is None else {"owed_updates": self.context.replay.owed}
         counts = {"iteration": self.iteration, "num_episodes": self.num_episodes, "num_updates": self.num_updates}
         saved = {"num_saves": self.num_saves, "time_total_s": self.time_total_s}
-        return {"timesteps_total": self.timesteps, **counts, **saved, **owed}
+        return {"timesteps_total": self.timesteps, **counts, **saved, **owed, "rollbacks": self.rollbacks}
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint, a run's folder (its newest checkpoint) or a folder of checkpoints, with this agent's settings.
@@ -372,14 +432,18 @@ class Agent:
         state, manifest = checkpoint.load_checkpoint(folder)
         if manifest["algorithm"] != self.run:
             raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
+        if "counters" not in manifest:
+            raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
         self.evaluations.close()  # evaluations and fragments on their way belong to the time before
-        self.context.workers.drop()
+        self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, state["learner"]))
         self.context.weights.start(self.context.learner.submit(Learner.weights))
         counters: Mapping[str, float] = manifest["counters"]
         self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
+        self._slow_down(int(counters.get("rollbacks", 0)))
+        self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
         self.rewards = deque(state["episodes"]["rewards"].tolist(), EPISODE_WINDOW)
         self.lengths = deque(state["episodes"]["lengths"].tolist(), EPISODE_WINDOW)

@@ -24,6 +24,7 @@ from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.post_mortem import DIVERGED
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -119,7 +120,15 @@ def lock_folder(out: Path) -> Iterator[None]:
 
 def clear_folder(out: Path) -> None:
     """Remove the files of a run, and nothing else."""
-    for name in (*_RUN_FILES, "progress.csv", "errors.txt", "learning_curve.png", checkpoint.BEST, checkpoint.OLD_BEST):
+    for name in (
+        *_RUN_FILES,
+        DIVERGED,
+        "progress.csv",
+        "errors.txt",
+        "learning_curve.png",
+        checkpoint.BEST,
+        checkpoint.OLD_BEST,
+    ):
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     for events in out.glob("events.out.tfevents.*"):
@@ -140,6 +149,7 @@ class Run:
         self._saved_at = time.monotonic()
         self._saved_iteration = -1
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
+        self._rollbacks = agent.rollbacks
         self._interrupts = 0
         self._playing = False
 
@@ -168,6 +178,8 @@ class Run:
             with self._interruptible():
                 while not reason:
                     result = agent.train()
+                    if agent.rollbacks > self._rollbacks:
+                        logger = self._rewound(logger)
                     reason = self._reason(result)
                     self._tell_absent(result)
                     if (played := agent.last_evaluation) is not None and EVALUATION in result:
@@ -199,6 +211,17 @@ class Run:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
 
     # -- turns -----------------------------------------------------------------------------------------------------
+
+    def _rewound(self, logger: RunLogger) -> RunLogger:
+        """Say that the run diverged and went back, and drop the results since then, as a resumed run does."""
+        agent, self._rollbacks = self.agent, self.agent.rollbacks
+        first = agent.iteration - 1
+        rates = " and ".join(f"{n} {x * 0.5**agent.rollbacks:.3g}" for n, x in agent.config.learning_rates().items())
+        self.progress.message(
+            f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {first} with {rates}."
+        )
+        logger.close()
+        return RunLogger(self.folder, resume_iteration=first)
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""

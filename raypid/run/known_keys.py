@@ -40,6 +40,8 @@ def known_keys(run: str, config: Config) -> KnownKeys:
     keys |= {f"learner/{name}" for name in learner or ()}
     if algorithm.flow == "async":
         keys.add("lost/stale")
+    if config.on_divergence == "rollback":
+        keys.add("lost/rollbacks")
     if config.parameter_server:
         counts = ("version", "pushes", "pulls", "refused")
         keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in counts)}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from raypid.errors import Diverged
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
 from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
@@ -175,8 +176,10 @@ class Together(LocalFuture[T]):
                 errors[rank] = error
                 deadline = deadline or time.monotonic() + _GRACE_S
         if errors:
-            self.group.failure = self._cause(errors, list(pending.values()))
-            raise self.group.failure
+            cause = self._cause(errors, list(pending.values()))
+            if not isinstance(cause, Diverged):  # then all learners are there, and can be given another state
+                self.group.failure = cause
+            raise cause
         return [value for _, value in sorted(values.items())]
 
     def _cause(self, errors: dict[int, Exception], pending: list[int]) -> Exception:

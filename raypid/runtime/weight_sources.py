@@ -47,6 +47,11 @@ class ByReference(Argument):
     def of(self, handle: Handle | None) -> object:
         return self._newest
 
+    @property
+    def newest(self) -> Future[Weights]:
+        """The weights that were published last: of the newest update that has ended well."""
+        return self._newest
+
     def for_evaluator(self) -> Future[Weights]:
         """The newest weights."""
         return self.learner.submit(LearnerRole.weights)
