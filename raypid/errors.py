@@ -5,3 +5,23 @@ from __future__ import annotations
 
 class UserError(ValueError):
     """Says what was given, what is valid, and what to do."""
+
+
+def reason(error: Exception) -> str:
+    """Return what an error says, on one line and without the number of an OSError."""
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    text = " ".join(said.split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+MAX_SHOWN = 300
+"""Characters of somebody else's text that a message repeats."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: on one line, and cut where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, deep nesting
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= MAX_SHOWN else f"{text[:40]}... ({len(text):,} characters)"

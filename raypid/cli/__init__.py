@@ -14,8 +14,9 @@ from typing import NoReturn, TypeAlias
 
 from raypid import __version__
 from raypid.config import ELSEWHERE
-from raypid.errors import UserError
+from raypid.errors import UserError, reason
 from raypid.registry import suggest
+from raypid.reporting.streams import lenient_output
 
 COMMANDS = ("train", "eval", "plot", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
@@ -26,16 +27,24 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 1: a run failed; 2: bad input; 130: Ctrl-C twice, or before a run has started.
+    0: success; 1: a run failed, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or before a run has started.
     """
-    with _recorded_ctrl_c() as came:
+    arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
+    with _recorded_ctrl_c() as came, lenient_output() as output:
+        trains = arguments[:1] == ["train"]
         try:
-            code = _command(argv)
+            code = _command(arguments)
         except BaseException as error:
-            if not came and not isinstance(error, KeyboardInterrupt):
+            if came or isinstance(error, KeyboardInterrupt):
+                print("raypid: stopped at once.", file=sys.stderr)
+                return INTERRUPTED
+            if not isinstance(error, SystemExit) or error.code:
                 raise
-            print("raypid: stopped at once.", file=sys.stderr)
-            return INTERRUPTED
+            code, trains = 0, False  # --help
+        output.flush()
+        if code == 0 and output.failure is not None and not output.reader_left:
+            print(f"raypid: The output could not be written: {reason(output.failure)}.", file=sys.stderr)
+            code = 0 if trains else FAILURE
     return INTERRUPTED if came else code
 
 
@@ -62,8 +71,7 @@ def _recorded_ctrl_c() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _command(argv: Sequence[str] | None) -> int:
-    arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
+def _command(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     sys.path.insert(0, os.getcwd())  # "module:Name" means the user's own files first
@@ -85,9 +93,6 @@ def _command(argv: Sequence[str] | None) -> int:
     except (UserError, RuntimeError) as error:
         print(f"raypid: {error}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 class _Parser(argparse.ArgumentParser):
