@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
+from raypid.outputs import usable
 from raypid.reporting.logger import read_params, read_results
 from raypid.reporting.panel import EVALUATION, TRAINING, count, known, number
 
@@ -98,8 +99,11 @@ def learning_curve(
     figure.set_figheight(4.6 + 0.21 * -(-len(handles) // columns))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
     out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    with usable(out, "The picture"):
+        if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
+            raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(out.name)}.")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out)
     return out
 
 

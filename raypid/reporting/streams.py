@@ -27,7 +27,7 @@ class Lenient:
             try:
                 self._file.write(text)
             except UnicodeEncodeError:
-                encoding = self._file.encoding
+                encoding = str(getattr(self._file, "encoding", "ascii"))
                 plain = text.replace("±", "+-").encode(encoding, "backslashreplace")
                 self._file.write(plain.decode(encoding))
         return len(text)
