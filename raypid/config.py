@@ -272,6 +272,8 @@ def load_file(path: str | Path) -> dict[str, object]:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, not {type(values).__name__}.")
+    if other := next((key for key in values if not isinstance(key, str)), None):
+        raise ConfigError(f"{path} must hold a mapping of settings, whose names are text, not {shown(other)}.")
     return values
 
 

@@ -14,6 +14,13 @@ def reason(error: Exception) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
+def one_line(message: object) -> str:
+    """Return a message on one line, without the middle of one that somebody's input made long."""
+    text = " ".join(str(message).splitlines())
+    return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE // 2]} ... {text[-MAX_LINE // 2 :]}"
+
+
+MAX_LINE = 2000
 MAX_SHOWN = 300
 """Characters of somebody else's text that a message repeats."""
 

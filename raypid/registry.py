@@ -34,6 +34,8 @@ def import_string(entry: str) -> Any:
         UserError: there is no such module, or it has no such attribute.
     """
     module_name, _, attribute = entry.partition(":")
+    if not module_name or not attribute:
+        raise UserError(f"{entry!r} is no 'module:Name'.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

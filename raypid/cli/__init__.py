@@ -14,10 +14,11 @@ from typing import NoReturn, TypeAlias
 
 from raypid import __version__
 from raypid.config import ELSEWHERE
-from raypid.errors import UserError, reason
+from raypid.errors import UserError, one_line, reason, shown
 from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
 
+MAX_THREADS = 1024
 COMMANDS = ("train", "eval", "plot", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -82,6 +83,7 @@ def _command(arguments: Sequence[str]) -> int:
     for command in commands.values():
         command.add_parser(subparsers, arguments)
     try:
+        _check_threads()
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()
@@ -91,7 +93,7 @@ def _command(arguments: Sequence[str]) -> int:
         code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
-        print(f"raypid: {error}", file=sys.stderr)
+        print(f"raypid: {one_line(error)}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
 
 
@@ -99,9 +101,21 @@ class _Parser(argparse.ArgumentParser):
     """Prints errors on one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        text = message[0].upper() + message[1:]
+        text = one_line(message[0].upper() + message[1:])
         end = "" if text.endswith((".", "?")) else "."
         self.exit(USER_ERROR, f"raypid: {text}{end} `{self.prog} --help` shows the options.\n")
+
+
+def _check_threads() -> None:
+    """Refuse what the libraries that read these variables answer by a crash.
+
+    Raises:
+        UserError: names the variable.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        number = os.environ.get(name, "").strip()
+        if number.isdecimal() and (len(number) > 4 or int(number) > MAX_THREADS):
+            raise UserError(f"{name} asks for {shown(number)} threads: at most {MAX_THREADS} make sense.")
 
 
 def dashed(argument: str) -> str:

@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.deploy import check_video, environment_of, evaluate_policy, record_video
 
     num_episodes: int = options.episodes
-    video = Path(options.video) if options.video else None
+    video = None if options.video is None else Path(options.video)
     if video is not None:
         check_video(video)
     env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}

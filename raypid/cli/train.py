@@ -204,6 +204,8 @@ def _check_together(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: names the two options.
     """
+    if "" in (options.resume, options.out):
+        raise ConfigError("--out and --resume take the name of a folder.")
     if options.resume and options.out and Path(options.out) != Path(options.resume):
         raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
     if options.resume and options.overwrite:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -103,7 +104,9 @@ def learning_curve(
         if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
             raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(out.name)}.")
         out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a title in letters that the font lacks
+            figure.savefig(out)
     return out
 
 
