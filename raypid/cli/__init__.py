@@ -80,10 +80,10 @@ def _command(arguments: Sequence[str]) -> int:
     parser.add_argument("--version", action="version", version=f"raypid {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
-    for command in commands.values():
-        command.add_parser(subparsers, arguments)
     try:
         _check_threads()
+        for command in commands.values():
+            command.add_parser(subparsers, arguments)
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()

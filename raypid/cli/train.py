@@ -94,7 +94,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     named, _ = early.parse_known_args(argv)
     name = named.run or (read_params(named.resume).get("run") if named.resume else None)
     cls = Config
-    if name is not None and argv[:1] == ["train"]:
+    if isinstance(name, str) and argv[:1] == ["train"]:
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"

@@ -412,7 +412,7 @@ def summary_lines(summary: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def known(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def number(values: Mapping[str, object], key: str) -> float:

@@ -32,6 +32,7 @@ XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
 
 # Okabe and Ito's colours: people with any kind of colour vision can tell them apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+MAX_TITLE = 200
 STYLES = ("-", "--", ":")
 
 # Settings that do not tell two runs apart: where and for how long they ran.
@@ -94,7 +95,8 @@ def learning_curve(
             dotted |= _draw_seeds(axes, group, x, unit)
     _draw_target(axes, runs)
     _dress(axes, label, x)
-    axes.set_title(title or _title(groups), loc="left", fontsize=13, fontweight="bold", pad=10)
+    text = (title or _title(groups))[:MAX_TITLE].encode(errors="replace").decode()
+    axes.set_title(text, loc="left", fontsize=13, fontweight="bold", pad=10)
     handles = _legend(groups, evaluated, dotted)
     columns = _legend_columns([str(handle.get_label()) for handle in handles])
     figure.set_figheight(4.6 + 0.21 * -(-len(handles) // columns))
@@ -222,8 +224,8 @@ def _over_seeds(columns: Sequence[tuple[Column, Column]]) -> tuple[Column, NDArr
 
 def _draw_target(axes: Axes, runs: Sequence[RunRecord]) -> None:
     """Draw a line at the return at which the runs stop, if it is the same for all and within or near the plotted range."""
-    stops = [run.settings.get("stop") or {} for run in runs]
-    targets = {next((float(v) for k, v in stop.items() if k.endswith(TRAINING)), None) for stop in stops}
+    stops = [stop if isinstance(stop := run.settings.get("stop"), dict) else {} for run in runs]
+    targets = {next((float(v) for k, v in stop.items() if k.endswith(TRAINING) and known(v)), None) for stop in stops}
     target = targets.pop() if len(targets) == 1 else None
     low, high = axes.get_ylim()
     if target is not None and low - (high - low) / 2 <= target <= high + (high - low) / 2:

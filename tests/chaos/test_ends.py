@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ ENV = ("--env", "fragile:Fragile", "--evaluation-interval", 0, "--out", "run")
 SLOW = ("--env-config", json.dumps({"sleep_s": 0.005}))
 RAY = ("--num-workers", 2, "--num-cpus-per-worker", 0.1)
 AT_ONCE = "raypid: stopped at once.\n"
+ENDS, NOW = (
+    f"Stopping {when}. Ctrl-C again stops at once.\n" for when in ("after this iteration, with a checkpoint", "now")
+)
 
 
 def as_module(start: Callable[..., Any], *arguments: Any) -> Any:
@@ -36,12 +39,12 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     raypid="{sys.executable} -m raypid"
     $raypid {train} > /dev/full 2> full.txt; echo $?
     $raypid {train.replace("run", "closed").replace("--closed", "--run")} >&- 2>&-; echo $?
-    $raypid eval run --episodes 1 > /dev/full 2> eval.txt; echo $?
+    $raypid list networks > /dev/full 2> list.txt; echo $?
     $raypid list networks | head -1 > /dev/null; echo ${{PIPESTATUS[0]}}
     """
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.split() == ["0", "0", "1", "0"] and done.stderr == "", done
-    for name in ("full", "eval"):
+    for name in ("full", "list"):
         said = (tmp_path / f"{name}.txt").read_text()
         assert said == "raypid: The output could not be written: No space left on device.\n"
     for name in ("run", "closed"):
@@ -106,16 +109,7 @@ def test_signals_at_any_moment(
         done = command.finish()
         before_raypid = done.returncode == -number  # Python itself was starting, or had ended
         assert before_raypid or done.returncode in (0, 128 + number, 130), done
-        assert before_raypid or done.stderr.replace(AT_ONCE, "", 1).count("\n") <= (done.returncode == 0), done.stderr
-        assert "Traceback" not in done.stderr or before_raypid, done.stderr
+        assert before_raypid or done.stderr.replace(ENDS, "").replace(NOW, "") in ("", AT_ONCE), done.stderr
         for path in checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints"):
             checkpoint.find(path)
         command.assert_nothing_left()
-
-
-BAD_FILES: Mapping[str, str] = {
-    "deep.json": '{"a": ' * 3000 + "1" + "}" * 3000,
-    "long.json": '{"seed": ' + "9" * 5000 + "}",
-    "itself.yaml": "env_config: &x {a: *x}",
-    "numbers.yaml": "1: 2",
-}
