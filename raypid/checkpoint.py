@@ -31,7 +31,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
-from raypid.errors import UserError
+from raypid.errors import UserError, reason, shown
 from raypid.ownership import is_signed, sign
 from raypid.state_tree import decode, encode, num_bytes
 from raypid.types import Array
@@ -162,9 +162,9 @@ def find(path: Path | str) -> Path:
     path = Path(path)
     is_named = _NAME.fullmatch(path.name) is not None and _current(path).is_dir()
     chosen: Path | None = path
-    if not is_named and not (_current(path) / "manifest.json").is_file():
-        if not path.exists():
-            raise CheckpointError(f"There is nothing at {path}.")
+    if not is_named and not os.path.isfile(_current(path) / "manifest.json"):
+        if not os.path.exists(path):
+            raise CheckpointError(f"There is nothing at {shown(str(path))}.")
         chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(
@@ -226,11 +226,11 @@ def _sweep(parent: Path, name: str) -> None:
 
 def _put_in_place(target: Path, index: str, state: object, entries: Entries, extra_writer: ExtraWriter) -> Path:
     """Write a folder beside `target`, rename it, and remove what was there before."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target.parent, "*" if index == "manifest.json" else target.name)
     temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}")
     old = target.with_name(f".old-{target.name}")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target.parent, "*" if index == "manifest.json" else target.name)
         temporary.mkdir()
         _write(temporary, index, state, entries, extra_writer)
         for root, _, names in os.walk(temporary, topdown=False):
@@ -246,8 +246,11 @@ def _put_in_place(target: Path, index: str, state: object, entries: Entries, ext
         if old.exists() and not target.exists():
             old.rename(target)
         if not _is_disk_full(error):
+            if isinstance(error, OSError):
+                raise RuntimeError(f"{target} cannot be written: {reason(error)}.") from error
             raise
-        needed, free = num_bytes(state), shutil.disk_usage(target.parent).free
+        there = next(parent for parent in target.absolute().parents if parent.is_dir())
+        needed, free = num_bytes(state), shutil.disk_usage(there).free
         raise RuntimeError(f"The disk is full: {target} needs about {needed:,} bytes, {free:,} are free.") from error
     shutil.rmtree(old, ignore_errors=True)
     return target
@@ -310,7 +313,7 @@ def _fsync(path: Path) -> None:
 def _current(path: Path) -> Path:
     """`path`, or the folder that it replaces if a crash came between the two renames."""
     old = path.with_name(f".old-{path.name}") if path.name else path
-    return old if old.is_dir() and not path.exists() else path
+    return old if os.path.isdir(old) and not os.path.exists(path) else path
 
 
 def _read(path: Path, index: str) -> tuple[dict[str, Any], Any]:
@@ -397,9 +400,9 @@ def find_policy(path: Path | str) -> Path:
         CheckpointError: there is none.
     """
     path = Path(path)
-    if (path / "policy.json").exists():
+    if os.path.exists(path / "policy.json"):
         return path
     for name in (BEST, OLD_BEST):  # a checkpoint's own policy is called policy too
-        if (path / name / "policy.json").exists():
+        if os.path.exists(path / name / "policy.json"):
             return path / name
     return find(path) / "policy"

@@ -14,6 +14,7 @@ import inspect
 import itertools
 import json
 import math
+import os
 import re
 import textwrap
 import types
@@ -35,7 +36,8 @@ from typing import (
     runtime_checkable,
 )
 
-from raypid.errors import UserError
+from raypid.errors import UserError, reason, shown
+from raypid.plain_data import check_size, read_json
 from raypid.registry import did_you_mean
 
 C = TypeVar("C", bound="Settings")
@@ -154,7 +156,8 @@ def coerce(key: str, value: object, hint: object) -> object:
     try:
         return _fit(value, hint)
     except _MISFITS:
-        raise ConfigError(f"{key} takes {describe_type(hint)}, not {value!r} ({type(value).__name__}).") from None
+        kind = type(value).__name__
+        raise ConfigError(f"{key} takes {describe_type(hint)}, not {shown(value)} ({kind}).") from None
 
 
 _MISFITS = (ValueError, OverflowError)
@@ -197,7 +200,7 @@ def _fit_number(value: object, *, whole: bool) -> float:
         value = int(value) if value.lstrip("+-").isdigit() else float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, SupportsIndex)):
         raise ValueError
-    if whole and isinstance(value, float) and not value.is_integer():
+    if whole and ((isinstance(value, float) and not value.is_integer()) or not -(2**63) <= int(value) < 2**63):
         raise ValueError
     return int(value) if whole else float(value)
 
@@ -243,10 +246,11 @@ def field_docs(cls: type[Settings]) -> dict[str, str]:
 def parse_value(text: str) -> object:
     """Parse a value of the command line as JSON; return the text itself where it is not JSON."""
     try:
-        value: object = json.loads(text)
-        return value
+        return read_json(text)
     except json.JSONDecodeError:
         return {"True": True, "False": False, "None": None}.get(text, text)
+    except ValueError as error:
+        raise ConfigError(f"{shown(text)} is no setting: {error}.") from None
 
 
 def load_file(path: str | Path) -> dict[str, object]:
@@ -258,15 +262,18 @@ def load_file(path: str | Path) -> dict[str, object]:
     import yaml
 
     path = Path(path)
-    if not path.is_file():
-        raise ConfigError(f"There is no settings file {str(path)!r}.")
-    parse = json.loads if path.suffix == ".json" else yaml.safe_load
+    if not os.path.isfile(path):
+        raise ConfigError(f"There is no settings file {shown(str(path))}.")
+    parse = read_json if path.suffix == ".json" else yaml.safe_load
     try:
         values = parse(path.read_text())
+        check_size(values)
     except Exception as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, not {type(values).__name__}.")
+    if other := next((key for key in values if not isinstance(key, str)), None):
+        raise ConfigError(f"{path} must hold a mapping of settings, whose names are text, not {shown(other)}.")
     return values
 
 
@@ -412,7 +419,7 @@ class Config(Settings):
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": (
-            "num_workers", "num_learners", "num_gpus", "num_cpus_per_worker", "num_threads", "observation_noise", "action_noise",
+            "num_workers", "num_learners", "num_gpus", "num_cpus_per_worker", "observation_noise", "action_noise",
             "evaluation_interval", "max_restarts", "max_rollbacks", "reward_clip", "seed",
         ),
         "be at least 1": (
@@ -420,6 +427,7 @@ class Config(Settings):
             "evaluation_num_episodes",
         ),
         "be at least 0.001": ("worker_timeout_s",),
+        "lie in [0, 1024]": ("num_threads",),
         "lie in [0, 1]": ("gamma",),
         "be above 0 and finite": ("lr",),
         "be a finite number": ("reward_scale",),
@@ -549,5 +557,6 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "be above 0 and finite": lambda x: 0 < x < math.inf,
     "be a finite number": math.isfinite,
     "lie in [0, 1]": lambda x: 0 <= x <= 1,
+    "lie in [0, 1024]": lambda x: 0 <= x <= 1024,
 }
 """What a number must be, in words -> whether it is."""

@@ -17,9 +17,10 @@ from raypid.envs import EnvSpec, VectorEnv, make_vector, resolve, spaces, stream
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import GYM
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy
+from raypid.outputs import check_file_writable, usable
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
@@ -109,9 +110,10 @@ def check_video(out: Path) -> None:
         UserError: imageio is not installed, or the ending is not that of a video.
     """
     if out.suffix not in (".mp4", ".gif"):
-        raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {out.name!r}.")
+        raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
     if importlib.util.find_spec("imageio") is None:
         raise UserError('Video needs imageio: pip install "raypid[video]".')
+    check_file_writable(out, "--video")
 
 
 def record_video(
@@ -135,9 +137,10 @@ def record_video(
             f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
         )
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
-    out.parent.mkdir(parents=True, exist_ok=True)
     options = {"duration": 1000 / FPS, "loop": 0} if out.suffix == ".gif" else {"fps": FPS, "macro_block_size": 2}
-    imageio.mimsave(out, [f[:height, :width] for f in frames], **options)
+    with usable(out, "The video"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        imageio.mimsave(out, [f[:height, :width] for f in frames], **options)
 
 
 def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> list[Array]:

@@ -31,3 +31,30 @@ class Diverged(RuntimeError):
     def __str__(self) -> str:
         when = "" if self.timesteps is None else f" at environment step {self.timesteps:,}"
         return " ".join(filter(None, [f"Training diverged{when}: {self.what}.", self.advice, self.kept]))
+
+
+def reason(error: Exception) -> str:
+    """Return what an error says, on one line and without the number of an OSError."""
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    text = " ".join(said.split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def one_line(message: object) -> str:
+    """Return a message on one line, without the middle of one that somebody's input made long."""
+    text = " ".join(str(message).splitlines())
+    return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE // 2]} ... {text[-MAX_LINE // 2 :]}"
+
+
+MAX_LINE = 2000
+MAX_SHOWN = 300
+"""Characters of somebody else's text that a message repeats."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: on one line, and cut where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, deep nesting
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= MAX_SHOWN else f"{text[:40]}... ({len(text):,} characters)"

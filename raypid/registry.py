@@ -36,7 +36,7 @@ def import_string(entry: str) -> Any:
     """
     module_name, _, attribute = entry.partition(":")
     if not module_name or not attribute:
-        raise UserError(f"{entry!r} is not 'module:Name'.")
+        raise UserError(f"{entry!r} is no 'module:Name'.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -16,7 +16,16 @@ PACKAGE = Path(__file__).parent.parent / "raypid"
 
 FILES = {
     # layer -> its files; the first pattern that matches a file decides
-    "base": ["errors.py", "types.py", "callbacks.py", "tuned.py", "spaces.py", "ownership.py"],
+    "base": [
+        "errors.py",
+        "types.py",
+        "callbacks.py",
+        "tuned.py",
+        "spaces.py",
+        "ownership.py",
+        "outputs.py",
+        "plain_data.py",
+    ],
     "registry": ["registry.py", "trust.py"],
     "config": ["config.py"],
     "storage": ["state_tree.py", "checkpoint.py"],

@@ -14,10 +14,12 @@ from typing import NoReturn, TypeAlias
 
 from raypid import __version__
 from raypid.config import ELSEWHERE
-from raypid.errors import UserError
+from raypid.errors import UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
 from raypid.registry import suggest
+from raypid.reporting.streams import lenient_output
 
+MAX_THREADS = 1024
 COMMANDS = ("train", "eval", "plot", "list", "doctor")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -27,16 +29,24 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 1: a run failed; 2: bad input; 130: Ctrl-C twice, or before a run has started.
+    0: success; 1: a run failed, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or before a run has started.
     """
-    with _recorded_ctrl_c() as came:
+    arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
+    with _recorded_ctrl_c() as came, lenient_output() as output:
+        trains = arguments[:1] == ["train"]
         try:
-            code = _command(argv)
+            code = _command(arguments)
         except BaseException as error:
-            if not came and not isinstance(error, KeyboardInterrupt):
+            if came or isinstance(error, KeyboardInterrupt):
+                print("raypid: stopped at once.", file=sys.stderr)
+                return INTERRUPTED
+            if not isinstance(error, SystemExit) or error.code:
                 raise
-            print("raypid: stopped at once.", file=sys.stderr)
-            return INTERRUPTED
+            code, trains = 0, False  # --help
+        output.flush()
+        if code == 0 and output.failure is not None and not output.reader_left:
+            print(f"raypid: The output could not be written: {reason(output.failure)}.", file=sys.stderr)
+            code = 0 if trains else FAILURE
     return INTERRUPTED if came else code
 
 
@@ -63,8 +73,7 @@ def _recorded_ctrl_c() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _command(argv: Sequence[str] | None) -> int:
-    arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
+def _command(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     parser = _Parser(prog="raypid", description="Distributed deep reinforcement learning on Ray.")
@@ -72,6 +81,7 @@ def _command(argv: Sequence[str] | None) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     try:
         put_on_path(arguments)  # "module:Name" means the user's own files first
+        _check_threads()
         commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments)
@@ -84,20 +94,29 @@ def _command(argv: Sequence[str] | None) -> int:
         code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
-        print(f"raypid: {error}", file=sys.stderr)
+        print(f"raypid: {one_line(error)}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 class _Parser(argparse.ArgumentParser):
     """Prints errors on one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        text = message[0].upper() + message[1:]
+        text = one_line(message[0].upper() + message[1:])
         end = "" if text.endswith((".", "?")) else "."
         self.exit(USER_ERROR, f"raypid: {text}{end} `{self.prog} --help` shows the options.\n")
+
+
+def _check_threads() -> None:
+    """Refuse what the libraries that read these variables answer by a crash.
+
+    Raises:
+        UserError: names the variable.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        number = os.environ.get(name, "").strip()
+        if number.isdecimal() and (len(number) > 4 or int(number) > MAX_THREADS):
+            raise UserError(f"{name} asks for {shown(number)} threads: at most {MAX_THREADS} make sense.")
 
 
 def dashed(argument: str) -> str:

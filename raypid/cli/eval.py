@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from raypid.cli.train import at_least, read_mapping
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -16,8 +19,14 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser("eval", help="play episodes with a trained policy", allow_abbrev=False)
     add = parser.add_argument
     add("path", metavar="PATH", help="a run's folder (its best policy), a checkpoint, or a policy folder")
-    add("--episodes", type=int, default=20, metavar="N", help="episodes to play (default: 20)")
-    add("--seed", type=int, default=1, metavar="N", help="the same seed plays the same episodes (default: 1)")
+    add("--episodes", type=partial(at_least, 1), default=20, metavar="N", help="episodes to play (default: 20)")
+    add(
+        "--seed",
+        type=partial(at_least, 0),
+        default=1,
+        metavar="N",
+        help="the same seed plays the same episodes (default: 1)",
+    )
     add("--explore", action="store_true", help="sample actions as in training; the default is greedy")
     add("--json", action="store_true", help="print one line of JSON")
     add("--trust", action="store_true", help="import what this folder names, though you did not write it")
@@ -35,14 +44,10 @@ def main(options: argparse.Namespace) -> int:
         UserError: bad options, no policy, or an environment that does not fit it.
     """
     from raypid.checkpoint import find_policy
-    from raypid.cli.train import read_mapping
-    from raypid.config import ConfigError
     from raypid.deploy import check_video, environment_of, evaluate_policy, record_video
 
     num_episodes: int = options.episodes
-    if num_episodes < 1:
-        raise ConfigError(f"--episodes must be at least 1, not {num_episodes}.")
-    video = Path(options.video) if options.video else None
+    video = None if options.video is None else Path(options.video)
     if video is not None:
         check_video(video)
     env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
 import textwrap
 from collections.abc import Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from raypid.config import (
     parse_value,
     type_hints,
 )
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
 from raypid.ownership import run_folder_of
 from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import read_params
@@ -46,10 +47,12 @@ def _algorithm(name: str) -> str:
     return name
 
 
-def _at_least(low: int, text: str) -> int:
-    if not text.lstrip("+-").isdigit() or int(text) < low:
-        raise argparse.ArgumentTypeError(f"takes a whole number of at least {low}, not {text!r}")
-    return int(text)
+def at_least(low: int, text: str) -> int:
+    """Read a whole number."""
+    with contextlib.suppress(ValueError):
+        if low <= (number := int(text)) < 2**63:
+            return number
+    raise argparse.ArgumentTypeError(f"takes a whole number of at least {low}, not {shown(text)}")
 
 
 _COUNTS = {
@@ -80,7 +83,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     text = "go on with the run in this folder; settings given here win over the saved ones"
     add("--resume", metavar="DIR", help=text)
     for count, (low, text) in _COUNTS.items():
-        add(f"--{count.replace('_', '-')}", metavar="N", type=partial(_at_least, low), help=text)
+        add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     text = "settings: JSON, or a file; flags win over it"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`)"
@@ -96,7 +99,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     named, _ = early.parse_known_args(argv)
     name = named.run or (_algorithm_in(named.resume, named.trust) if argv[:1] == ["train"] else None)
     cls = Config
-    if name is not None and argv[:1] == ["train"]:
+    if isinstance(name, str) and argv[:1] == ["train"]:
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
@@ -164,12 +167,14 @@ def read_mapping(text: str, option: str) -> dict[str, object]:
     example = '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}'
     if not text.lstrip().startswith("{"):
         path = text.removeprefix("@")
-        if not Path(path).is_file():
-            raise ConfigError(f"{option} takes JSON such as '{example}' or a JSON or YAML file; {text!r} is neither.")
+        if not os.path.isfile(path):
+            raise ConfigError(
+                f"{option} takes JSON such as '{example}' or a JSON or YAML file; {shown(text)} is neither."
+            )
         return load_file(path)
     value = parse_value(text)
     if not isinstance(value, dict):
-        raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is not valid JSON: {text}")
+        raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is not valid JSON: {shown(text)}.")
     return value
 
 
@@ -206,8 +211,7 @@ def main(options: argparse.Namespace) -> int:
     given = settings_of(options)
     _check_together(options)
     out = Path(options.resume or options.out) if options.resume or options.out else None
-    if out is not None:
-        check_folder(out, resume=bool(options.resume), overwrite=options.overwrite)
+    check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=options.overwrite)
     name, below, stop = _saved(options, given, stop) if options.resume else _new(options, given, stop)
     criteria = check_stop(stop, known_keys(name, resolve_config(name, given, below)))
     if options.resume:
@@ -233,6 +237,8 @@ def _check_together(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: names the two options.
     """
+    if "" in (options.resume, options.out):
+        raise ConfigError("--out and --resume take the name of a folder.")
     if options.resume and options.out and Path(options.out) != Path(options.resume):
         raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
     if options.resume and options.overwrite:

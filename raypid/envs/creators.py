@@ -249,8 +249,9 @@ class QuietAsyncVectorEnv(AsyncVectorEnv):
 
 def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.Env[object, object]:
     if multiprocessing.current_process().daemon:
-        # one of the vector's processes: Ctrl-C is the parent's business
+        # one of the vector's processes: Ctrl-C and the end of the terminal are the parent's business
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return Checked(make_env(spec, resolved, stream), resolved.name, stream)
 
 

@@ -20,7 +20,8 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from raypid.errors import UserError
+from raypid.errors import UserError, reason, shown
+from raypid.plain_data import read_json
 
 if TYPE_CHECKING:
     from raypid.types import Json  # imports NumPy
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
 PARAMS = "params.json"
 RESULTS = "result.json"
 PROGRESS = "progress.csv"
+CHECK_SECONDS = 1.0
+"""Seconds between looks whether the files are still there."""
 
 Value: TypeAlias = "int | float | str | None"
 """A value of result.json; null stands for NaN and infinities."""
+
+
+class FolderLost(RuntimeError):
+    """A run's folder was deleted, moved or replaced while the run wrote to it."""
 
 
 class RunLogger:
@@ -58,6 +65,17 @@ class RunLogger:
         if kept:
             self._rewrite_progress()
         self._events = EventFile(self.folder, purge_from=_step_of(kept) + 1 if kept else 0)
+        self._check_due = 0.0
+
+    def check(self) -> None:
+        """Check that the record is still where it was, since a deleted file takes everything that is written to it.
+
+        Raises:
+            FolderLost: it is not.
+        """
+        if not self._results.is_in_place():
+            self._widening_owed = False
+            raise FolderLost(f"{self._results.path} was deleted, moved or replaced while the run wrote to it.")
 
     def write_params(self, params: Mapping[str, object]) -> None:
         """Write params.json in one piece. Classes and functions become "module:name"."""
@@ -68,8 +86,11 @@ class RunLogger:
         """Add the numbers of an iteration. NaN and infinities become null (TensorBoard: no point; CSV: an empty cell).
 
         Raises:
-            UserError: a value is not a number; the message names its key.
+            UserError: a value is not a number; the message names its key. FolderLost: as `check`, within a second or two.
         """
+        if (now := time.monotonic()) >= self._check_due:
+            self.check()
+            self._check_due = now + CHECK_SECONDS
         row = {key: _scalar(key, value) for key, value in result.items()}
         self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
         self._log_progress(row)
@@ -78,7 +99,8 @@ class RunLogger:
 
     def close(self) -> None:
         if self._widening_owed:
-            self._rewrite_progress()
+            with suppress(FolderLost):
+                self._rewrite_progress()
         for file in (self._results, self._progress, self._events):
             file.close()
 
@@ -101,6 +123,7 @@ class RunLogger:
 
     def _rewrite_progress(self) -> None:
         """Rebuild progress.csv from result.json, with a column for every key so far."""
+        self.check()
         rows = [row for _, row in _lines(self.folder / RESULTS)]
         self._columns = dict.fromkeys(key for row in rows for key in row)
         self._widening_owed = False
@@ -117,9 +140,9 @@ def read_results(folder: str | os.PathLike[str]) -> list[dict[str, int | float |
         UserError: the folder has none, or a line is not JSON.
     """
     path = Path(folder) / RESULTS
-    if not path.parent.is_dir():
-        raise UserError(f"no such folder: {path.parent}")
-    if not path.is_file():
+    if not os.path.isdir(path.parent):
+        raise UserError(f"no such folder: {shown(str(path.parent))}")
+    if not os.path.isfile(path):
         raise UserError(f"no {RESULTS} in {path.parent}: give the folder of a run (the --out of `raypid train`)")
     return [{k: nan if v is None else v for k, v in row.items()} for _, row in _lines(path)]
 
@@ -132,11 +155,9 @@ def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(folder) / PARAMS
     try:
-        params = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from None
+        params = read_json(path.read_bytes()) if os.path.exists(path) else {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not JSON: {reason(error)}.") from None
     return params if isinstance(params, dict) else {}
 
 
@@ -160,6 +181,15 @@ class AppendFile:
                     self._file.truncate(start)  # a full disk may take half a line; none is better
                     self._file.seek(start)
                 raise
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this file."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # a file system that does not answer at the moment
+            return True
 
     def close(self) -> None:
         self._file.close()
@@ -242,7 +272,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
                 return
             end += len(line)
             try:
-                row = json.loads(line)
+                row = read_json(line)
             except ValueError:
                 row = None
             if not isinstance(row, dict):

@@ -16,6 +16,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, TypeGuard
 
+from raypid.reporting.streams import lenient
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
@@ -64,7 +66,7 @@ class Progress:
 
 def make_progress(stop: Mapping[str, float], quiet: bool, file: IO[str] | None = None) -> Progress:
     """The panel on a terminal that can show it; plain lines elsewhere (a pipe, TERM=dumb, CI); nothing if `quiet`."""
-    file = file or sys.stdout
+    file = lenient(file or sys.stdout)
     if quiet:
         return Quiet()
     capable = file.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
@@ -170,7 +172,7 @@ class Quiet(Progress):
     """Shows messages alone, on stderr."""
 
     def message(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(text, file=lenient(sys.stderr), flush=True)
 
 
 class PlainLines(Progress):
@@ -180,7 +182,7 @@ class PlainLines(Progress):
 
     def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None) -> None:
         self._state = State(stop)
-        self._file = file or sys.stdout
+        self._file = lenient(file or sys.stdout)  # that nobody reads it is no reason to end hours of training
         self._started = time.monotonic()
         self._due = 0.0
         self._is_new = self._stopped = False
@@ -222,12 +224,7 @@ class PlainLines(Progress):
         self.message("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS.values(), strict=True)))
 
     def message(self, text: str) -> None:
-        try:
-            print(text, file=self._file, flush=True)
-        except BrokenPipeError:  # the reader (`| head`) is gone: no reason to end hours of training
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
-        except UnicodeEncodeError:
-            print(text.replace("±", "+-").encode("ascii", "replace").decode(), file=self._file, flush=True)
+        print(text, file=self._file, flush=True)
 
 
 class IntervalLines(Progress):
@@ -260,7 +257,7 @@ class IntervalLines(Progress):
 
     def message(self, text: str) -> None:
         if self.interval:
-            print(text, flush=True)
+            print(text, file=lenient(sys.stdout), flush=True)
 
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         for name, text in summary:
@@ -275,7 +272,7 @@ class Panel(Progress):
         from rich.console import Console
 
         self._state = State(stop)
-        self._console = console or Console(file=file, highlight=False)
+        self._console = console or Console(file=lenient(file or sys.stdout), highlight=False)
         self._live: Live | None = None
         self._due = 0.0
 
@@ -415,7 +412,7 @@ def summary_lines(summary: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def known(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def number(values: Mapping[str, object], key: str) -> float:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
+from raypid.outputs import usable
 from raypid.reporting.logger import read_params, read_results
 from raypid.reporting.panel import EVALUATION, TRAINING, count, known, number
 
@@ -30,6 +32,7 @@ XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
 
 # Okabe and Ito's colours: people with any kind of colour vision can tell them apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+MAX_TITLE = 200
 STYLES = ("-", "--", ":")
 
 # Settings that do not tell two runs apart: where and for how long they ran.
@@ -92,14 +95,20 @@ def learning_curve(
             dotted |= _draw_seeds(axes, group, x, unit)
     _draw_target(axes, runs)
     _dress(axes, label, x)
-    axes.set_title(title or _title(groups), loc="left", fontsize=13, fontweight="bold", pad=10)
+    text = (title or _title(groups))[:MAX_TITLE].encode(errors="replace").decode()
+    axes.set_title(text, loc="left", fontsize=13, fontweight="bold", pad=10)
     handles = _legend(groups, evaluated, dotted)
     columns = _legend_columns([str(handle.get_label()) for handle in handles])
     figure.set_figheight(4.6 + 0.21 * -(-len(handles) // columns))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
     out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    with usable(out, "The picture"):
+        if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
+            raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(out.name)}.")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a title in letters that the font lacks
+            figure.savefig(out)
     return out
 
 
@@ -211,8 +220,8 @@ def _over_seeds(columns: Sequence[tuple[Column, Column]]) -> tuple[Column, NDArr
 
 def _draw_target(axes: Axes, runs: Sequence[RunRecord]) -> None:
     """Draw a line at the return at which the runs stop, if it is the same for all and within or near the plotted range."""
-    stops = [run.settings.get("stop") or {} for run in runs]
-    targets = {next((float(v) for k, v in stop.items() if k.endswith(TRAINING)), None) for stop in stops}
+    stops = [stop if isinstance(stop := run.settings.get("stop"), dict) else {} for run in runs]
+    targets = {next((float(v) for k, v in stop.items() if k.endswith(TRAINING) and known(v)), None) for stop in stops}
     target = targets.pop() if len(targets) == 1 else None
     low, high = axes.get_ylim()
     if target is not None and low - (high - low) / 2 <= target <= high + (high - low) / 2:

@@ -291,8 +291,7 @@ class Agent:
     def _write_crashes(self, report: Report) -> None:
         self._crashes += len(report.crashes)
         if report.crashes and self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
-            with (self.out / "errors.txt").open("a") as errors:
+            with contextlib.suppress(OSError), (self.out / "errors.txt").open("a") as errors:
                 for crash in report.crashes:
                     errors.write(f"An environment of worker {report.worker_index} raised and was rebuilt:\n{crash}\n")
 

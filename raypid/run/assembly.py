@@ -408,6 +408,6 @@ def callbacks_of(entry: object) -> Callbacks | None:
 def new_run_folder(run: str, config: Config) -> Path:
     """The name of a new folder under runs/."""
     algorithm, env = (re.sub(r"[^\w.-]+", "-", name).strip("-") for name in (run, entry_name(config.env)))
-    base = f"{algorithm}_{env}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
+    base = f"{algorithm[:80]}_{env[:80]}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
     return next(p for p in names if not p.exists())

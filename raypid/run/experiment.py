@@ -17,8 +17,9 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
+from raypid.outputs import check_folder_writable, usable
 from raypid.ownership import why_unsigned
-from raypid.reporting.logger import RunLogger
+from raypid.reporting.logger import FolderLost, RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
@@ -79,8 +80,9 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     Raises:
         ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file, not a folder.")
+    with usable(out, "The run's folder"):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{out} is a file, not a folder.")
     if (out / ".lock").exists():
         with lock_folder(out):
             pass
@@ -92,9 +94,7 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume.")
-    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
-    if not os.access(parent, os.W_OK):
-        raise ConfigError(f"{parent} cannot be written to.")
+    check_folder_writable(out, "The run's folder")
 
 
 @contextlib.contextmanager
@@ -115,7 +115,8 @@ def lock_folder(out: Path) -> Iterator[None]:
             except OSError:
                 raise ConfigError(f"Another run is writing to {out}. Stop it, or choose another --out.") from None
         yield
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(NotADirectoryError):  # a file took the folder's place
+            path.unlink(missing_ok=True)
 
 
 def clear_folder(out: Path) -> None:
@@ -186,7 +187,7 @@ class Run:
                         self.best.offer(played, agent)
                     if reason and self._last_evaluation(result):
                         reason = self._reason(result) or reason
-                    logger.log(result)
+                    self._log(logger, result, ends=bool(reason))
                     progress.update(result)
                     if not reason and self._save_is_due():
                         self._save(result)
@@ -195,14 +196,34 @@ class Run:
                     self._playing = True
                     self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
         except BaseException as error:
-            if isinstance(error, Exception):
-                self._write_error(error)
             progress.stop([("folder", str(self.folder))])
+            if isinstance(error, Exception):
+                if self._interrupts > 1:
+                    raise KeyboardInterrupt from error  # what it broke off said something of its own
+                self._write_error(error)
             raise
         finally:
             logger.close()
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
+
+    def _log(self, logger: RunLogger, result: Mapping[str, float], *, ends: bool) -> None:
+        """Write a result.
+
+        Raises:
+            RuntimeError: the folder was deleted. It has been made again, with a checkpoint.
+        """
+        try:
+            logger.log(result)
+            if ends:
+                logger.check()
+        except FolderLost as error:
+            try:
+                self._save(result)
+            except RuntimeError as no_save:
+                raise RuntimeError(f"{error} Nothing could be saved: {no_save}") from error
+            place = self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
+            raise RuntimeError(f"{error} What was learnt is in {place}.") from error
 
     def _write_error(self, error: Exception) -> None:
         """Write the error that ended the run to its folder, with the worker's own traceback if there is one."""
@@ -301,8 +322,11 @@ class Run:
         if self.options.plot:
             from raypid.reporting.plots import learning_curve
 
-            with contextlib.suppress(ValueError):  # no episode has ended: nothing to draw
+            try:
                 learning_curve([self.folder], self.folder / "learning_curve.png")
+            except ValueError as error:
+                if self.agent.lengths:  # otherwise no episode has ended: nothing to draw
+                    self.progress.message(f"No learning curve: {error}")
         return self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
 
     # -- progress --------------------------------------------------------------------------------------------------
@@ -329,7 +353,7 @@ class Run:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """End the run on Ctrl-C or SIGTERM: after this iteration and with a checkpoint, or at once on a second signal."""
+        """End the run on a signal: after this iteration and with a checkpoint, or at once on a second one; a third is not ours."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -342,12 +366,19 @@ class Run:
                     raise SystemExit
                 return
             self._interrupts += 1
+            if self._interrupts > 2 and callable(outer := before[signal.Signals(number)]):
+                outer(
+                    number, frame
+                )  # impatience with what the second one set going: the command line's ends the process
             if self._interrupts > 1:
                 raise KeyboardInterrupt
             ends = "now" if self._playing else "after this iteration, with a checkpoint"
             self.progress.message(f"Stopping {ends}. Ctrl-C again stops at once.")
 
-        before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, on_signal) for number in numbers}
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ from raypid.algorithms.base import Algorithm
 from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.config import Config, ConfigError
+from raypid.errors import shown
 from raypid.registry import ALGORITHMS, did_you_mean
 from raypid.roles.evaluator import EVALUATION_METRICS
 
@@ -80,13 +81,18 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
     """
     checked: dict[str, float] = {}
     for key, value in stop.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"The name of a stop criterion is text, not {key!r}.")
         if key not in known.keys and not key.startswith(known.open):
             if key.startswith("evaluation/") and not any(k.startswith("evaluation/") for k in known.keys):
                 raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
             raise ConfigError(
                 f"Unknown stop criterion {key!r}.{did_you_mean(key, known.keys)} A callback's metric x is custom/x."
             )
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ConfigError(f"The stop criterion {key!r} takes a number, not {value!r}.")
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise ValueError
+        except (ValueError, OverflowError):  # an integer too large for a float
+            raise ConfigError(f"The stop criterion {key!r} takes a number, not {shown(value)}.") from None
         checked[key] = float(value)
     return checked

@@ -228,7 +228,10 @@ def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
 
 @contextlib.contextmanager
 def _ctrl_c_waits() -> Iterator[None]:
-    """Raise Ctrl-C once Ray has started, since a half-started Ray crashes the process at exit. A second one is raised at once."""
+    """Raise Ctrl-C once Ray has started, since a half-started Ray crashes the process at exit. A second one does what it did before.
+
+    Ray's processes, which inherit what is blocked, never see the end of the terminal (SIGHUP): this process ends them.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -236,13 +239,16 @@ def _ctrl_c_waits() -> Iterator[None]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) > 1:
-            raise KeyboardInterrupt
+        if len(came) > 1 and callable(before):
+            before(number, frame)
 
+    hang_up = {signal.SIGHUP} if hasattr(signal, "SIGHUP") else set()
+    unblocked = hang_up - signal.pthread_sigmask(signal.SIG_BLOCK, hang_up)
     before = signal.signal(signal.SIGINT, on_signal)
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
     if came:
         raise KeyboardInterrupt

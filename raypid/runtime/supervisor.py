@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -216,7 +217,7 @@ class WorkerGroup(Generic[R, D]):
         message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
         self.lost["timeouts" if overdue else "workers"] += 1
         if self.folder is not None:
-            with (self.folder / "errors.txt").open("a") as out:
+            with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as out:
                 out.write(f"{message}\n{error}\n\n")
         self.backend.kill(self.handles[index])
         self.restarts[index] += 1

@@ -264,6 +264,54 @@ def test_eval_is_checked(refused: Callable[..., str], trained: Path, tmp_path: P
     assert "--env-config" in refused("eval", "run", "--env-config", '{"no_such": ')
 
 
+DEEP = '{"a": ' * 3000 + "1" + "}" * 3000
+
+
+def test_values_and_files_without_measure(refused: Callable[..., str], tmp_path: Path) -> None:
+    for number in ("9" * 400, "9" * 5000, "1e400", "nan", "-Infinity"):
+        for flag in ("--seed", "--num-envs-per-worker", "--num-threads", "--keep-checkpoints", "--final-episodes"):
+            assert len(refused(*TRAIN, f"{flag}={number}")) < 2500
+        refused(*TRAIN, "--stop", f'{{"timesteps_total": {number}}}')
+        refused("eval", "nowhere", f"--episodes={number}")
+        refused("eval", "nowhere", f"--seed={number}")
+    assert "1024" in refused(*TRAIN, "--num-threads", "1000000")
+    files = {
+        "deep.json": DEEP, "long.json": '{"seed": ' + "9" * 5000 + "}", "itself.yaml": "env_config: &x {a: *x}",
+        "numbers.yaml": "1: 2", "lines.yaml": "a: [1,\nb: }", "nul.yaml": "\0",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        for flag in ("--config", "--stop"):
+            refused(*TRAIN, flag, name)
+    for flag in ("--config", "--stop", "--env-config"):
+        assert "deep" in refused(*TRAIN, flag, DEEP)
+    assert "module:Name" in refused(*TRAIN, "--callbacks=")
+
+
+def test_places_that_cannot_be_written(refused: Callable[..., str], trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "file").write_text("mine")
+    for place in ("file/x", "/proc/x", "x" * 300, "x" * 5000, "\0", "/dev/null/x"):
+        refused(*TRAIN, f"--out={place}")
+        refused("plot", "run", f"--out={place}.png")
+        refused("eval", "run", "--episodes", "1000000000", f"--video={place}.mp4")
+        for command in (["eval"], ["plot"], [*TRAIN, "--init-from"], [*TRAIN, "--config"], ["train", "--resume"]):
+            refused(*command, place)
+    (tmp_path / "film.mp4").mkdir()
+    assert "folder" in refused("eval", "run", "--video", "film.mp4")
+    assert ".svg" in refused("plot", "run", "--out", "curves.doc")
+    for text in (DEEP, '{"run": 4}', "\udcff".encode(errors="surrogateescape").decode("latin-1")):
+        (tmp_path / "run" / "params.json").write_text(text)
+        if text != '{"run": 4}':
+            assert "params.json" in refused("train", "--resume", "run")
+            assert "params.json" in refused("plot", "run")
+
+
+def test_more_threads_than_make_sense(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1000000")
+    assert "OMP_NUM_THREADS" in refused(*TRAIN)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(("mode", "words"), [("nan", "not finite"), ("shape", "(3,)")])
 def test_observations_that_do_not_fit(

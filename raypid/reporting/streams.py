@@ -1,0 +1,81 @@
+"""Output that nobody may be able to read: a full disk, a closed pipe, a terminal that is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from typing import IO, Any, TextIO, cast
+
+_MAY_RECOVER = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)
+
+
+class Lenient:
+    """A text stream that drops what cannot be written, and tells in `failure` why. All else is the file's own."""
+
+    def __init__(self, file: IO[str] | None) -> None:
+        self._file: IO[str] = open(os.devnull, "w") if file is None else file  # Python has none for a closed descriptor
+        self.failure: Exception | None = OSError(errno.EBADF, "it is closed") if file is None else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        with self._noted():
+            try:
+                self._file.write(text)
+            except UnicodeEncodeError:
+                encoding = str(getattr(self._file, "encoding", "ascii"))
+                plain = text.replace("±", "+-").encode(encoding, "backslashreplace")
+                self._file.write(plain.decode(encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        with self._noted():
+            self._file.flush()
+
+    @property
+    def reader_left(self) -> bool:
+        """Whether the output failed because its reader wanted no more, as in `| head`."""
+        return isinstance(self.failure, BrokenPipeError)
+
+    def give_up(self) -> None:
+        """Send what is still unwritten nowhere, or the interpreter would complain of it when it ends."""
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError:  # a signal's handler prints while what it interrupted prints
+            pass
+        except (OSError, ValueError) as error:  # ValueError: the file was closed
+            self.failure = self.failure or error
+            if getattr(error, "errno", None) not in _MAY_RECOVER:
+                self.give_up()
+
+
+def lenient(file: IO[str] | None) -> IO[str]:
+    """The stream, dropping what cannot be written."""
+    return file if isinstance(file, Lenient) else cast(IO[str], Lenient(file))
+
+
+@contextlib.contextmanager
+def lenient_output() -> Iterator[Lenient]:
+    """Drop what stdout and stderr do not take; gives stdout."""
+    before = sys.stdout, sys.stderr
+    output, errors = Lenient(sys.stdout), Lenient(sys.stderr)
+    sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, errors)
+    try:
+        yield output
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in (output, errors):
+            stream.flush()
+            if stream.failure is not None:
+                stream.give_up()
