@@ -15,8 +15,8 @@ from raypid.envs import EnvSpec, spaces, stream_seeds
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, load_policy, read_policy_weights
+from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
-from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
 from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
 

@@ -7,17 +7,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from raypid.callbacks import Callbacks
 from raypid.envs import EnvSpec, Step, make_vector
 from raypid.errors import UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
+from raypid.nn.network_spec import NetworkSpec
 from raypid.registry import NETWORKS
 from raypid.types import Array, Tree, tree_map
 
 MAX_EPISODE_STEPS = 200_000
+
+
+@dataclass(kw_only=True, slots=True)
+class RolloutSpec:
+    """What crosses to a worker: plain data, never an algorithm's Config."""
+
+    env: EnvSpec
+    network: NetworkSpec
+    fragment_length: int
+    seed: int
+    observation_noise: float = 0.0
+    action_noise: float = 0.0
+    max_crashes: int = 10
+    callbacks: Callbacks | None = None
+    record_memory: bool = False
+    """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
+    networks: dict[str, type] = field(default_factory=dict)
+    """Registered networks that the worker needs, by name."""
 
 
 def register_networks(networks: Mapping[str, type]) -> None:

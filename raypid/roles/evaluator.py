@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from raypid.envs import EnvError, VectorEnv, stream_seeds
 from raypid.nn.policy import make_policy
-from raypid.roles.acting import EnvironmentLoop, Episode, register_networks
-from raypid.roles.rollout import RolloutSpec
+from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, register_networks
 from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
@@ -24,6 +23,16 @@ CONFIRM_EPISODES = 50
 _CONFIRM_SEED = 500_000_000
 
 Recorder: TypeAlias = Callable[[VectorEnv], object]
+
+
+class Order(NamedTuple):
+    """What `Evaluator.play` is asked to play."""
+
+    num_episodes: int
+    seed: int
+    goal: float | None = None
+    """A mean that reaches it is confirmed."""
+    explore: bool = False
 
 
 @dataclass(slots=True)
@@ -127,12 +136,12 @@ class Evaluator:
         self.loop.rng, self.loop.num_crashes = rng, 0
         return self.loop
 
-    def confirmed(self, weights: Weights, num_episodes: int, seed: int, goal: float | None) -> Evaluation:
-        """Evaluate; a mean that reaches `goal` is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
-        first = self.evaluate(weights, num_episodes, seed)
-        if goal is None or first.rewards.mean() < goal:
+    def play(self, weights: Weights, order: Order, record: Recorder | None = None) -> Evaluation:
+        """Evaluate; a mean that reaches the goal is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
+        first = self.evaluate(weights, order.num_episodes, order.seed, explore=order.explore, record=record)
+        if order.goal is None or first.rewards.mean() < order.goal:
             return first
-        second = self.evaluate(weights, CONFIRM_EPISODES, seed + _CONFIRM_SEED)
+        second = self.evaluate(weights, CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, record=record)
         return replace(second, seconds=first.seconds + second.seconds, confirms=True)
 
     def close(self) -> None:

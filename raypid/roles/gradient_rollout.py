@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from raypid.nn.network_policy import Exploration
-from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.rollout import FragmentWorker, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
 

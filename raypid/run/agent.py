@@ -16,7 +16,7 @@ from raypid.config import ConfigError, overlay
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
-from raypid.roles.evaluator import Evaluation
+from raypid.roles.evaluator import Evaluation, Order
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
@@ -242,9 +242,8 @@ class Agent:
         """
         self.check_open()
         seed = (self.config.seed or 0) if seed is None else seed
-        weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
-        return self.evaluations.evaluator.evaluate(weights, count, seed + self.iteration, explore=explore).summary()
+        return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
 
     def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
         """Say when `train` evaluates, besides the settings.

@@ -131,6 +131,10 @@ class WorkerGroup(Generic[R, D]):
         """The deadline of a call that is made now. It waits for the calls under way first."""
         return time.monotonic() + self.timeout_s * (1 + self.running(index))
 
+    def due(self, index: int, seconds: float) -> float:
+        """The deadline of a call of `seconds` that is made now, behind the calls under way."""
+        return time.monotonic() + seconds + self.timeout_s * self.running(index) + START_S * (not self._built[index])
+
     # -- one at a time -------------------------------------------------------------------------------------------------
 
     def running(self, index: int) -> int:
@@ -203,29 +207,39 @@ class WorkerGroup(Generic[R, D]):
         while any(self._running):
             self.finished(None)
 
-    def replace(self, index: int, call: str, error: Exception) -> None:
-        """Kill worker `index` and build it anew. Its calls under way are lost with it.
+    def replace(self, index: int, call: str, error: Exception, waited_s: float | None = None) -> None:
+        """Count worker `index` as lost, kill it and build it anew. Its calls under way are lost with it.
+
+        waited_s: the time that an overdue call had; None: `timeout_s`.
 
         Raises:
             WorkersFailed: more were lost than `max_restarts`. The message names the worker, its environment and its last call.
         """
-        self._running[index].clear()
         overdue = isinstance(error, TimeoutError)
-        what = f"did not answer within {self.timeout_s:g} s" if overdue else "died"
+        what = f"did not answer within {waited_s or self.timeout_s:g} s" if overdue else "died"
         message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
         self.lost["timeouts" if overdue else "workers"] += 1
         if self.folder is not None:
             with (self.folder / "errors.txt").open("a") as out:
                 out.write(f"{message}\n{error}\n\n")
-        self.backend.kill(self.handles[index])
-        self.restarts[index] += 1
-        self._built[index] = False
+        self._end_process(index)
         if sum(self.restarts) > self.max_restarts:
             hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
             raise WorkersFailed(
                 f"{message} That is loss number {sum(self.restarts)}; max_restarts allows {self.max_restarts}.{hint}"
             ) from error
         self.handles[index] = self._spawn(index)
+
+    def renew(self, index: int) -> None:
+        """Replace a worker whose work is no longer wanted; it does not count as lost."""
+        self._end_process(index)
+        self.handles[index] = self._spawn(index)
+
+    def _end_process(self, index: int) -> None:
+        self._running[index].clear()
+        self.backend.kill(self.handles[index])
+        self.restarts[index] += 1
+        self._built[index] = False
 
     def close(self) -> None:
         """Give the workers two seconds to close their environments, then end them."""

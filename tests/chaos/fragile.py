@@ -16,7 +16,7 @@ from raypid import Callbacks
 class Fragile(gymnasium.Env):
     """Episodes of `length` steps, reward 1 a step. At step `at` of an episode it does what `mode` says.
 
-    worker: only in this worker. marker: only once, and then this file is there.
+    worker: only in this worker. marker: only once, and then this file is there. after: only once this file is there.
     """
 
     def __init__(
@@ -26,6 +26,7 @@ class Fragile(gymnasium.Env):
         length: int = 10,
         worker: int | None = None,
         marker: str | None = None,
+        after: str | None = None,
         sleep_s: float = 0.0,
         worker_index: int = 0,
         stream_index: int = 0,
@@ -33,7 +34,7 @@ class Fragile(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
         self.mode, self.at, self.length, self.sleep_s = mode, at, length, sleep_s
-        self.mine, self.marker = worker in (None, worker_index), marker
+        self.mine, self.marker, self.after = worker in (None, worker_index), marker, after
         self.indices = {"env_worker": worker_index, "env_stream": stream_index}
         if mode == "constructor" and self._strikes():
             raise ValueError("no licence for the simulator")
@@ -54,6 +55,8 @@ class Fragile(gymnasium.Env):
 
     def _strikes(self) -> bool:
         if not self.mine or (self.marker is not None and Path(self.marker).exists()):
+            return False
+        if self.after is not None and not Path(self.after).exists():
             return False
         if self.marker is not None:
             Path(self.marker).write_text(str(os.getpid()))
