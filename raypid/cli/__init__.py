@@ -83,11 +83,17 @@ def _command(argv: Sequence[str] | None) -> int:
         code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
-        print(f"raypid: {error}", file=sys.stderr)
+        print(f"raypid: {_with_saved(error)}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _with_saved(error: Exception) -> str:
+    """The error, and after it what a run has saved before it ended."""
+    text, saved = str(error), getattr(error, "saved", "")
+    return f"{text}{chr(10) if chr(10) in text else ' '}{saved}" if saved else text
 
 
 class _Parser(argparse.ArgumentParser):

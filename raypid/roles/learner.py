@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, Protocol
 
@@ -62,6 +63,7 @@ class Learner:
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         self.collective = collective
+        self._whole = True
         self._update = self.algorithm.update
         if program is not None:
             program = copy.copy(program)
@@ -85,11 +87,13 @@ class Learner:
         Raises:
             UserError: a user's `update` did not return an Update.
         """
-        update = self._update(self._joined(parts), timesteps)
-        if not isinstance(update, Update):
-            raise UserError(
-                f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
-            )
+        batch = self._joined(parts)
+        with self._changing():
+            update = self._update(batch, timesteps)
+            if not isinstance(update, Update):
+                raise UserError(
+                    f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
+                )
         weights = self.algorithm.weights()
         update.version = weights.version
         return update, weights
@@ -110,6 +114,17 @@ class Learner:
         if moments:
             batch.moments = reduce(merge_moments, moments)
         return batch
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What is done inside changes the weights; if it raises, they are no longer to be saved."""
+        self._whole = False
+        yield
+        self._whole = True
+
+    def is_whole(self) -> bool:
+        """Whether no update broke off half way."""
+        return self._whole
 
     def weights(self) -> Weights:
         """A copy of the current weights."""

@@ -52,7 +52,8 @@ class ReplayLearner(Learner):
         sample = algorithm.sample_from(self.replay, num_updates, beta)
         if algorithm.collective is not None:
             sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
-        update = algorithm.update(sample, timesteps)
+        with self._changing():
+            update = algorithm.update(sample, timesteps)
         if update.priorities is not None:
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
@@ -112,7 +113,8 @@ class ShardLearner(Learner):
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
-        update = algorithm.update(sample, timesteps)
+        with self._changing():
+            update = algorithm.update(sample, timesteps)
         priorities: list[Array] = []
         if update.priorities is not None:
             parts = update.priorities.reshape(num, len(samples), -1)

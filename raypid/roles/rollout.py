@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from raypid.envs import EnvError, Step, stream_seeds
+from raypid.envs import Step, stream_seeds
 from raypid.nn.network_policy import Acted, Exploration
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.policy import make_policy
@@ -72,13 +72,9 @@ class RolloutWorker(EnvironmentLoop):
         """Refuse environments that raise again and again.
 
         Raises:
-            EnvError: they have raised more than `max_crashes` times; its text ends with the last of `crashes`.
+            EnvError: they have raised more than `max_crashes` allows; its text ends with the last of `crashes`.
         """
-        if crashes and self.num_crashes > self.spec.max_crashes:
-            raise EnvError(
-                f"Environments of worker {self.worker_index} raised {self.num_crashes} times, max_restarts allows "
-                f"{self.spec.max_crashes}. The last error:\n{crashes[-1]}"
-            )
+        self.refuse_crashes(crashes, self.spec.max_crashes, f"Environments of worker {self.worker_index}")
 
     def evaluate(self, spec: RolloutSpec, weights: Weights, order: Order) -> Evaluation:
         """Evaluate in this process, with environments and a policy of the evaluation's own."""

@@ -18,7 +18,7 @@ from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
 from raypid.run.loops import Context
 from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import LossBudget, WorkerGroup
 from raypid.types import Weights
 
 EvaluatorGroup: TypeAlias = WorkerGroup[Evaluation, None]
@@ -78,6 +78,9 @@ class Evaluations:
         self.goal: float | None = None
         """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
         self.last: Played | None = None
+        self.cut = 0
+        """Episodes of all evaluations so far that did not end and were cut."""
+        self.env = spec.env
         self._owed = False
         self._periods = 0
         self._ended = time.perf_counter()
@@ -109,8 +112,7 @@ class Evaluations:
         weights, timesteps = self.context.learner.submit(Learner.weights), self.context.timesteps
         played = self.inline.play(weights, timesteps, self._order(iteration), interrupted)
         self._owed, self._ended = played is None, time.perf_counter()
-        self.last = played or self.last
-        return played
+        return self._noted(played)
 
     def newest(self, iteration: int, interrupted: Interrupted) -> Played | None:
         """Evaluate the current weights and wait for the result; None if interrupted or if the evaluator was lost."""
@@ -122,15 +124,21 @@ class Evaluations:
     def finish(self, patience_s: float, interrupted: Interrupted) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
         played = self.beside.wait(patience_s, interrupted) if self.beside is not None else None
-        self.last = played or self.last
-        return played
+        return self._noted(played)
 
     def play(self, weights: Weights, num_episodes: int, seed: int, interrupted: Interrupted) -> Evaluation | None:
         """Play episodes with given weights after training; None if interrupted or if the evaluator was lost."""
         order = Order(num_episodes, seed)
         place = self.beside or self.inline
         played = place.play(self.context.backend.put(weights), self.context.timesteps, order, interrupted)
+        self.cut += played.evaluation.cut if played is not None else 0
         return played.evaluation if played is not None else None
+
+    def _noted(self, played: Played | None) -> Played | None:
+        if played is not None:
+            self.last = played
+            self.cut += played.evaluation.cut
+        return played
 
     def ask(self, order: Order) -> Evaluation:
         """Evaluate the current weights at once, and again if the worker that plays is lost.
@@ -162,8 +170,7 @@ class Evaluations:
     def _result(self, wait_s: float = 0.0) -> Played | None:
         assert self.beside is not None
         was_busy = self.beside.busy
-        played = self.beside.result(wait_s)
-        self.last = played or self.last
+        played = self._noted(self.beside.result(wait_s))
         self._owed |= was_busy and played is None and not self.beside.busy
         return played
 
@@ -329,7 +336,8 @@ class Beside(Remote):
         super().__init__(config, context, spec)
         self._group: EvaluatorGroup | None = None
         self._losses = {"workers": 0, "timeouts": 0}
-        """Of all groups so far."""
+        """Of all groups so far, like the budget."""
+        self._budget = LossBudget(config.max_restarts)
 
     @property
     def busy(self) -> bool:
@@ -383,5 +391,6 @@ class Beside(Remote):
                 describe=self.context.workers.describe,
                 kind="Evaluator",
             )
+            self._group.budget = self._budget
             self._group.folder, self._group.lost = self.context.workers.folder, self._losses
         return self._group

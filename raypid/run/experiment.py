@@ -30,6 +30,8 @@ SAVE_SECONDS = 60.0
 """Seconds between checkpoints, unless an interval is given."""
 FIRST_SAVE_SECONDS = 10.0
 """Seconds before the first checkpoint, so that a run that is killed early can be resumed too."""
+RESCUE_S = 5.0
+"""Seconds that a run which an error ends waits for the state of its workers, and of its learner."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _RUN_FILES = ("params.json", "result.json", "checkpoints")
@@ -141,6 +143,7 @@ class Run:
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._interrupts = 0
         self._playing = False
+        self._told_cut = False
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
@@ -167,6 +170,7 @@ class Run:
                     result = agent.train()
                     reason = self._reason(result)
                     self._tell_absent(result)
+                    self._tell_cut()
                     if (played := agent.last_evaluation) is not None and EVALUATION in result:
                         self.best.offer(played, agent)
                     if reason and self._last_evaluation(result):
@@ -179,9 +183,11 @@ class Run:
                 if saved is not None and not self._interrupts:
                     self._playing = True
                     self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
+                    self._tell_cut()
         except BaseException as error:
             if isinstance(error, Exception):
                 self._write_error(error)
+                error.saved = self._rescue()  # type: ignore[attr-defined]  # the command line says it too
             progress.stop([("folder", str(self.folder))])
             raise
         finally:
@@ -194,6 +200,23 @@ class Run:
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
+
+    def _rescue(self) -> str:
+        """Save what was learnt before an error ends the run; returns what was saved and how to go on."""
+        parent = self.folder / "checkpoints"
+        try:
+            why = self.agent.unsaved_reason(RESCUE_S)
+            if not why:
+                self._save({}, patience_s=RESCUE_S)
+        except Exception as error:
+            why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        newest = checkpoint.latest(parent)
+        if newest is None:
+            return f"Nothing was saved: {why}."
+        go_on = f"`raypid train --resume {self.folder}` goes on"
+        if why:
+            return f"Nothing was saved: {why}; {go_on} from {newest.name}."
+        return f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {go_on}."
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
@@ -219,6 +242,12 @@ class Run:
                     f"Nothing has reported the stop criterion {key} so far, though {result['episodes_total']} episodes have ended."
                 )
         self._may_be_absent = ()
+
+    def _tell_cut(self) -> None:
+        """Say once that evaluation episodes were cut."""
+        if not self._told_cut and (text := self.agent.cut_episodes):
+            self._told_cut = True
+            self.progress.message(text)
 
     def _last_evaluation(self, result: dict[str, float]) -> bool:
         """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""
@@ -258,11 +287,11 @@ class Run:
         wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS
         return time.monotonic() - self._saved_at > wait_s
 
-    def _save(self, result: Mapping[str, float]) -> None:
+    def _save(self, result: Mapping[str, float], *, patience_s: float | None = None) -> None:
         agent, parent = self.agent, self.folder / "checkpoints"
         # an evaluator in its own process scores earlier weights than those of this checkpoint
         same_weights = result.get("evaluation/timesteps_total") == agent.timesteps
-        agent.save(parent, score=result.get(EVALUATION) if same_weights else None)
+        agent.save(parent, score=result.get(EVALUATION) if same_weights else None, patience_s=patience_s)
         self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
         self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
@@ -292,7 +321,10 @@ class Run:
         if self.best.score is not None:
             lines.append(("best policy", self.best.line()))
         elif self.agent.config.evaluation_interval != 0:
-            lines.append(("best policy", "none: the run was too short for an evaluation"))
+            why = "the run was too short for an evaluation"
+            if not self.agent.num_episodes:
+                why = "no episode has ended, so none was evaluated (time_limit ends them)"
+            lines.append(("best policy", f"none: {why}"))
         seconds, steps = self.agent.time_total_s, self.agent.timesteps
         lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
         lines.append(("folder", str(self.folder)))

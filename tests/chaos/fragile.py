@@ -17,6 +17,7 @@ class Fragile(gymnasium.Env):
     """Episodes of `length` steps, reward 1 a step. At step `at` of an episode it does what `mode` says.
 
     worker: only in this worker. marker: only once, and then this file is there. after: only once this file is there.
+    every: raises at each such step of its life, which begins at a random one.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Fragile(gymnasium.Env):
         worker: int | None = None,
         marker: str | None = None,
         after: str | None = None,
+        every: int = 0,
         sleep_s: float = 0.0,
         worker_index: int = 0,
         stream_index: int = 0,
@@ -36,6 +38,7 @@ class Fragile(gymnasium.Env):
         self.mode, self.at, self.length, self.sleep_s = mode, at, length, sleep_s
         self.mine, self.marker, self.after = worker in (None, worker_index), marker, after
         self.indices = {"env_worker": worker_index, "env_stream": stream_index}
+        self.every, self.life = every, int(np.random.default_rng().integers(1 + every // 2))
         if mode == "constructor" and self._strikes():
             raise ValueError("no licence for the simulator")
 
@@ -46,9 +49,12 @@ class Fragile(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         self.t += 1
+        self.life += 1
         obs = np.array([self.t / 10, int(action)], np.float32)
         if self.sleep_s:
             time.sleep(self.sleep_s)
+        if self.every and self.life % self.every == 0:
+            raise ValueError("the simulator lost its balance")
         if self.t == self.at and self.mode not in ("", "constructor") and self._strikes():
             obs = self._fail(obs)
         return obs, 1.0, False, self.t >= self.length, dict(self.indices)
