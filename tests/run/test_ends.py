@@ -85,6 +85,7 @@ def test_an_error_of_an_evaluation_leaves_no_gap(tmp_path: Path) -> None:
     assert [row["training_iteration"] for row in read_results(tmp_path / "run")] == [1, 2, 3, 4]
 
 
+@pytest.mark.ci_slow
 def test_workers_that_are_lost_or_hang_do_not_hold_the_save(ray_session: Any, tmp_path: Path) -> None:
     """Worker 0 hangs, then the budget is spent: the save does not wait for it."""
     config = {"mode": "hang", "worker": 0}
@@ -129,8 +130,8 @@ def test_the_command_line_says_what_was_saved(raypid: Callable[..., Any], tmp_pa
 
 def test_an_environment_that_raises_now_and_then_ends_no_run(tmp_path: Path) -> None:
     config = {**FRAGILE, "env_config": {"every": 3000}, "fragment_length": 3000, "max_restarts": 2, "num_epochs": 1}
-    result = drive(Agent("PPO", config, out=tmp_path), {"timesteps_total": 30_000}).result
-    assert result["lost/env_crashes"] > 5
+    result = drive(Agent("PPO", config, out=tmp_path), {"timesteps_total": 18_000}).result
+    assert result["lost/env_crashes"] > 3
 
 
 @pytest.mark.parametrize("evaluation", [False, True])

@@ -151,6 +151,7 @@ def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algor
     assert "Worker 0 (fragile:Fragile) died in evaluate()" in (tmp_path / "errors.txt").read_text()
 
 
+@pytest.mark.ci_slow
 def test_one_that_hangs_in_a_worker_is_overdue(ray_session: Any, tmp_path: Path) -> None:
     config = evaluator_only("hang", marker=str(tmp_path / "struck"))
     with Agent("PPO", WITHIN, env_config=config, worker_timeout_s=2.0) as agent:
@@ -158,6 +159,7 @@ def test_one_that_hangs_in_a_worker_is_overdue(ray_session: Any, tmp_path: Path)
         assert agent.context.workers.lost == {"workers": 0, "timeouts": 1}
 
 
+@pytest.mark.ci_slow
 def test_final_episodes_that_are_lost_are_told(ray_session: Any, tmp_path: Path) -> None:
     class Telling(Quiet):
         def message(self, text: str) -> None:
@@ -180,6 +182,7 @@ def test_final_episodes_that_are_lost_are_told(ray_session: Any, tmp_path: Path)
     assert [text for text in told if text.startswith("No final episodes: the process that played them was lost")]
 
 
+@pytest.mark.ci_slow
 def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_path: Path) -> None:
     with Agent("PPO", WITHIN, env_config=evaluator_only("hang"), evaluation_interval=0) as agent:
         agent.train()
