@@ -88,6 +88,10 @@ def _command(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:  # the user's own code; its traceback follows
+        if saved := getattr(error, "saved", ""):
+            print(f"raypid: {saved}", file=sys.stderr)
+        raise
 
 
 def _with_saved(error: Exception) -> str:

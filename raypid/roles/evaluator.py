@@ -137,8 +137,8 @@ class Evaluator:
                     episodes[episode.stream].append(episode)
                 steps[episode.stream] = 0
             loop.refuse_crashes(step.crashes, self.spec.max_crashes, "The environment", " during evaluation")
-            if steps.max() > longest:
-                for b in np.flatnonzero(steps > longest).tolist():
+            if steps.max() >= longest:
+                for b in np.flatnonzero(steps >= longest).tolist():
                     if len(episodes[b]) < quota[b]:
                         cut, quota[b] = cut + 1, len(episodes[b]) + 1
                         episodes[b].append(Episode(b, float(loop.episode_reward[b]), int(loop.episode_length[b]), {}))

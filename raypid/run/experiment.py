@@ -213,7 +213,9 @@ class Run:
         newest = checkpoint.latest(parent)
         if newest is None:
             return f"Nothing was saved: {why}."
-        go_on = f"`raypid train --resume {self.folder}` goes on"
+        own = self.agent.program and not self.agent.program.startswith("raypid.")
+        how = f"restore({str(self.folder)!r})" if own else f"raypid train --resume {self.folder}"
+        go_on = f"`{how}` goes on"
         if why:
             return f"Nothing was saved: {why}; {go_on} from {newest.name}."
         return f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {go_on}."

@@ -164,7 +164,7 @@ def test_an_evaluation_episode_without_end_is_cut(tmp_path: Path, monkeypatch: p
     progress = Telling()
     outcome = drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 3}, progress, final_episodes=10)
     assert outcome.result["evaluation/episodes_cut"] == outcome.result["evaluation/episodes"] == 10
-    assert outcome.result["evaluation/episode_reward_mean"] == outcome.result["evaluation/episode_len_mean"] == 21
+    assert outcome.result["evaluation/episode_reward_mean"] == outcome.result["evaluation/episode_len_mean"] == 20
     cut = [text for text in progress.told if "cut" in text]
     assert cut == [
         "10 evaluation episodes of fragile:Fragile did not end within 20 steps and were cut: set time_limit."
