@@ -31,7 +31,9 @@ SAVE_SECONDS = 60.0
 FIRST_SAVE_SECONDS = 10.0
 """Seconds before the first checkpoint, so that a run that is killed early can be resumed too."""
 RESCUE_S = 5.0
-"""Seconds that a run which an error ends waits for the state of its workers, and of its learner."""
+"""Seconds that a run which an error ends waits for the state of its workers."""
+RESCUE_LEARNER_S = 60.0
+"""Seconds that it waits for its learner, which may be in an update."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _RUN_FILES = ("params.json", "result.json", "checkpoints")
@@ -205,7 +207,7 @@ class Run:
         """Save what was learnt before an error ends the run; returns what was saved and how to go on."""
         parent = self.folder / "checkpoints"
         try:
-            why = self.agent.unsaved_reason(RESCUE_S)
+            why = self.agent.unsaved_reason(RESCUE_LEARNER_S)
             if not why:
                 self._save({}, patience_s=RESCUE_S)
         except Exception as error:
