@@ -166,9 +166,8 @@ def test_final_episodes_that_are_lost_are_told(ray_session: Any, tmp_path: Path)
             told.append(text)
 
     told: list[str] = []
-    config = {**WITHIN, "env_config": {"mode": "exit", "at": 5, "worker": EVALUATION_INDEX}}
-    config["env_config"] = {**config["env_config"], "after": str(tmp_path / "go")}
-    with Agent("PPO", config, out=tmp_path / "run") as agent:
+    config = {"mode": "exit", "worker": EVALUATION_INDEX, "after": str(tmp_path / "go")}
+    with Agent("PPO", WITHIN, env_config=config, out=tmp_path / "run") as agent:
         run = Run(agent, RunOptions(stop={"training_iteration": 1}, plot=False, final_episodes=2), Telling())
         finish = run._finish
 
