@@ -27,7 +27,6 @@ import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 from concurrent.futures import ThreadPoolExecutor  # noqa: E402
-from dataclasses import replace  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -45,14 +44,10 @@ def build(settings: dict[str, Any], seed: int) -> Any:
     """The agent, whose `eval` plays the ordinary lander."""
     import raypid
     from raypid.config import overlay
-    from raypid.roles.evaluator import Evaluator
     from raypid.tuned import TUNED
 
     config = overlay(TUNED.get(("SAC", ORDINARY), {}), settings)
-    agent = raypid.SAC(env="slow_lander:SlowLander", seed=seed, config=config)
-    spec = agent.evaluations.evaluator.spec
-    agent.evaluations.evaluator = Evaluator(replace(spec, env=replace(spec.env, env=ORDINARY)))
-    return agent
+    return raypid.SAC(env="slow_lander:SlowLander", evaluation_env=ORDINARY, seed=seed, config=config)
 
 
 def steps(settings: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:

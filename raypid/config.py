@@ -407,7 +407,7 @@ class Config(Settings):
     worker_timeout_s: float = 300.0
     """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
     max_restarts: int = 10
-    """Replaced workers, and rebuilt environments of one worker, after which the run stops with the first traceback."""
+    """Lost processes within an hour, and crashes of a worker's environments beyond one in 1,000 steps, after which the run stops with the last."""
     on_divergence: Literal["stop", "rollback"] = "stop"
     """When weights, losses or actions are no longer finite. stop: the run ends, and keeps the batch and the last good weights in diverged/.
     rollback: it goes back to its last checkpoint (the first is written at the start) with half the learning rate."""

@@ -21,8 +21,8 @@ from raypid.errors import UserError, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy
 from raypid.outputs import check_file_writable, usable
+from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
-from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
 from raypid.trust import check_names
 from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map

@@ -6,6 +6,9 @@ from __future__ import annotations
 class UserError(ValueError):
     """Says what was given, what is valid, and what to do."""
 
+    has_traceback = False
+    """Its text ends with the traceback of a user's code, so it is shown with its lines."""
+
 
 class Diverged(RuntimeError):
     """Learning left the finite numbers: a run stops here, or goes back to its last checkpoint.

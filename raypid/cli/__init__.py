@@ -94,8 +94,19 @@ def _command(arguments: Sequence[str]) -> int:
         code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
-        print(f"raypid: {one_line(error)}", file=sys.stderr)
+        print(f"raypid: {_with_saved(error)}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
+    except Exception as error:  # the user's own code; its traceback follows
+        if saved := getattr(error, "saved", ""):
+            print(f"raypid: {saved}", file=sys.stderr)
+        raise
+
+
+def _with_saved(error: Exception) -> str:
+    """The error, and after it what a run has saved before it ended."""
+    text = str(error) if isinstance(error, UserError) and error.has_traceback else one_line(error)
+    saved = getattr(error, "saved", "")
+    return f"{text}{chr(10) if chr(10) in text else ' '}{saved}" if saved else text
 
 
 class _Parser(argparse.ArgumentParser):

@@ -45,6 +45,7 @@ def main(options: argparse.Namespace) -> int:
     """
     from raypid.checkpoint import find_policy
     from raypid.deploy import check_video, environment_of, evaluate_policy, record_video
+    from raypid.roles.evaluator import cut_note
 
     num_episodes: int = options.episodes
     video = None if options.video is None else Path(options.video)
@@ -70,6 +71,8 @@ def main(options: argparse.Namespace) -> int:
     low, high = summary["episode_reward_min"], summary["episode_reward_max"]
     print(f"{info['algorithm']} on {env.env}, {count} episode{'s' * (count > 1)}, {info['actions']} actions")
     print(f"return  {mean:.2f}{interval}, from {low:.2f} to {high:.2f}")
+    if summary["episodes_cut"]:
+        print(f"cut     {cut_note(env, int(summary['episodes_cut']))}")
     print(f"length  {summary['episode_len_mean']:.1f} steps")
     print(f"policy  {folder} (weights' version {summary['weights_version']})")
     if video is not None:

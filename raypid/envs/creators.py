@@ -22,7 +22,7 @@ from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.envs.env_spec import EnvSpec
-from raypid.envs.errors import EnvError
+from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
@@ -126,7 +126,8 @@ def _making(name: str) -> Iterator[None]:
         extra = next((e for e in ("box2d", "mujoco") if e in str(error).lower()), None)
         advice = f'pip install "raypid[{extra}]"' if extra else str(error)
         raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
-    except Exception as error:
+    except BaseException as error:
+        reraise_signal(error)
         raise EnvError(f"Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
 
 

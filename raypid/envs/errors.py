@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -16,6 +17,19 @@ class EnvError(UserError):
 
     The text says what was given, what was expected and what to do.
     """
+
+    has_traceback = True
+
+
+def reraise_signal(error: BaseException) -> None:
+    """Raise `error` again if a signal raised it, as Ctrl-C does. All else is the environment's own doing, sys.exit() included."""
+    if isinstance(error, Exception):
+        return
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    codes = [code for handler in handlers if (code := getattr(handler, "__code__", None)) is not None]
+    by_default = isinstance(error, KeyboardInterrupt) and handlers[0] is signal.default_int_handler
+    if by_default or any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
+        raise error
 
 
 def user_traceback() -> str:

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
-from raypid.envs.errors import EnvError
+from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.observation_checks import action_batch, row_of
 from raypid.envs.quiet import quiet
 from raypid.envs.vector import Step, VectorEnv
@@ -71,7 +71,8 @@ class GymVector(VectorEnv):
             obs = self._reset_now(seeds)
         except EnvError:
             raise
-        except Exception:
+        except BaseException as error:
+            reraise_signal(error)
             obs = self._rebuild()
         return self._begin(obs)
 
@@ -91,7 +92,8 @@ class GymVector(VectorEnv):
                 final = self._same_step(arrays, first, infos)
         except EnvError:
             raise
-        except Exception:
+        except BaseException as error:
+            reraise_signal(error)
             return self._crashed()
         reward, valid = np.array(rewards, np.float32), np.ones(self.num_envs, np.bool_)
         if self._mode is AutoresetMode.NEXT_STEP:

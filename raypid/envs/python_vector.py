@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
-from raypid.envs.errors import EnvError
+from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.observation_checks import action_rows
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
@@ -91,14 +91,16 @@ class PythonVector(VectorEnv):
     def _reset_one(self, stream: int, seed: int | None) -> object:
         try:
             return self.envs[stream].reset(seed=None if seed is None else int(seed))
-        except Exception:
+        except BaseException as error:
+            reraise_signal(error)
             return self._rebuild(stream)
 
     def _step_one(self, stream: int, action: object) -> object:
         env = self.envs[stream]
         try:
             return env.reset() if self._ended[stream] else env.step(action)
-        except Exception:
+        except BaseException as error:
+            reraise_signal(error)
             # as if the episode had ended before: this row holds a reset
             self._ended[stream] = True
             return self._rebuild(stream)

@@ -198,10 +198,7 @@ class ShardedReplay(ReplaySource):
         try:
             return self.backend.get(future)
         except WorkerLost as error:
-            raise ShardsFailed(
-                f"Replay shard {index} of {len(self.buffers)} died in {call}. "
-                "A run goes on from its last checkpoint (--resume)."
-            ) from error
+            raise ShardsFailed(f"Replay shard {index} of {len(self.buffers)} died in {call}.") from error
 
     def _drop(self) -> None:
         self._ahead.clear()

@@ -7,18 +7,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from raypid.envs import EnvSpec, Step, make_vector
+from raypid.callbacks import Callbacks
+from raypid.envs import EnvError, EnvSpec, Step, make_vector
 from raypid.errors import UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
+from raypid.nn.network_spec import NetworkSpec
 from raypid.registry import NETWORKS
 from raypid.roles.divergence import check_action, quiet
 from raypid.types import Array, Tree, tree_map
 
 MAX_EPISODE_STEPS = 200_000
+FORGIVING_STEPS = 1000
+"""Valid steps that make up for one time that an environment raised."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RolloutSpec:
+    """What crosses to a worker: plain data, never an algorithm's Config."""
+
+    env: EnvSpec
+    network: NetworkSpec
+    fragment_length: int
+    seed: int
+    observation_noise: float = 0.0
+    action_noise: float = 0.0
+    max_crashes: int = 10
+    """How often environments may raise, beyond once in FORGIVING_STEPS valid steps."""
+    callbacks: Callbacks | None = None
+    record_memory: bool = False
+    """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
+    networks: dict[str, type] = field(default_factory=dict)
+    """Registered networks that the worker needs, by name."""
 
 
 def register_networks(networks: Mapping[str, type]) -> None:
@@ -61,6 +84,8 @@ class EnvironmentLoop:
         self._observation_noise, self._action_noise = observation_noise, action_noise
         self.num_crashes = 0
         """How often an environment has raised."""
+        self.crash_debt = 0.0
+        """The same, less one for each FORGIVING_STEPS valid steps since."""
         self.ended: list[Episode] = []
         """Episodes that ended in the last step, by stream."""
         self.reset_timing()
@@ -128,10 +153,26 @@ class EnvironmentLoop:
         for b, info in step.infos.items():
             self.ended.append(Episode(b, float(self.episode_reward[b]), int(self.episode_length[b]), info))
             self.episode_reward[b], self.episode_length[b] = 0.0, 0
+        if self.crash_debt:
+            self.crash_debt = max(0.0, self.crash_debt - np.count_nonzero(step.valid) / FORGIVING_STEPS)
         if step.crashes:
             self.num_crashes += len(step.crashes)
+            self.crash_debt += len(step.crashes)
             again = step.first & ~step.valid
             self.episode_reward[again], self.episode_length[again] = 0.0, 0
+
+    def refuse_crashes(self, crashes: list[str], most: int, who: str, when: str = "") -> None:
+        """Refuse environments that raise again and again.
+
+        Raises:
+            EnvError: they have raised more than `most` times beyond once in FORGIVING_STEPS valid steps; its text ends with the
+                last of `crashes`.
+        """
+        if crashes and self.crash_debt > most:
+            raise EnvError(
+                f"{who} raised {self.num_crashes} times{when}, max_restarts allows {most} and one more for each "
+                f"{FORGIVING_STEPS:,} steps. The last error:\n{crashes[-1]}"
+            )
 
     def check_lengths(self, streams: Array | slice = slice(None)) -> None:
         """Refuse episodes of these streams that do not end.

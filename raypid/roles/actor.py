@@ -13,7 +13,8 @@ from raypid.algorithms.base import Algorithm
 from raypid.config import Config
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.rollout import Rollout
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
 

@@ -7,23 +7,34 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from raypid.envs import EnvError, VectorEnv, stream_seeds
+from raypid.envs import EnvSpec, VectorEnv, stream_seeds
 from raypid.nn.policy import make_policy
-from raypid.roles.acting import EnvironmentLoop, Episode, register_networks
-from raypid.roles.rollout import RolloutSpec
+from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, register_networks
 from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
 EVALUATION_INDEX = 1_000_000
 """Worker index of evaluation environments, so that their seeds differ from those of training."""
 CONFIRM_EPISODES = 50
+MAX_EVALUATION_STEPS = 30_000
+"""Steps after which an evaluation episode is cut: more than Atari's 27,000, and some seconds of CartPole."""
 _CONFIRM_SEED = 500_000_000
 
 Recorder: TypeAlias = Callable[[VectorEnv], object]
+
+
+class Order(NamedTuple):
+    """What `Evaluator.play` is asked to play."""
+
+    num_episodes: int
+    seed: int
+    goal: float | None = None
+    """A mean that reaches it is confirmed."""
+    explore: bool = False
 
 
 @dataclass(slots=True)
@@ -36,6 +47,8 @@ class Evaluation:
     seconds: float
     confirms: bool = False
     """It was played to confirm an evaluation of the same weights that had reached the goal."""
+    cut: int = 0
+    """Episodes that did not end and were cut; they count with their returns and lengths so far."""
 
     def summary(self) -> dict[str, float]:
         """Summarise as metrics: mean, 95% interval's half width, std, min and max of returns; mean length; episodes; weights_version."""
@@ -48,6 +61,7 @@ class Evaluation:
             "episode_reward_max": float(self.rewards.max()),
             "episode_len_mean": float(self.lengths.mean()),
             "episodes": n,
+            "episodes_cut": self.cut,
             "weights_version": self.version,
         }
 
@@ -70,6 +84,17 @@ EVALUATION_METRICS = frozenset(Evaluation(np.zeros(1), np.zeros(1), 0, 0.0).summ
 """Keys of `Evaluation.summary`."""
 
 
+def longest_episode(env: EnvSpec) -> int:
+    """Steps after which an evaluation episode is cut; a time_limit that is longer holds."""
+    return max(MAX_EVALUATION_STEPS, env.time_limit or 0)
+
+
+def cut_note(env: EnvSpec, cut: int) -> str:
+    """Say that evaluation episodes were cut."""
+    episodes = "1 evaluation episode" if cut == 1 else f"{cut} evaluation episodes"
+    return f"{episodes} of {env.env} did not end within {longest_episode(env):,} steps and were cut: set time_limit."
+
+
 class Evaluator:
     """Environments and a policy of its own. Each stream plays a quota of episodes, so that short ones are not preferred."""
 
@@ -90,8 +115,9 @@ class Evaluator:
     ) -> Evaluation:
         """Play `num_episodes` episodes; the same seed gives the same episodes. `record(env)` is called after each step.
 
+        A stream in which no episode ends for `longest_episode` steps is cut and plays no more, so fewer may be played.
+
         Raises:
-            UserError: an episode does not end.
             EnvError: environments raised too often.
         """
         start = time.perf_counter()
@@ -102,21 +128,26 @@ class Evaluator:
         loop.reset_streams(stream_seeds(replace(loop.env_spec, seed=seed)))
         quota = [num_episodes // num_streams + (b < num_episodes % num_streams) for b in range(num_streams)]
         episodes: list[list[Episode]] = [[] for _ in quota]
+        longest, cut, steps = longest_episode(loop.env_spec), 0, np.zeros(num_streams, np.int64)
         while any(len(done) < wanted for done, wanted in zip(episodes, quota)):
             step = loop.step(loop.act(explore=explore).action)
+            steps += step.valid
             for episode in loop.ended:
                 if len(episodes[episode.stream]) < quota[episode.stream]:
                     episodes[episode.stream].append(episode)
-            loop.check_lengths()
-            if step.crashes and loop.num_crashes > self.spec.max_crashes:
-                raise EnvError(
-                    f"The environment raised {loop.num_crashes} times during evaluation. The last error:\n{step.crashes[-1]}"
-                )
+                steps[episode.stream] = 0
+            loop.refuse_crashes(step.crashes, self.spec.max_crashes, "The environment", " during evaluation")
+            if steps.max() >= longest:
+                for b in np.flatnonzero(steps >= longest).tolist():
+                    if len(episodes[b]) < quota[b]:
+                        cut, quota[b] = cut + 1, len(episodes[b]) + 1
+                        episodes[b].append(Episode(b, float(loop.episode_reward[b]), int(loop.episode_length[b]), {}))
+                    steps[b] = 0
             if record is not None:
                 record(loop.env)
         rewards = np.array([episode.reward for done in episodes for episode in done])
         lengths = np.array([episode.length for done in episodes for episode in done])
-        return Evaluation(rewards, lengths, weights.version, time.perf_counter() - start)
+        return Evaluation(rewards, lengths, weights.version, time.perf_counter() - start, cut=cut)
 
     def _loop(self, num_streams: int, rng: np.random.Generator) -> EnvironmentLoop:
         """The loop over `num_streams` environments, which are kept from evaluation to evaluation."""
@@ -124,16 +155,16 @@ class Evaluator:
             self.close()
             env = replace(self.spec.env, worker_index=EVALUATION_INDEX, num_envs=num_streams)
             self.loop = EnvironmentLoop(env, self.policy, rng)
-        self.loop.rng, self.loop.num_crashes = rng, 0
+        self.loop.rng, self.loop.num_crashes, self.loop.crash_debt = rng, 0, 0.0
         return self.loop
 
-    def confirmed(self, weights: Weights, num_episodes: int, seed: int, goal: float | None) -> Evaluation:
-        """Evaluate; a mean that reaches `goal` is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
-        first = self.evaluate(weights, num_episodes, seed)
-        if goal is None or first.rewards.mean() < goal:
+    def play(self, weights: Weights, order: Order, record: Recorder | None = None) -> Evaluation:
+        """Evaluate; a mean that reaches the goal is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
+        first = self.evaluate(weights, order.num_episodes, order.seed, explore=order.explore, record=record)
+        if order.goal is None or first.rewards.mean() < order.goal:
             return first
-        second = self.evaluate(weights, CONFIRM_EPISODES, seed + _CONFIRM_SEED)
-        return replace(second, seconds=first.seconds + second.seconds, confirms=True)
+        second = self.evaluate(weights, CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, record=record)
+        return replace(second, seconds=first.seconds + second.seconds, confirms=True, cut=first.cut + second.cut)
 
     def close(self) -> None:
         if self.loop is not None:

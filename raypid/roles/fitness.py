@@ -10,7 +10,8 @@ import numpy as np
 from raypid.nn.network_policy import Exploration
 from raypid.nn.population import Population
 from raypid.ops.normalizer import Moments, merge_moments, moments_of, zero_moments
-from raypid.roles.rollout import RolloutSpec, RolloutWorker
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.rollout import RolloutWorker
 from raypid.types import Array, Fitness, Report, Weights
 
 _IDLE = -1

@@ -9,7 +9,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from raypid.nn.network_policy import Exploration
-from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.rollout import FragmentWorker, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, Protocol
 
@@ -67,6 +68,7 @@ class Learner:
         self.collective = collective
         self.diverged: Diverged | None = None
         """Why its weights are of no use, until it is given others."""
+        self._whole = True
         self._update = self.algorithm.update
         if program is not None:
             program = copy.copy(program)
@@ -92,13 +94,13 @@ class Learner:
             Diverged: the update, or the one before, left something that is not finite.
         """
         self.check_sound()
-        with np.errstate(all="ignore"):
+        with self._changing():
             batch = self._joined(parts)
             update = self._update(batch, timesteps)
-        if not isinstance(update, Update):
-            raise UserError(
-                f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
-            )
+            if not isinstance(update, Update):
+                raise UserError(
+                    f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
+                )
         self.check(update, batch, timesteps)
         weights = self.algorithm.weights()
         update.version = weights.version
@@ -131,7 +133,7 @@ class Learner:
         Raises:
             UserError: they are not finite.
         """
-        self.diverged = None
+        self.diverged, self._whole = None, True
         if not is_sound(self.algorithm):
             raise UserError(
                 "The given weights are not finite: the run that wrote them had diverged. Take an earlier checkpoint."
@@ -153,6 +155,19 @@ class Learner:
         if moments:
             batch.moments = reduce(merge_moments, moments)
         return batch
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What is done inside changes the weights; if it raises, they are no longer to be saved. Numbers that are not finite are
+        found afterwards (`check`), not by NumPy's warnings."""
+        self._whole = False
+        with np.errstate(all="ignore"):
+            yield
+        self._whole = True
+
+    def is_whole(self) -> bool:
+        """Whether no update broke off half way."""
+        return self._whole
 
     def weights(self) -> Weights:
         """A copy of the current weights.

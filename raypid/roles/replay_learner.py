@@ -56,10 +56,10 @@ class ReplayLearner(Learner):
         algorithm = self.algorithm
         self._share_moments()
         beta = algorithm.config.beta_at(timesteps)
-        with np.errstate(all="ignore"):
-            sample = algorithm.sample_from(self.replay, num_updates, beta)
-            if algorithm.collective is not None:
-                sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
+        sample = algorithm.sample_from(self.replay, num_updates, beta)
+        if algorithm.collective is not None:
+            sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
+        with self._changing():
             update = algorithm.update(sample, timesteps)
         self.check(update, sample, timesteps)
         if update.priorities is not None:
@@ -126,7 +126,7 @@ class ShardLearner(Learner):
         algorithm, num = self.algorithm, num_updates
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
-        with np.errstate(all="ignore"):
+        with self._changing():
             update = algorithm.update(sample, timesteps)
         self.check(update, sample, timesteps)
         priorities: list[Array] = []

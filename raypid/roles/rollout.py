@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypedDict
 
 import numpy as np
 
-from raypid.callbacks import Callbacks
-from raypid.envs import EnvError, EnvSpec, Step, stream_seeds
+from raypid.envs import Step, stream_seeds
 from raypid.nn.network_policy import Acted, Exploration
-from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.policy import make_policy
 from raypid.ops.normalizer import moments_of
-from raypid.roles.acting import EnvironmentLoop, Episode, register_networks
+from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, register_networks
 from raypid.roles.divergence import quiet
+from raypid.roles.evaluator import Evaluation, Evaluator, Order
 from raypid.types import Array, Final, Report, Trajectory, Tree, Weights, tree_concat, tree_map, tree_stack
-
-
-@dataclass(kw_only=True, slots=True)
-class RolloutSpec:
-    """What crosses to a worker: plain data, never an algorithm's Config."""
-
-    env: EnvSpec
-    network: NetworkSpec
-    fragment_length: int
-    seed: int
-    observation_noise: float = 0.0
-    action_noise: float = 0.0
-    max_crashes: int = 10
-    callbacks: Callbacks | None = None
-    record_memory: bool = False
-    """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
-    networks: dict[str, type] = field(default_factory=dict)
-    """Registered networks that the worker needs, by name."""
-
 
 _RESTARTED = 1_000_000
 """Added to a worker's restarts where its environments' seeds are drawn: these differ from the seeds after a save."""
@@ -60,6 +40,8 @@ class RolloutWorker(EnvironmentLoop):
     def __init__(self, spec: RolloutSpec, worker_index: int = 0, restarts: int = 0) -> None:
         register_networks(spec.networks)
         self.spec, self.worker_index = spec, worker_index
+        self.evaluator: Evaluator | None = None
+        """Built by the first evaluation that this worker's process plays."""
 
         def seed(purpose: int) -> np.random.SeedSequence:
             return np.random.SeedSequence(spec.seed, spawn_key=(purpose, worker_index, restarts))
@@ -91,13 +73,20 @@ class RolloutWorker(EnvironmentLoop):
         """Refuse environments that raise again and again.
 
         Raises:
-            EnvError: they have raised more than `max_crashes` times; its text ends with the last of `crashes`.
+            EnvError: they have raised more than `max_crashes` allows; its text ends with the last of `crashes`.
         """
-        if crashes and self.num_crashes > self.spec.max_crashes:
-            raise EnvError(
-                f"Environments of worker {self.worker_index} raised {self.num_crashes} times, max_restarts allows "
-                f"{self.spec.max_crashes}. The last error:\n{crashes[-1]}"
-            )
+        self.refuse_crashes(crashes, self.spec.max_crashes, f"Environments of worker {self.worker_index}")
+
+    def evaluate(self, spec: RolloutSpec, weights: Weights, order: Order) -> Evaluation:
+        """Evaluate in this process, with environments and a policy of the evaluation's own."""
+        if self.evaluator is None:
+            self.evaluator = Evaluator(spec)
+        return self.evaluator.play(weights, order)
+
+    def close(self) -> None:
+        super().close()
+        if self.evaluator is not None:
+            self.evaluator.close()
 
     def boundary(self, save_count: int) -> None:
         """Start all streams anew with seeds of their own: how an exact save cuts a run. Unfinished episodes do not count."""

@@ -18,7 +18,7 @@ from raypid.errors import Diverged
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
-from raypid.roles.evaluator import Evaluation
+from raypid.roles.evaluator import Evaluation, Order, cut_note
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
@@ -219,7 +219,11 @@ class Agent:
             self.num_episodes += len(report.episode_rewards)
             self._write_crashes(report)
         before = time.perf_counter()
-        played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
+        try:
+            played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
+        except Exception:
+            self.iteration -= 1  # without a result; a run that goes on from here has it again
+            raise
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
@@ -306,9 +310,8 @@ class Agent:
         """
         self.check_open()
         seed = (self.config.seed or 0) if seed is None else seed
-        weights = self.get_weights()
         count = num_eval_episodes or self.config.evaluation_num_episodes
-        return self.evaluations.evaluator.evaluate(weights, count, seed + self.iteration, explore=explore).summary()
+        return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
 
     def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
         """Say when `train` evaluates, besides the settings.
@@ -328,6 +331,11 @@ class Agent:
     def last_evaluation(self) -> Played | None:
         """The newest evaluation that has ended."""
         return self.evaluations.last
+
+    @property
+    def cut_episodes(self) -> str:
+        """What to say if evaluation episodes have been cut since they did not end; "" if none has."""
+        return cut_note(self.evaluations.env, self.evaluations.cut) if self.evaluations.cut else ""
 
     def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
@@ -349,19 +357,30 @@ class Agent:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path | None = None, score: float | None = None) -> Path:
-        """Write a checkpoint, completely or not at all; returns its folder. The checkpoint with the highest `score` is the best."""
+    def save(
+        self, folder: str | Path | None = None, score: float | None = None, *, patience_s: float | None = None
+    ) -> Path:
+        """Write a checkpoint, completely or not at all; returns its folder. The checkpoint with the highest `score` is the best.
+
+        patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
+        """
         self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
-        workers = self.context.workers.call_all(Rollout.state_dict)
+        group = self.context.workers
+        if patience_s is None:
+            workers = dict(enumerate(group.call_all(Rollout.state_dict)))
+        else:
+            workers = group.answers(Rollout.state_dict, patience_s)
         self.num_saves += 1
         in_order = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
-        if self.config.exact_resume and in_order:  # otherwise runs differ anyway, by which worker is first
+        if (
+            self.config.exact_resume and in_order and patience_s is None
+        ):  # otherwise runs differ anyway, by which worker is first
             self.context.workers.call_all(Rollout.boundary, self.num_saves)
             self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
         state: dict[str, object] = {
             "learner": self._ask_learner(Learner.state_dict),
-            "workers": {str(i): w for i, w in enumerate(workers)},
+            "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
@@ -380,6 +399,13 @@ class Agent:
             if before is not None and before.parent != path and before.parent.parent == parent:
                 shutil.rmtree(before, ignore_errors=True)  # it is large: only the newest checkpoint keeps one
         return path
+
+    def unsaved_reason(self, patience_s: float) -> str:
+        """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
+        whole, weights = self.context.learner.submit(Learner.is_whole), self.context.learner.submit(Learner.weights)
+        if not self.backend.get(whole, patience_s):
+            return "the learner broke off in an update"
+        return "" if self.backend.get(weights, patience_s).version else "nothing had been learnt"
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""

@@ -26,13 +26,14 @@ from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
+from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.gradient_rollout import GradientRollout, GradientSource
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place

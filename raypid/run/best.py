@@ -74,6 +74,8 @@ class BestPolicy:
         seed = (agent.config.seed or 0) + _FINAL_SEED
         played = agent.evaluate_weights(self.weights, num, seed, interrupted)
         if played is None:
+            if not interrupted():
+                tell("No final episodes: the process that played them was lost (errors.txt says how).")
             return
         newest = agent.get_weights()
         if newest.version != self.weights.version:

@@ -1,22 +1,24 @@
-"""Evaluation during training: when it is due, and whether it runs in the driver between iterations or in a process of its own."""
+"""Evaluation during training: when it is due, and where it runs: in a worker's process between iterations, or in one of its own."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Protocol, TypeAlias
 
 from raypid.config import Config
-from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator, Order
 from raypid.roles.learner import Learner
-from raypid.roles.rollout import RolloutSpec
+from raypid.roles.rollout import RolloutWorker
 from raypid.run.loops import Context
-from raypid.runtime.handle import ArgumentLost, Future
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
+from raypid.runtime.supervisor import LossBudget, WorkerGroup
 from raypid.types import Weights
 
 EvaluatorGroup: TypeAlias = WorkerGroup[Evaluation, None]
@@ -28,12 +30,12 @@ class _Interrupted(Exception):
     """Raised inside an evaluation whose result is no longer wanted."""
 
 
-class Order(NamedTuple):
-    """What `Evaluator.confirmed` is asked to play."""
+Interrupted: TypeAlias = Callable[[], bool]
 
-    num_episodes: int
-    seed: int
-    goal: float | None = None
+
+def never() -> bool:
+    """Nobody interrupts."""
+    return False
 
 
 @dataclass(slots=True)
@@ -50,13 +52,23 @@ class Played:
         return {**self.evaluation.summary(), "timesteps_total": self.timesteps}
 
 
+class Place(Protocol):
+    """Where evaluations are played."""
+
+    def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
+        """Evaluate and wait for the result; None if interrupted, or if the process that played was lost."""
+
+    def close(self) -> None:
+        """Drop what is being played, and release what belongs to the place. The next evaluation builds it again."""
+
+
 class Evaluations:
     """The evaluations of one training run."""
 
     def __init__(self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool) -> None:
         self.config, self.context = config, context
-        self.evaluator = Evaluator(spec)
-        """Evaluates in this process."""
+        self.inline: Place = Here(context, spec) if context.backend.name == "local" else InWorker(config, context, spec)
+        """Where evaluations are played that training waits for."""
         self.beside = Beside(config, context, spec) if parallel else None
         self.automatic = False
         """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
@@ -66,6 +78,9 @@ class Evaluations:
         self.goal: float | None = None
         """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
         self.last: Played | None = None
+        self.cut = 0
+        """Episodes of all evaluations so far that did not end and were cut."""
+        self.env = spec.env
         self._owed = False
         self._periods = 0
         self._ended = time.perf_counter()
@@ -82,67 +97,70 @@ class Evaluations:
         """
         if self.every_steps:
             periods, self._periods = self._periods, self.context.timesteps // self.every_steps
-            return self.now(iteration) if self._periods > periods else None
+            return self._now(iteration) if self._periods > periods or self._owed else None
         played = self._result() if self.beside is not None else None
         if not self._is_due(iteration, expected_s):
             return played
         if self.beside is None:
-            return self.now(iteration)
+            return self._now(iteration)
         if not self.beside.busy:
             self._start(self.beside, iteration)
         return played
 
-    def now(self, iteration: int) -> Played:
-        """Evaluate the current weights in this process."""
+    def _now(self, iteration: int, interrupted: Interrupted = never) -> Played | None:
+        """Evaluate the current weights while training waits. If the worker that plays is lost, the evaluation is owed."""
         weights, timesteps = self.context.learner.submit(Learner.weights), self.context.timesteps
-        evaluation = self.evaluator.confirmed(self.context.backend.get(weights), *self._order(iteration))
-        self._owed, self._ended = False, time.perf_counter()
-        self.last = Played(evaluation, weights, timesteps)
-        return self.last
+        played = self.inline.play(weights, timesteps, self._order(iteration), interrupted)
+        self._owed, self._ended = played is None, time.perf_counter()
+        return self._noted(played)
 
-    def newest(self, iteration: int, interrupted: Callable[[], bool]) -> Played | None:
+    def newest(self, iteration: int, interrupted: Interrupted) -> Played | None:
         """Evaluate the current weights and wait for the result; None if interrupted or if the evaluator was lost."""
         if self.beside is None:
-            return self.now(iteration)
+            return self._now(iteration, interrupted)
         self._start(self.beside, iteration)
         return self.finish(math.inf, interrupted)
 
-    def finish(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
+    def finish(self, patience_s: float, interrupted: Interrupted) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
-        until = time.monotonic() + patience_s
-        while self.beside is not None and self.beside.busy and not interrupted():
-            played = self._result(min(_POLL_S, max(0.0, until - time.monotonic())))
-            if played is not None or time.monotonic() >= until:
-                return played
-        return None
+        played = self.beside.wait(patience_s, interrupted) if self.beside is not None else None
+        return self._noted(played)
 
-    def play(
-        self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
-    ) -> Evaluation | None:
+    def play(self, weights: Weights, num_episodes: int, seed: int, interrupted: Interrupted) -> Evaluation | None:
         """Play episodes with given weights after training; None if interrupted or if the evaluator was lost."""
-        if self.beside is not None:  # an environment that hangs there does not hang this process
-            self.beside.start(self.context.backend.put(weights), self.context.timesteps, Order(num_episodes, seed))
-            played = self.finish(math.inf, interrupted)
-            return played.evaluation if played is not None else None
+        order = Order(num_episodes, seed)
+        place = self.beside or self.inline
+        played = place.play(self.context.backend.put(weights), self.context.timesteps, order, interrupted)
+        self.cut += played.evaluation.cut if played is not None else 0
+        return played.evaluation if played is not None else None
 
-        def after_step(env: object) -> None:
-            if interrupted():
-                raise _Interrupted
+    def _noted(self, played: Played | None) -> Played | None:
+        if played is not None:
+            self.last = played
+            self.cut += played.evaluation.cut
+        return played
 
-        try:
-            return self.evaluator.evaluate(weights, num_episodes, seed, record=after_step)
-        except _Interrupted:
-            return None
+    def ask(self, order: Order) -> Evaluation:
+        """Evaluate the current weights at once, and again if the worker that plays is lost.
+
+        Raises:
+            WorkersFailed: more workers were lost than max_restarts allows.
+        """
+        while True:
+            weights = self.context.learner.submit(Learner.weights)
+            played = self.inline.play(weights, self.context.timesteps, order, never)
+            if played is not None:
+                return played.evaluation
 
     def close(self) -> None:
         """Drop the running evaluation and end the evaluator's process and environments. The next evaluation builds them again."""
-        self.evaluator.close()
+        self.inline.close()
         if self.beside is not None:
             self.beside.close()
 
     @property
     def lost(self) -> int:
-        """Number of evaluators that died or hung so far."""
+        """Number of evaluators in a process of their own that died or hung so far."""
         return 0 if self.beside is None else sum(self.beside.losses.values())
 
     def _start(self, beside: Beside, iteration: int) -> None:
@@ -152,8 +170,7 @@ class Evaluations:
     def _result(self, wait_s: float = 0.0) -> Played | None:
         assert self.beside is not None
         was_busy = self.beside.busy
-        played = self.beside.result(wait_s)
-        self.last = played or self.last
+        played = self._noted(self.beside.result(wait_s))
         self._owed |= was_busy and played is None and not self.beside.busy
         return played
 
@@ -173,6 +190,129 @@ class Evaluations:
         return Order(self.config.evaluation_num_episodes, (self.config.seed or 0) + iteration, self.goal)
 
 
+class Here:
+    """Evaluates in this process, with environments that are kept from evaluation to evaluation."""
+
+    def __init__(self, context: Context, spec: RolloutSpec) -> None:
+        self.context, self.evaluator = context, Evaluator(spec)
+
+    def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
+        def after_step(env: object) -> None:
+            if interrupted():
+                raise _Interrupted
+
+        try:
+            evaluation = self.evaluator.play(self.context.backend.get(weights), order, after_step)
+        except _Interrupted:
+            return None
+        return Played(evaluation, weights, timesteps)
+
+    def close(self) -> None:
+        self.evaluator.close()
+
+
+class Remote(ABC):
+    """Evaluates in another process, one evaluation at a time."""
+
+    _weights: Future[Weights]
+    """Those that play in the newest evaluation."""
+    _timesteps = 0
+    """Environment steps on which they were trained."""
+
+    def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
+        self.config, self.context, self.spec = config, context, spec
+        self._timeouts = 0
+        """Evaluations so far that did not end in time."""
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether an evaluation is under way."""
+
+    @abstractmethod
+    def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
+        """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
+
+    @abstractmethod
+    def result(self, wait_s: float = 0.0) -> Played | None:
+        """The evaluation, if it ends within `wait_s` seconds. A process that died or is overdue is replaced and its job dropped.
+
+        Raises:
+            WorkersFailed: more processes were lost than max_restarts allows. Also anything that the evaluation itself raised.
+        """
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
+        self.start(weights, timesteps, order)
+        played = self.wait(math.inf, interrupted)
+        if self.busy:
+            self.close()
+        return played
+
+    def wait(self, patience_s: float, interrupted: Interrupted) -> Played | None:
+        """Wait up to `patience_s` seconds for the evaluation under way; None if interrupted or if there is no result by then."""
+        until = time.monotonic() + patience_s
+        while self.busy and not interrupted():
+            played = self.result(min(_POLL_S, max(0.0, until - time.monotonic())))
+            if played is not None or time.monotonic() >= until:
+                return played
+        return None
+
+    def _time_for(self, order: Order) -> float:
+        """Seconds allowed: worker_timeout_s for each episode that a stream plays, doubled with each evaluation that was overdue."""
+        turns = math.ceil(order.num_episodes / MAX_STREAMS)
+        if order.goal is not None:
+            turns += math.ceil(CONFIRM_EPISODES / MAX_STREAMS)
+        return self.config.worker_timeout_s * turns * 2.0**self._timeouts
+
+
+class InWorker(Remote):
+    """Evaluates in the process of rollout worker 0, after what that has under way, so that an environment which dies or hangs
+    takes neither the driver nor a CPU of its own with it. The first evaluation builds the environments, which stay."""
+
+    _call: Future[Evaluation] | None = None
+    _deadline = 0.0
+    _seconds = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return self._call is not None
+
+    def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
+        self.close()
+        workers = self.context.workers
+        self._weights, self._timesteps = self.context.backend.put(weights), timesteps
+        self._seconds = self._time_for(order)
+        self._deadline = workers.due(0, self._seconds)
+        self._call = workers.handles[0].submit(RolloutWorker.evaluate, self.spec, self._weights, order)
+
+    def result(self, wait_s: float = 0.0) -> Played | None:
+        if self._call is None:
+            return None
+        call, left_s = self._call, self._deadline - time.monotonic()
+        ready, _ = self.context.backend.wait([call], timeout=max(0.0, min(wait_s, left_s)))
+        if not ready and left_s > wait_s:
+            return None
+        self._call = None
+        try:
+            if not ready:
+                raise TimeoutError
+            return Played(self.context.backend.get(call), self._weights, self._timesteps)
+        except (WorkerLost, TimeoutError) as error:
+            if isinstance(error, ArgumentLost):  # the learner, of which the weights are
+                raise
+            self._timeouts += isinstance(error, TimeoutError)
+            self.context.workers.replace(0, "evaluate()", error, self._seconds)
+        return None
+
+    def close(self) -> None:
+        if self._call is not None:  # whoever calls the worker next would wait for it
+            self._call = None
+            self.context.workers.renew(0)
+
+
 class PoliteEvaluator:
     """The role of an evaluator whose process yields to training where the two share a core."""
 
@@ -183,44 +323,36 @@ class PoliteEvaluator:
 
     def evaluate(self, weights: Weights, order: Order) -> tuple[Evaluation, None]:
         """The evaluation, as the report of a WorkerGroup's call without data."""
-        return self.evaluator.confirmed(weights, *order), None
+        return self.evaluator.play(weights, order), None
 
     def close(self) -> None:
         self.evaluator.close()
 
 
-class Beside:
+class Beside(Remote):
     """An evaluator in a process of its own, which plays one evaluation at a time. The first evaluation starts the process."""
 
     def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
-        self.config, self.context, self.spec = config, context, spec
+        super().__init__(config, context, spec)
         self._group: EvaluatorGroup | None = None
         self.losses = {"workers": 0, "timeouts": 0}
         """Evaluators that died or hung so far, in all groups."""
-        self._weights: Future[Weights]
-        """Those that play in the newest evaluation."""
-        self._timesteps = 0
-        """Environment steps on which they were trained."""
+        self._budget = LossBudget(config.max_restarts)
 
     @property
     def busy(self) -> bool:
         return self._group is not None and self._group.running(0) > 0
 
     def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
-        """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
         if self.busy:
             self.close()
         group = self._workers()
+        self._timeouts = self.losses["timeouts"]
         group.timeout_s = self._time_for(order)
         group.start(0, PoliteEvaluator.evaluate, self.context.backend.put(weights), order)
         self._weights, self._timesteps = weights, timesteps
 
     def result(self, wait_s: float = 0.0) -> Played | None:
-        """The evaluation, if it ends within `wait_s` seconds. An evaluator that died or is overdue is replaced and its job dropped.
-
-        Raises:
-            WorkersFailed: more evaluators were lost than max_restarts allows. Also anything that the evaluation itself raised.
-        """
         group = self._group
         if group is None:
             return None
@@ -241,13 +373,6 @@ class Beside:
         elif group is not None:
             group.close()
 
-    def _time_for(self, order: Order) -> float:
-        """Seconds allowed: worker_timeout_s for each episode that a stream plays, doubled with each evaluator that was overdue."""
-        turns = math.ceil(order.num_episodes / MAX_STREAMS)
-        if order.goal is not None:
-            turns += math.ceil(CONFIRM_EPISODES / MAX_STREAMS)
-        return self.config.worker_timeout_s * turns * 2.0 ** self.losses["timeouts"]
-
     def _workers(self) -> EvaluatorGroup:
         """The group of one evaluator, built if there is none."""
         if self._group is None:
@@ -261,5 +386,6 @@ class Beside:
                 describe=self.context.workers.describe,
                 kind="Evaluator",
             )
+            self._group.budget = self._budget
             self._group.folder, self._group.lost = self.context.workers.folder, self.losses
         return self._group

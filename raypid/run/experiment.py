@@ -17,9 +17,10 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
+from raypid.errors import Diverged
 from raypid.outputs import check_folder_writable, usable
 from raypid.ownership import why_unsigned
-from raypid.reporting.logger import FolderLost, RunLogger
+from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
@@ -33,6 +34,10 @@ SAVE_SECONDS = 60.0
 """Seconds between checkpoints, unless an interval is given."""
 FIRST_SAVE_SECONDS = 10.0
 """Seconds before the first checkpoint, so that a run that is killed early can be resumed too."""
+RESCUE_S = 5.0
+"""Seconds that a run which an error ends waits for the state of its workers."""
+RESCUE_LEARNER_S = 60.0
+"""Seconds that it waits for its learner, which may be in an update."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _RUN_FILES = ("params.json", "result.json", "checkpoints")
@@ -153,6 +158,7 @@ class Run:
         self._rollbacks = agent.rollbacks
         self._interrupts = 0
         self._playing = False
+        self._told_cut = False
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
@@ -183,11 +189,14 @@ class Run:
                         logger = self._rewound(logger)
                     reason = self._reason(result)
                     self._tell_absent(result)
+                    self._tell_cut()
                     if (played := agent.last_evaluation) is not None and EVALUATION in result:
                         self.best.offer(played, agent)
                     if reason and self._last_evaluation(result):
                         reason = self._reason(result) or reason
-                    self._log(logger, result, ends=bool(reason))
+                    logger.log(result)
+                    if reason:
+                        logger.check()
                     progress.update(result)
                     if not reason and self._save_is_due():
                         self._save(result)
@@ -195,41 +204,45 @@ class Run:
                 if saved is not None and not self._interrupts:
                     self._playing = True
                     self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
+                    self._tell_cut()
         except BaseException as error:
-            progress.stop([("folder", str(self.folder))])
-            if isinstance(error, Exception):
-                if self._interrupts > 1:
-                    raise KeyboardInterrupt from error  # what it broke off said something of its own
+            if isinstance(error, Exception) and self._interrupts <= 1:
                 self._write_error(error)
+                if not isinstance(error, Diverged):  # which says itself what there is
+                    error.saved = self._rescue()  # type: ignore[attr-defined]  # the command line says it too
+            progress.stop([("folder", str(self.folder))])
+            if isinstance(error, Exception) and self._interrupts > 1:
+                raise KeyboardInterrupt from error  # what it broke off said something of its own
             raise
         finally:
             logger.close()
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
 
-    def _log(self, logger: RunLogger, result: Mapping[str, float], *, ends: bool) -> None:
-        """Write a result.
-
-        Raises:
-            RuntimeError: the folder was deleted. It has been made again, with a checkpoint.
-        """
-        try:
-            logger.log(result)
-            if ends:
-                logger.check()
-        except FolderLost as error:
-            try:
-                self._save(result)
-            except RuntimeError as no_save:
-                raise RuntimeError(f"{error} Nothing could be saved: {no_save}") from error
-            place = self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
-            raise RuntimeError(f"{error} What was learnt is in {place}.") from error
-
     def _write_error(self, error: Exception) -> None:
         """Write the error that ended the run to its folder, with the worker's own traceback if there is one."""
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
+
+    def _rescue(self) -> str:
+        """Save what was learnt before an error ends the run; returns what was saved and how to go on."""
+        parent = self.folder / "checkpoints"
+        try:
+            why = self.agent.unsaved_reason(RESCUE_LEARNER_S)
+            if not why:
+                self._save({}, patience_s=RESCUE_S)
+        except Exception as error:
+            why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        newest = checkpoint.latest(parent)
+        if newest is None:
+            return f"Nothing was saved: {why}."
+        own = self.agent.program and not self.agent.program.startswith("raypid.")
+        how = f"restore({str(self.folder)!r})" if own else f"raypid train --resume {self.folder}"
+        go_on = f"`{how}` goes on"
+        if why:
+            return f"Nothing was saved: {why}; {go_on} from {newest.name}."
+        return f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {go_on}."
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
@@ -266,6 +279,12 @@ class Run:
                     f"Nothing has reported the stop criterion {key} so far, though {result['episodes_total']} episodes have ended."
                 )
         self._may_be_absent = ()
+
+    def _tell_cut(self) -> None:
+        """Say once that evaluation episodes were cut."""
+        if not self._told_cut and (text := self.agent.cut_episodes):
+            self._told_cut = True
+            self.progress.message(text)
 
     def _last_evaluation(self, result: dict[str, float]) -> bool:
         """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""
@@ -305,11 +324,11 @@ class Run:
         wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS
         return time.monotonic() - self._saved_at > wait_s
 
-    def _save(self, result: Mapping[str, float]) -> None:
+    def _save(self, result: Mapping[str, float], *, patience_s: float | None = None) -> None:
         agent, parent = self.agent, self.folder / "checkpoints"
         # an evaluator in its own process scores earlier weights than those of this checkpoint
         same_weights = result.get("evaluation/timesteps_total") == agent.timesteps
-        agent.save(parent, score=result.get(EVALUATION) if same_weights else None)
+        agent.save(parent, score=result.get(EVALUATION) if same_weights else None, patience_s=patience_s)
         self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
         self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
@@ -342,7 +361,10 @@ class Run:
         if self.best.score is not None:
             lines.append(("best policy", self.best.line()))
         elif self.agent.config.evaluation_interval != 0:
-            lines.append(("best policy", "none: the run was too short for an evaluation"))
+            why = "the run was too short for an evaluation"
+            if not self.agent.num_episodes:
+                why = "no episode has ended, so none was evaluated (time_limit ends them)"
+            lines.append(("best policy", f"none: {why}"))
         seconds, steps = self.agent.time_total_s, self.agent.timesteps
         lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
         lines.append(("folder", str(self.folder)))

@@ -44,9 +44,6 @@ class LearnersFailed(RuntimeError):
     """A learner was lost, or what it was to learn from. What was in its memory is gone."""
 
 
-_GO_ON = "A run goes on from its last checkpoint (--resume)."
-
-
 @contextmanager
 def losses_named(num_learners: int, call: str) -> Iterator[None]:
     """Turn a lost process into LearnersFailed that names the learner.
@@ -57,10 +54,10 @@ def losses_named(num_learners: int, call: str) -> Iterator[None]:
     try:
         yield
     except ArgumentLost as error:
-        raise LearnersFailed(f"What a worker had collected was lost with its node. {_GO_ON}") from error
+        raise LearnersFailed("What a worker had collected was lost with its node.") from error
     except WorkerLost as error:
         who = f"Learner 0 of {num_learners}" if num_learners > 1 else "The learner"
-        raise LearnersFailed(f"{who} died in {call}. {_GO_ON}") from error
+        raise LearnersFailed(f"{who} died in {call}.") from error
 
 
 def split(items: Sequence[T], num_parts: int) -> list[Sequence[T]]:
@@ -193,6 +190,6 @@ class Together(LocalFuture[T]):
             reason = str(next(iter(errors.values())))
         else:
             reason = f"{' and '.join(f'Learner {r}' for r in lost)} of {len(self.group)} {what} in {self.call}"
-        failed = LearnersFailed(f"{reason}. {_GO_ON}")
+        failed = LearnersFailed(f"{reason}.")
         failed.__cause__ = errors[min(errors)]
         return failed

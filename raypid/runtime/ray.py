@@ -55,6 +55,10 @@ class _Role(LocalHandle):
     def __init__(self, factory: Callable[[], object]) -> None:
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
+        with contextlib.suppress(
+            ValueError
+        ):  # Ctrl-C is the driver's business; a KeyboardInterrupt here is the environment's own
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         # arrays stay in Ray's store, so that the roles of a node share them
         super().__init__(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
 

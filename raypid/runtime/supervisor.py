@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -15,6 +16,7 @@ from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future,
 Factory = Callable[[int, int], Callable[[], object]]
 """(worker index, restarts so far) -> a function that builds the role."""
 
+LOSS_WINDOW_S = 3600.0
 START_S = 60.0
 """Seconds that the process of a new worker may take to start, if worker_timeout_s is less."""
 
@@ -29,7 +31,29 @@ class WorkerRole(Protocol):
 
 
 class WorkersFailed(RuntimeError):
-    """More workers were lost than `max_restarts` allows."""
+    """More workers were lost within an hour than `max_restarts` allows."""
+
+
+class LossBudget:
+    """How many processes may be lost within LOSS_WINDOW_S: a fault now and then must not end a long run."""
+
+    def __init__(self, max_restarts: int) -> None:
+        self.max_restarts = max_restarts
+        self._times: deque[float] = deque()
+
+    def spend(self, message: str, hint: str = "") -> None:
+        """Count a loss.
+
+        Raises:
+            WorkersFailed: there were more than max_restarts. Its text is the message, what was counted, and the hint.
+        """
+        self._times.append(now := time.monotonic())
+        while now - self._times[0] > LOSS_WINDOW_S:
+            self._times.popleft()
+        if len(self._times) > self.max_restarts:
+            raise WorkersFailed(
+                f"{message} That is loss number {len(self._times)} within an hour; max_restarts allows {self.max_restarts}.{hint}"
+            )
 
 
 @dataclass(slots=True)
@@ -64,7 +88,8 @@ class WorkerGroup(Generic[R, D]):
         kind: str = "Worker",
     ) -> None:
         self.backend, self.factory, self.num_cpus = backend, factory, num_cpus
-        self.timeout_s, self.max_restarts, self.describe, self.kind = timeout_s, max_restarts, describe, kind
+        self.timeout_s, self.describe, self.kind = timeout_s, describe, kind
+        self.budget = LossBudget(max_restarts)
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}
         self.folder: Path | None = None
@@ -136,6 +161,21 @@ class WorkerGroup(Generic[R, D]):
         """The deadline of a call that is made now. It waits for the calls under way first."""
         return time.monotonic() + self.timeout_s * (1 + self.running(index))
 
+    def answers(self, method: Callable[..., T], patience_s: float) -> dict[int, T]:
+        """Call `method` of every worker, for the results that come within `patience_s` seconds. No worker is replaced."""
+        futures = [handle.submit(method) for handle in self.handles]
+        ready, _ = self.backend.wait(futures, num=len(futures), timeout=patience_s)
+        found: dict[int, T] = {}
+        for index, future in enumerate(futures):
+            if future in ready:
+                with suppress(Exception):  # it is gone
+                    found[index] = self.backend.get(future)
+        return found
+
+    def due(self, index: int, seconds: float) -> float:
+        """The deadline of a call of `seconds` that is made now, behind the calls under way."""
+        return time.monotonic() + seconds + self.timeout_s * self.running(index) + START_S * (not self._built[index])
+
     # -- one at a time -------------------------------------------------------------------------------------------------
 
     def running(self, index: int) -> int:
@@ -205,29 +245,39 @@ class WorkerGroup(Generic[R, D]):
         while any(self._running):
             self.finished(None)
 
-    def replace(self, index: int, call: str, error: Exception) -> None:
-        """Kill worker `index` and build it anew. Its calls under way are lost with it.
+    def replace(self, index: int, call: str, error: Exception, waited_s: float | None = None) -> None:
+        """Count worker `index` as lost, kill it and build it anew. Its calls under way are lost with it.
+
+        waited_s: the time that an overdue call had; None: `timeout_s`.
 
         Raises:
-            WorkersFailed: more were lost than `max_restarts`. The message names the worker, its environment and its last call.
+            WorkersFailed: more were lost within an hour than `max_restarts`. The message names the worker, its environment and its last call.
         """
-        self._running[index].clear()
         overdue = isinstance(error, TimeoutError)
-        what = f"did not answer within {self.timeout_s:g} s" if overdue else "died"
+        what = f"did not answer within {waited_s or self.timeout_s:g} s" if overdue else "died"
         message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
         self.lost["timeouts" if overdue else "workers"] += 1
         if self.folder is not None:
             with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as out:
                 out.write(f"{message}\n{error}\n\n")
+        self._end_process(index)
+        hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
+        try:
+            self.budget.spend(message, hint)
+        except WorkersFailed as failed:
+            raise failed from error
+        self.handles[index] = self._spawn(index)
+
+    def renew(self, index: int) -> None:
+        """Replace a worker whose work is no longer wanted; it does not count as lost."""
+        self._end_process(index)
+        self.handles[index] = self._spawn(index)
+
+    def _end_process(self, index: int) -> None:
+        self._running[index].clear()
         self.backend.kill(self.handles[index])
         self.restarts[index] += 1
         self._built[index] = False
-        if sum(self.restarts) > self.max_restarts:
-            hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
-            raise WorkersFailed(
-                f"{message} That is loss number {sum(self.restarts)}; max_restarts allows {self.max_restarts}.{hint}"
-            ) from error
-        self.handles[index] = self._spawn(index)
 
     def close(self) -> None:
         """Give the workers two seconds to close their environments, then end them."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from raypid.runtime.handle import Argument, Backend, Future, Handle, WorkerLost
 from raypid.runtime.learner_group import LearnerRole
-from raypid.runtime.supervisor import WorkersFailed
+from raypid.runtime.supervisor import LossBudget
 from raypid.types import Weights
 
 
@@ -63,7 +63,7 @@ class ByReference(Argument):
 class ByServers(ByReference):
     """The newest weights go to a server on each of `nodes`. Each call pulls them from the server on its worker's node.
 
-    A server that is lost is built anew with the newest weights, at most `max_restarts` times.
+    A server that is lost is built anew with the newest weights, at most `max_restarts` times an hour.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ByServers(ByReference):
         max_restarts: int,
     ) -> None:
         ByReference.__init__(self, backend, learner)
-        self.factory, self.timeout_s, self.max_restarts = factory, timeout_s, max_restarts
+        self.factory, self.timeout_s, self.budget = factory, timeout_s, LossBudget(max_restarts)
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, node=node) for node in nodes}
         self._asked: dict[Handle | None, tuple[str, Handle]] = {}
         """The server that each worker asked last, and its node."""
@@ -110,17 +110,14 @@ class ByServers(ByReference):
         """Build the server of a node anew if it is gone or hangs; returns whether it was.
 
         Raises:
-            WorkersFailed: more servers were lost than `max_restarts`.
+            WorkersFailed: more servers were lost within an hour than `max_restarts`.
         """
         try:
             self.backend.get(self.servers[node].submit(ServerRole.ready), timeout=self.timeout_s)
             return False
-        except (WorkerLost, TimeoutError) as error:
+        except (WorkerLost, TimeoutError):
             self.lost += 1
-            if self.lost > self.max_restarts:
-                raise WorkersFailed(
-                    f"A parameter server died. That is loss number {self.lost}; max_restarts allows {self.max_restarts}."
-                ) from error
+            self.budget.spend("A parameter server died.")
         self.backend.kill(self.servers[node])
         self.servers[node] = self.backend.spawn(self.factory, node=node)
         self.servers[node].submit(ServerRole.reset, self._newest)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,14 @@ import numpy as np
 
 from raypid import Callbacks
 
+REWARDS = {"infinite": float("inf"), "huge": 1e30, "no number": "a lot"}
+
 
 class Fragile(gymnasium.Env):
     """Episodes of `length` steps, reward 1 a step. At step `at` of an episode it does what `mode` says.
 
-    worker: only in this worker. marker: only once, and then this file is there.
+    worker: only in this worker. marker: only once, and then this file is there. after: only once this file is there.
+    exits: a constructor that fails calls sys.exit. every: raises at each such step of its life, which begins at a random one.
     """
 
     def __init__(
@@ -26,6 +32,9 @@ class Fragile(gymnasium.Env):
         length: int = 10,
         worker: int | None = None,
         marker: str | None = None,
+        after: str | None = None,
+        every: int = 0,
+        exits: bool = False,
         sleep_s: float = 0.0,
         worker_index: int = 0,
         stream_index: int = 0,
@@ -33,27 +42,39 @@ class Fragile(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
         self.mode, self.at, self.length, self.sleep_s = mode, at, length, sleep_s
-        self.mine, self.marker = worker in (None, worker_index), marker
+        self.mine, self.marker, self.after = worker in (None, worker_index), marker, after
         self.indices = {"env_worker": worker_index, "env_stream": stream_index}
+        self.every, self.life = every, int(np.random.default_rng().integers(1 + every // 2))
+        if mode == "constructor" and exits:
+            sys.exit(3)
         if mode == "constructor" and self._strikes():
             raise ValueError("no licence for the simulator")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.t = 0
+        if self.mode == "reset" and self._strikes():
+            raise ValueError("the simulator did not start")
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> Any:
         self.t += 1
+        self.life += 1
         obs = np.array([self.t / 10, int(action)], np.float32)
         if self.sleep_s:
             time.sleep(self.sleep_s)
-        if self.t == self.at and self.mode not in ("", "constructor") and self._strikes():
+        if self.every and self.life % self.every == 0:
+            raise ValueError("the simulator lost its balance")
+        if self.t == self.at and self.mode not in ("", "constructor", "reset") and self._strikes():
+            if self.mode in REWARDS:
+                return obs, REWARDS[self.mode], False, False, {}
             obs = self._fail(obs)
         return obs, 1.0, False, self.t >= self.length, dict(self.indices)
 
     def _strikes(self) -> bool:
         if not self.mine or (self.marker is not None and Path(self.marker).exists()):
+            return False
+        if self.after is not None and not Path(self.after).exists():
             return False
         if self.marker is not None:
             Path(self.marker).write_text(str(os.getpid()))
@@ -62,14 +83,30 @@ class Fragile(gymnasium.Env):
     def _fail(self, obs: Any) -> Any:
         if self.mode == "raise":
             raise ValueError("the simulator lost its balance")
+        if self.mode == "sys.exit":
+            sys.exit(3)
+        if self.mode == "interrupt":
+            raise KeyboardInterrupt
         if self.mode == "exit":
             os._exit(3)
+        if self.mode == "segfault":
+            ctypes.string_at(0)
+        if self.mode == "killed":  # as the kernel does where memory runs out
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.mode == "prints":
+            print("x" * 100_000)
+            return obs
         if self.mode == "hang":
             time.sleep(10_000)
         if self.mode == "slow":
             time.sleep(0.5)
             return obs
-        return {"nan": np.array([0, np.nan], np.float32), "shape": np.zeros(3, np.float32)}[self.mode]
+        return {
+            "nan": np.array([0, np.nan], np.float32),
+            "shape": np.zeros(3, np.float32),
+            "dtype": np.array(["a", "b"]),
+            "type": None,
+        }[self.mode]
 
 
 class Metrics(Callbacks):

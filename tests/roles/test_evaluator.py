@@ -122,6 +122,7 @@ def test_summary() -> None:
             "episode_reward_max": 6.0,
             "episode_len_mean": 4.0,
             "episodes": 3,
+            "episodes_cut": 0,
             "weights_version": 8,
         },
         rel=1e-3,

@@ -142,7 +142,9 @@ def test_a_lost_server_is_built_anew_within_the_budget() -> None:
     assert Worker.log[3:] == [(1, 5), (0, 5), (2, 5)]
     server = ctx.weights.servers["node 0"].role
     server.pull = server.ready = gone
-    with pytest.raises(WorkersFailed, match="A parameter server died. That is loss number 2; max_restarts allows 1"):
+    with pytest.raises(
+        WorkersFailed, match="A parameter server died. That is loss number 2 within an hour; max_restarts allows 1"
+    ):
         next(loop)
 
 

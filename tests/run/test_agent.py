@@ -124,9 +124,7 @@ def test_a_lost_learner_ends_the_run(ray_session: Any, tmp_path: Path) -> None:
         victim = agent.context.learner.handles[1].actor  # type: ignore[attr-defined]
         os.kill(ray_session.get(victim.__ray_call__.remote(lambda role: os.getpid())), signal.SIGKILL)
         start = time.monotonic()
-        with pytest.raises(
-            LearnersFailed, match=r"Learner 1 of 2 died in update\(\)\. A run goes on from its last checkpoint"
-        ):
+        with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)\."):
             agent.train()
         with pytest.raises(LearnersFailed):
             agent.get_weights()

@@ -129,6 +129,69 @@ def _ask_evaluator(agent: Agent, question: Callable[[Any], Any]) -> Any:
     return agent.backend.get(group.handles[0].actor.__ray_call__.remote(question))  # type: ignore[union-attr]
 
 
+# -- in a worker's process -----------------------------------------------------------------------------------------
+
+WITHIN = {**BESIDE, "evaluation_parallel": False}
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["PPO", *(pytest.param(name, marks=pytest.mark.ci_slow) for name in ("IMPALA", "DQN"))]
+)
+def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algorithm: str) -> None:
+    """An environment that ends its process there, in each loop: the driver lives, and the evaluation is owed."""
+    config = {k: v for k, v in WITHIN.items() if k != "num_threads"}
+    struck = tmp_path / "struck"
+    with Agent(algorithm, config, env_config=evaluator_only("exit", marker=str(struck))) as agent:
+        agent.context.workers.folder = tmp_path
+        results = train_until(agent, lambda r: MEAN in r)
+        assert agent.eval(2)["episode_reward_mean"] == 10.0
+    assert MEAN not in results[0] and results[-1][MEAN] == 10.0
+    assert (results[-1]["lost/workers"], results[-1]["lost/evaluators"]) == (1, 0)
+    assert int(struck.read_text()) != os.getpid()
+    assert "Worker 0 (fragile:Fragile) died in evaluate()" in (tmp_path / "errors.txt").read_text()
+
+
+@pytest.mark.ci_slow
+def test_one_that_hangs_in_a_worker_is_overdue(ray_session: Any, tmp_path: Path) -> None:
+    config = evaluator_only("hang", marker=str(tmp_path / "struck"))
+    with Agent("PPO", WITHIN, env_config=config, worker_timeout_s=2.0) as agent:
+        assert agent.eval(2)["episode_reward_mean"] == 10.0  # it asks again
+        assert agent.context.workers.lost == {"workers": 0, "timeouts": 1}
+
+
+@pytest.mark.ci_slow
+def test_final_episodes_that_are_lost_are_told(ray_session: Any, tmp_path: Path) -> None:
+    class Telling(Quiet):
+        def message(self, text: str) -> None:
+            told.append(text)
+
+    told: list[str] = []
+    config = {"mode": "exit", "worker": EVALUATION_INDEX, "after": str(tmp_path / "go")}
+    with Agent("PPO", WITHIN, env_config=config, out=tmp_path / "run") as agent:
+        run = Run(agent, RunOptions(stop={"training_iteration": 1}, plot=False, final_episodes=2), Telling())
+        finish = run._finish
+
+        def then(result: Any) -> Any:
+            (tmp_path / "go").touch()
+            return finish(result)
+
+        run._finish = then  # type: ignore[method-assign]
+        outcome = run()
+    assert outcome.final is None and outcome.reason == "training_iteration reached 1"
+    assert [text for text in told if text.startswith("No final episodes: the process that played them was lost")]
+
+
+@pytest.mark.ci_slow
+def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_path: Path) -> None:
+    with Agent("PPO", WITHIN, env_config=evaluator_only("hang"), evaluation_interval=0) as agent:
+        agent.train()
+        start = time.monotonic()
+        assert agent.evaluate_newest(lambda: time.monotonic() > start + 0.5) is None
+        agent.save(tmp_path)
+        assert agent.context.workers.lost == {"workers": 0, "timeouts": 0}
+        assert time.monotonic() - start < 60
+
+
 # -- losses --------------------------------------------------------------------------------------------------------
 
 

@@ -95,7 +95,7 @@ def test_the_budget_is_for_all_workers_together() -> None:
     assert workers.call_all(Role.collect) == [0, 1, 2]
     workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=2)
     with pytest.raises(
-        WorkersFailed, match=r"Worker 2 \(Walker\) died in collect\(\).*number 3; max_restarts allows 2"
+        WorkersFailed, match=r"Worker 2 \(Walker\) died in collect\(\).*number 3 within an hour; max_restarts allows 2"
     ):
         workers.call_all(Role.collect)
 

@@ -1,0 +1,123 @@
+"""What an environment may do, and what raypid does then: every fault, in training, evaluation and final episodes, in each loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypid import checkpoint
+from raypid.envs import EnvError
+from raypid.reporting.panel import Quiet
+from raypid.roles.evaluator import EVALUATION_INDEX
+from raypid.run.agent import Agent
+from raypid.run.experiment import Run, RunOptions
+
+SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "vectorizer": "sync"}
+MORE: dict[str, Any] = {"PPO": {}, "IMPALA": {}, "DQN": {"start_steps": 60, "buffer_size": 1000}}
+PLAYS = {"evaluation_interval": 1, "evaluation_num_episodes": 2, "evaluation_parallel": False}
+RAISES = ["raise", "reset", "sys.exit"]
+SPOILS = ["nan", "shape", "dtype", "type", "infinite", "no number"]
+KILLS = ["exit", "segfault", "killed", "hang"]
+
+
+def cell(mode: str, where: str, run: str, on_ray: bool, tmp_path: Path, **more: Any) -> tuple[Agent, Run]:
+    """A run of three iterations in which the fault strikes once, after one of them, or before the final episodes."""
+    go = tmp_path / "go"
+    env_config: dict[str, Any] = {"mode": mode, "marker": str(tmp_path / "struck"), "after": str(go)}
+    if mode == "endless":
+        env_config = {"length": 10**9}
+    elif mode != "reset" or where != "training":
+        env_config["worker"] = 0 if where == "training" else EVALUATION_INDEX
+    ray = {"num_workers": 1, "worker_timeout_s": 5.0} if on_ray else {"num_workers": 0}
+    plays = PLAYS if on_ray else {k: v for k, v in PLAYS.items() if k != "evaluation_parallel"}
+    settings = {**SMALL, **plays, **MORE[run], **ray, "env": "fragile:Fragile", "env_config": env_config, **more}
+    agent = Agent(run, settings, out=tmp_path / "run")
+    options = RunOptions(stop={"training_iteration": 4}, plot=False, final_episodes=10)
+    begun = Run(agent, options, Quiet())
+    train, finish, when = agent.train, begun._finish, where
+
+    def touching(num_train_steps: int | None = None) -> dict[str, float]:
+        if when != "final" and agent.iteration == 1:
+            go.touch()
+        return train(num_train_steps)
+
+    def finishing(result: Any) -> Any:
+        go.touch()
+        return finish(result)
+
+    agent.train = touching  # type: ignore[method-assign]
+    begun._finish = finishing  # type: ignore[method-assign]
+    return agent, begun
+
+
+def check(mode: str, where: str, run: str, on_ray: bool, tmp_path: Path, **more: Any) -> None:
+    agent, begun = cell(mode, where, run, on_ray, tmp_path, **more)
+    saved = tmp_path / "run" / "checkpoints"
+    with agent:
+        if mode in SPOILS:
+            with pytest.raises(EnvError, match=r"Environment fragile:Fragile, stream \d, step \d") as caught:
+                begun()
+            assert caught.value.saved.startswith("Saved: ")  # type: ignore[attr-defined]
+            assert checkpoint.latest(saved) is not None
+            return
+        outcome = begun()
+        lost = agent.context.workers.lost
+    assert outcome.reason == "training_iteration reached 4" and outcome.checkpoint is not None
+    struck = mode in KILLS or (mode in RAISES and where != "final")
+    assert (tmp_path / "struck").exists() >= struck
+    kills = {"workers": int(mode in KILLS and mode != "hang"), "timeouts": int(mode == "hang")}
+    assert lost == kills
+    if mode in RAISES and where == "training":
+        assert outcome.result["lost/env_crashes"] >= 1
+    lost_at_the_end = mode in KILLS and where == "final"
+    assert (outcome.final is None) == lost_at_the_end
+
+
+WHERE = ["training", "evaluation", "final"]
+
+
+@pytest.mark.parametrize("mode", [*RAISES, "nan", "type", "infinite", "huge"])
+@pytest.mark.parametrize("where", ["training", "evaluation"])
+def test_in_one_process(mode: str, where: str, tmp_path: Path) -> None:
+    check(mode, where, "PPO", False, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [*RAISES, *SPOILS, "huge", "prints", "slow"])
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("run", MORE)
+def test_in_one_process_all(mode: str, where: str, run: str, tmp_path: Path) -> None:
+    check(mode, where, run, False, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [*RAISES, "interrupt", *SPOILS, *KILLS, "huge", "prints", "slow"])
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("run", MORE)
+def test_on_ray(ray_session: Any, mode: str, where: str, run: str, tmp_path: Path) -> None:
+    check(mode, where, run, True, tmp_path)
+
+
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("mode", ["raise", "sys.exit", "exit", "segfault", "killed"])
+def test_processes_of_their_own_isolate(mode: str, tmp_path: Path) -> None:
+    agent, begun = cell(mode, "training", "PPO", False, tmp_path, vectorizer="async", evaluation_interval=0)
+    with agent:
+        outcome = begun()
+    assert outcome.reason == "training_iteration reached 4" and outcome.result["lost/env_crashes"] == 1
+
+
+@pytest.mark.parametrize("mode", ["constructor", "exits"])
+def test_one_that_cannot_be_made(mode: str, tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="could not be made"):
+        Agent("PPO", SMALL, env="fragile:Fragile", env_config={"mode": "constructor", "exits": mode == "exits"})
+
+
+def test_never_ends(tmp_path: Path) -> None:
+    """Training goes on; without an ended episode nothing is evaluated by itself, and an evaluation that is asked for is cut."""
+    agent, begun = cell("endless", "training", "PPO", False, tmp_path, evaluation_interval=0)
+    with agent:
+        outcome = begun()
+    assert outcome.reason == "training_iteration reached 4" and outcome.final is None
