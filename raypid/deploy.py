@@ -11,15 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from raypid.checkpoint import CheckpointError, refusing
+from raypid.config import coerce
 from raypid.envs import EnvSpec, spaces, stream_seeds
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.policy import DeployedPolicy, as_tree, load_policy, read_policy_weights
+from raypid.nn.policy import DeployedPolicy, as_tree, load_policy, read_policy_weights, try_policy
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.resources import limit_threads
 from raypid.types import Array, Tree, tree_leaves
 
+_ENV_HINTS = {
+    "env": str, "env_config": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
+}  # fmt: skip
+"""What policy.json says of the environment."""
 MAX_VIDEO_STEPS = 5000
 FPS = 30
 
@@ -41,6 +47,7 @@ def evaluate_policy(
     """
     limit_threads(1)
     network, weights, info = read_policy_weights(folder)
+    try_policy(folder, network, weights)
     env = env or environment_of(folder)
     _check_spaces(network, env, folder)
     evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
@@ -49,6 +56,7 @@ def evaluate_policy(
     finally:
         evaluator.close()
     info["env"]["env"] = env.env
+    info.setdefault("algorithm", "unknown")
     info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
     return summary, info
 
@@ -59,7 +67,9 @@ def environment_of(folder: Path, env: str | None = None, env_config: Mapping[str
     Raises:
         UserError: it cannot be imported.
     """
-    spec = EnvSpec(**read_policy_weights(folder)[2]["env"])
+    saved = read_policy_weights(folder)[2]
+    with refusing(f"The policy {folder}", passing=CheckpointError):
+        spec = EnvSpec(**{name: coerce(name, value, _ENV_HINTS[name]) for name, value in saved["env"].items()})
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
     if str(spec.env).startswith("__main__:"):
         raise UserError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from raypid.config import Config, ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.ops.normalizer import Moments, merge_moments, zero_moments
+from raypid.ops.normalizer import Moments, merge_moments, saved_moments, zero_moments
 from raypid.types import Array, Collective, Update, Weights
 
 Table: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
@@ -117,7 +117,7 @@ class ObservationMoments:
         return {"obs_count": np.asarray(count), "obs_mean": mean.copy(), "obs_m2": m2.copy()}
 
     def load(self, extra: dict[str, Array]) -> None:
-        self.moments = Moments(np.float64(extra["obs_count"]), extra["obs_mean"].copy(), extra["obs_m2"].copy())
+        self.moments = saved_moments(extra["obs_count"], extra["obs_mean"], extra["obs_m2"], len(self.moments.mean))
 
 
 class FlatWeights(Protocol):
@@ -277,8 +277,8 @@ def check_size(name: str, saved: Array | None, ours: Array) -> None:
     Raises:
         ConfigError: says how many there are, and how many are needed.
     """
-    if saved is None or len(saved) != len(ours):
-        there = "no weights" if saved is None else f"{len(saved)} weights"
+    if saved is None or np.shape(saved) != ours.shape:
+        there = "no weights" if saved is None else f"{np.size(saved)} weights"
         raise ConfigError(
             f"The checkpoint has {there} for {name}, this run has {len(ours)}: the settings differ. Leave model and what shapes "
             "the network as they were, or begin a new run."

@@ -24,7 +24,7 @@ from raypid.config import unless
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.vtrace import vtrace
-from raypid.types import Array, ArrayT, Trajectory, Update, Weights
+from raypid.types import Array, ArrayT, Trajectory, Update, Weights, matching
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -215,4 +215,4 @@ class APPO(IMPALA):
     def load_learnt_state(self, state: State) -> None:
         super().load_learnt_state(state)
         if self.target is not None:
-            self.target[:] = state.get("target", state["flat"])
+            self.target[:] = matching(state.get("target", state["flat"]), self.target)

@@ -22,7 +22,7 @@ from raypid.algorithms.off_policy import (
 )
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Collective, Sample, Update
+from raypid.types import Collective, Sample, Update, matching
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -232,4 +232,5 @@ class SAC(OffPolicy[SACConfig]):
 
         super().load_learnt_state(state)
         for i, s in enumerate(self.critics.statistics):
-            s.copy_(torch.from_numpy(np.array(state["statistics"][str(i)])))
+            saved = matching(state["statistics"][str(i)], np.empty(s.shape))
+            s.copy_(torch.from_numpy(np.array(saved)))

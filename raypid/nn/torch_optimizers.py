@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from raypid.nn.networks import FlatParameters
 from raypid.nn.optimizer import Optimizer
-from raypid.types import Array
+from raypid.types import Array, matching
 
 
 class FlatOptimizer(Optimizer[Tensor, Tensor]):
@@ -62,7 +62,7 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
         self.gradient.copy_(torch.from_numpy(np.require(gradient, requirements=("C", "W"))))
 
     def _tensor(self, x: Array | int) -> Tensor:
-        return torch.tensor(np.array(x), device=self.flat.device)
+        return torch.tensor(np.array(matching(x, np.empty(self.flat.shape))), device=self.flat.device)
 
     def _array(self, name: str) -> Array:
         """What the optimizer keeps under `name`; zeros before the first step."""

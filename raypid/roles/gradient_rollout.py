@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+from raypid.checkpoint import refusing
 from raypid.nn.network_policy import Exploration
 from raypid.nn.user_model import ModelPolicy
 from raypid.roles.rollout import FragmentWorker, RolloutSpec, WorkerState
@@ -62,4 +63,5 @@ class GradientRollout(FragmentWorker):
 
     def load_state_dict(self, state: WorkerState) -> None:
         super().load_state_dict(state)
-        self.source.load_local_state(state["source"])
+        with refusing(f"The state of worker {self.worker_index} in the checkpoint"):
+            self.source.load_local_state(state["source"])
