@@ -13,6 +13,7 @@ import inspect
 import json
 import math
 import re
+import reprlib
 import textwrap
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -62,7 +63,7 @@ class Settings:
         hints = type_hints(type(self))
         for raw_key, value in values.items():
             if not isinstance(raw_key, str):
-                raise ConfigError(f"The name of a setting is text, not {raw_key!r}.")
+                raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
             key, _, rest = raw_key.replace("-", "_").partition(".")
             key = alias_of(key, hints)
             if key in ALIASES.values() and values.get(key) not in (None, value):
@@ -97,7 +98,7 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
     if isinstance(value, Settings):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{key} takes a mapping such as {{{_example(current)}}}, not {value!r}.")
+        raise ConfigError(f"{key} takes a mapping such as {{{_example(current)}}}, not {shown(value)}.")
     try:
         return current.replace(value)
     except ConfigError as error:
@@ -166,8 +167,18 @@ def coerce(key: str, value: object, hint: object) -> object:
     """
     fits, result = _fit(value, hint)
     if not fits:
-        raise ConfigError(f"{key} takes {describe_type(hint)}, not {value!r} ({type(value).__name__}).")
+        raise ConfigError(f"{key} takes {describe_type(hint)}, not {shown(value)} ({type(value).__name__}).")
     return result
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxlong = 60
+
+
+def shown(value: object) -> str:
+    """`value` for a message; of what is long or deep only the beginning. (A YAML file of a few lines can name 10^9 values.)"""
+    return _SHORT.repr(value)
 
 
 @runtime_checkable
@@ -219,6 +230,8 @@ def _fit_number(value: object, *, whole: bool) -> tuple[bool, object]:
             value = float(value) if not value.lstrip("+-").isdigit() else int(value)
         except ValueError:
             return False, value
+    if isinstance(value, int) and abs(value) >= 2**1000:  # no float is as large
+        return False, value
     if not isinstance(value, (int, float, SupportsIndex)):
         return False, value
     if not whole:
@@ -273,7 +286,7 @@ def parse_value(text: str) -> object:
     try:
         value: object = json.loads(text)
         return value
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # not JSON, a number of too many digits, nested too deep
         return {"True": True, "False": False, "None": None}.get(text, text)
 
 

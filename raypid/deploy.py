@@ -69,7 +69,8 @@ def environment_of(folder: Path, env: str | None = None, env_config: Mapping[str
     """
     saved = read_policy_weights(folder)[2]
     with refusing(f"The policy {folder}", passing=CheckpointError):
-        spec = EnvSpec(**{name: coerce(name, value, _ENV_HINTS[name]) for name, value in saved["env"].items()})
+        about: dict[str, Any] = {name: coerce(name, value, _ENV_HINTS[name]) for name, value in saved["env"].items()}
+        spec = EnvSpec(**about)
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
     if str(spec.env).startswith("__main__:"):
         raise UserError(

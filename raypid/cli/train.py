@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from raypid.config import (
     field_docs,
     load_file,
     parse_value,
+    shown,
     type_hints,
 )
 from raypid.errors import UserError
@@ -159,12 +161,12 @@ def read_mapping(text: str, option: str) -> dict[str, object]:
     example = '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}'
     if not text.lstrip().startswith("{"):
         path = text.removeprefix("@")
-        if not Path(path).is_file():
+        if not os.path.isfile(path):
             raise ConfigError(f"{option} takes JSON such as '{example}' or a JSON or YAML file; {text!r} is neither.")
         return load_file(path)
     value = parse_value(text)
     if not isinstance(value, dict):
-        raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is not valid JSON: {text}")
+        raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is not valid JSON: {shown(text)}")
     return value
 
 

@@ -40,7 +40,9 @@ class BestPolicy:
                 if info.get("score") is not None:
                     self.score, self.timesteps = float(info["score"]), int(info["timesteps_total"])
                     final = info.get("final")
-                    self.final = None if final is None else {k: final[k] and float(final[k]) for k in _FINAL}
+                    self.final = (
+                        None if final is None else {k: math.nan if final[k] is None else final[k] + 0 for k in _FINAL}
+                    )
                     self.weights = weights
                 return
 
