@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import reprlib
 from collections.abc import Sequence
@@ -223,11 +224,12 @@ class NetworkSpec:
 
 
 S = TypeVar("S")
+_hints = functools.cache(get_type_hints)
 
 
 def _from_plain(cls: type[S], values: dict[str, Any], **parts: object) -> S:
     """Build a dataclass from values of JSON, whose types are checked, and from `parts` that are built already."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     if unknown := values.keys() - hints.keys():
         raise ValueError(f"{min(unknown)!r} is unknown in a {cls.__name__}")
     spec = cls(**{k: coerce(k, v, hints[k]) for k, v in values.items()}, **parts)
