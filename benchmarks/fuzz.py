@@ -25,6 +25,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -42,6 +43,8 @@ from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
 SLOW_S = 20
+DEPTH = 1200
+MOST_BYTES = 6 << 30
 Check = Callable[[], str]
 """Loads what lies in the folder; returns what became of it: "loaded", or "refused" with the defined error."""
 
@@ -823,26 +826,31 @@ class Fuzz:
 
     def one(self, way: str, alter: Callable[[], Check]) -> None:
         """Alter, load, count, put back."""
+        before = sys.getrecursionlimit()
         try:
             check = alter()
             signal.alarm(SLOW_S)
+            sys.setrecursionlimit(DEPTH)  # Hypothesis raises it
             with self.watch(self.loader.named()):
                 outcome = check()
         except (Exception, Forbidden) as error:
             outcome = "FAILED"
             frames = [f for f in traceback.extract_tb(error.__traceback__) if "/raypid/" in f.filename]
             key = (
-                f"{type(error).__name__}: {error!s:.80} at {frames[-1].filename.split('/raypid/')[-1]}:{frames[-1].lineno}"
+                f"{type(error).__name__}: {error!s:.60} at {frames[-1].filename.split('/raypid/')[-1]}:{frames[-1].lineno}"
                 if frames
-                else repr(error)[:200]
+                else repr(error)[:100]
             )
             key = re.sub(r"0x[0-9a-f]+", "0x", key)
             number, text = self.failures.get(
                 key, (0, f"{way} {getattr(self.loader, 'argv', '')!r:.300}\n" + traceback.format_exc()[-6000:])
             )
+            if not number:
+                print(f"--- {self.loader.name}: {key}\n{text}", flush=True)
             self.failures[key] = (number + 1, text)
         finally:
             signal.alarm(0)
+            sys.setrecursionlimit(before)
             self.loader.put_back()
         self.counts[f"{way} {outcome}"] += 1
 
@@ -863,6 +871,33 @@ class Fuzz:
         crafted()
 
 
+def _import_everything() -> None:
+    """Import what a loader may import later, because dataclasses are made by exec."""
+    from importlib import import_module
+    from unittest import mock
+
+    import yaml
+
+    from raypid.cli import COMMANDS
+    from raypid.config import Config, ModelConfig, type_hints
+    from raypid.registry import ALGORITHMS
+
+    assert yaml and mock
+    for settings_class in (Config, ModelConfig):
+        type_hints(settings_class)
+    for name in ALGORITHMS.names():
+        type_hints(ALGORITHMS.get(name).Config)
+    for name in (
+        *(f"cli.{command}" for command in COMMANDS),
+        "deploy",
+        "run.experiment",
+        "reporting.plots",
+        "reporting.panel",
+        "tuned",
+    ):
+        import_module(f"raypid.{name}")
+
+
 @contextlib.contextmanager
 def watched() -> Iterator[tuple[Path, Watch]]:
     """A temporary folder, and the hook that confines writing to it. (Hooks cannot be removed: it stays, switched off.)"""
@@ -872,6 +907,8 @@ def watched() -> Iterator[tuple[Path, Watch]]:
     def too_slow(number: int, frame: object) -> None:
         raise Forbidden(f"it took longer than {SLOW_S} s")
 
+    _import_everything()
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     before = signal.signal(signal.SIGALRM, too_slow)
     try:
         yield folder, Watch(folder)
@@ -899,8 +936,8 @@ def main() -> int:
                 f"{name}: {sum(fuzz.counts.values()):,} inputs in {seconds:.0f} s, seed {options.seed}: {dict(sorted(fuzz.counts.items()))}",
                 flush=True,
             )
-            for key, (number, text) in fuzz.failures.items():
-                print(f"--- {number} times: {key}\n{text}", flush=True)
+            for key, (number, _) in fuzz.failures.items():
+                print(f"--- {number} times: {key}", flush=True)
     return 1 if failed else 0
 
 

@@ -307,7 +307,7 @@ def load_file(path: str | Path) -> dict[str, object]:
 
             values = yaml.safe_load(path.read_text())
     except Exception as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())[:500]}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, not {type(values).__name__}.")
     return values
