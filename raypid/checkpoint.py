@@ -382,7 +382,9 @@ def _manifest(entries: Any) -> Manifest:
 
 def shortened(value: object) -> str:
     """`value` as text for a message, however long or deep it is."""
-    return reprlib.repr(value)
+    short = reprlib.Repr()
+    short.maxlevel = 2
+    return short.repr(value)
 
 
 def confined(folder: Path, name: object) -> Path:

@@ -172,6 +172,7 @@ def coerce(key: str, value: object, hint: object) -> object:
 
 
 _SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
 _SHORT.maxstring = _SHORT.maxother = 200
 _SHORT.maxlong = 60
 

@@ -272,6 +272,8 @@ def check_weights(spec: NetworkSpec, table: Sequence[tuple[str, tuple[int, ...]]
         raise ValueError(f"the table of weights does not name the {num_weights:,} that there are")
     if spec.head == "model":
         return
+    if spec.activation not in ("tanh", "relu", "silu"):
+        raise ValueError(f"activation is {spec.activation!r}")
     if spec.torch_free and tuple(table) != spec.mlp_table(spec.pipeline.vector_size):
         raise ValueError("the weights are not those of the network that is described")
     widths = [(1, w) for w in (*spec.hidden, *spec.channels, spec.num_outputs, spec.memory_size, len(spec.atoms))]
