@@ -297,7 +297,10 @@ def _crafted_arrays(data: bytes, rng: random.Random, edits: list[tuple[int, str,
 
     if rng.random() < 0.5:
         size = int.from_bytes(data[:8], "little")
-        header = json.dumps(edited(json.loads(data[8 : 8 + size]), edits)).encode()
+        try:
+            header = json.dumps(edited(json.loads(data[8 : 8 + size]), edits)).encode()
+        except (RecursionError, ValueError):
+            header = b"[" * 3000
         return len(header).to_bytes(8, "little") + header + data[8 + size :]
     arrays = load(data)
     name = rng.choice(list(arrays) or ["x"])
@@ -435,15 +438,21 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def digest(tree: object) -> str:
     """A checksum of nested dicts and lists of arrays and values."""
-    if isinstance(tree, dict):
-        return repr({key: digest(value) for key, value in tree.items()})
-    if isinstance(tree, (list, tuple)):
-        return repr([digest(value) for value in tree])
-    return (
-        f"{tree.dtype}{tree.shape}{hashlib.sha256(tree.tobytes()).hexdigest()}"
-        if isinstance(tree, np.ndarray)
-        else repr(tree)
-    )
+    found = hashlib.sha256()
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            found.update(f"{len(node)} {list(node)!r}".encode("utf-8", "surrogatepass"))
+            pending += node.values()
+        elif isinstance(node, (list, tuple)):
+            found.update(f"{len(node)}".encode())
+            pending += node
+        elif isinstance(node, np.ndarray):
+            found.update(f"{node.dtype} {node.shape}".encode() + node.tobytes())
+        else:
+            found.update(repr(node)[:10_000].encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
 
 
 class Checkpoints(FolderLoader):

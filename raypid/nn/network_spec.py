@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
@@ -224,7 +224,7 @@ class NetworkSpec:
 
 
 S = TypeVar("S")
-_hints = functools.cache(get_type_hints)
+_hints: Callable[[type], dict[str, Any]] = functools.cache(get_type_hints)
 
 
 def _from_plain(cls: type[S], values: dict[str, Any], **parts: object) -> S:
