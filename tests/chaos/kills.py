@@ -107,6 +107,8 @@ def main() -> int:
                 print(f"run {number} ({name}), killed after {found.name}: exit code {code}, iterations {rows}")
                 return 1
             counts["resumed"] += 1
+            if number % 10 == 9:
+                print(f"{number + 1} runs, seed {options.seed}: {counts}", flush=True)
     print(f"{options.runs} runs, seed {options.seed}: {counts}")
     return 0
 
