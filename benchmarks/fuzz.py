@@ -198,7 +198,8 @@ def edited(tree: Any, edits: list[tuple[int, str, Any]], *, avoid: tuple[str, ..
                 node[key] = [node[key]] if number % 2 else {"a": node[key]}
         elif kind == "copy":
             other, place = spots[number * 7919 % len(spots)]
-            node[key] = copy.deepcopy(other[place]) if number % 3 else node[key]
+            with contextlib.suppress(RecursionError):
+                node[key] = copy.deepcopy(other[place])
         elif kind == "scale" and type(node[key]) in (int, float):
             node[key] = node[key] * [0, -1, 2, 0.5, 10**9, 2**62][number % 6]
         else:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from raypid.agents import Agent
+from raypid.run import assembly
 
 DQN: dict[str, Any] = {
     "env": "CartPole-v1", "seed": 0, "num_envs_per_worker": 2, "fragment_length": 8, "start_steps": 64, "batch_size": 16,
@@ -21,7 +22,10 @@ ALONE = {"num_workers": 0, "num_learners": 0}
 @pytest.mark.ci_slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("run", ["DQN", "SAC"])
-def test_four_workers_and_two_learners_to_none_and_back(run: str, ray_session: Any, tmp_path: Path) -> None:
+def test_four_workers_and_two_learners_to_none_and_back(
+    run: str, ray_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "_PLACE_SECONDS", 300.0)  # a busy machine
     config = DQN if run == "DQN" else {**DQN, "env": "Pendulum-v1"}
     with Agent(run, {**config, **WIDE}, out=tmp_path / "a") as agent:
         for _ in range(3):
