@@ -5,12 +5,15 @@
         state.safetensors                     policy.safetensors
         state/0.npy ...                       (the same format, self-contained)
         policy/ ...
+        replay/ ...
 
 The JSON file holds the format version, the caller's entries, the structure of the state with everything that is
 not an array, and the size and SHA-256 of every other file. Its own checksum is computed with that field filled with
 zeros. Its signature says who wrote the folder (`raypid.ownership`): it is of the SHA-256 of the JSON text with zeros for
 the checksum and an empty signature. Arrays are in the safetensors file; those of a dtype that it cannot hold are .npy
 files. A parent folder has one writer at a time. Readers need only NumPy and safetensors.
+
+A folder may come from anybody. What its files name lies within it, and whatever is wrong with it is a CheckpointError.
 """
 
 from __future__ import annotations
@@ -24,19 +27,23 @@ import json
 import math
 import os
 import re
+import reprlib
 import shutil
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PureWindowsPath
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
 from raypid.errors import UserError, reason, shown
 from raypid.ownership import is_signed, sign
-from raypid.state_tree import decode, encode, num_bytes
+from raypid.state_tree import decode, encode, num_bytes, read_npy
 from raypid.types import Array
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""From 2 on the files of the replay buffer are under the manifest's checksums too."""
+MAX_JSON_BYTES = 1 << 28
+"""Size of a JSON file beyond which it is not read."""
 BEST = "best"
 """Folder of the best policy inside a run's folder."""
 OLD_BEST = "policy"
@@ -44,16 +51,36 @@ OLD_BEST = "policy"
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 _STEM = {"manifest.json": "state", "policy.json": "policy"}
 REPLAY = "replay"
-"""Folder of the replay buffer inside a checkpoint. It has its own checksums, and only the newest checkpoint has it."""
+"""Folder of the replay buffer inside a checkpoint. Only the newest checkpoint has it."""
+_ROWS = re.compile(rf"{REPLAY}/(?:\w+/)?(?:links|segment_\d+_\d+)\.safetensors")
+"""Its large files. They are compared with the checksums in its index when they are read, once, where they are needed."""
 _KIND = {"manifest.json": "checkpoint", "policy.json": "policy"}
 _ZEROS = "0" * 64
 Entries: TypeAlias = Mapping[str, object]
 """The caller's part of the JSON file."""
-ExtraWriter: TypeAlias = Callable[[Path], None] | None
+ExtraWriter: TypeAlias = Callable[[Path], Mapping[str, str] | None] | None
+"""Writes more files into a folder; may return the SHA-256 of some, by relative path, so that these are not read again."""
 
 
 class CheckpointError(UserError):
     """A checkpoint or policy is missing, damaged or of a newer format, or the folder is something else."""
+
+
+@contextlib.contextmanager
+def refusing(
+    what: str, kind: type[CheckpointError] = CheckpointError, passing: type[UserError] = UserError
+) -> Iterator[None]:
+    """Turn whatever altered or crafted files make their readers raise into CheckpointError; `what` begins its message.
+
+    Errors of the type `passing` say already what is wrong, and pass.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:500] or type(error).__name__
+        raise kind(f"{what} is damaged: {f'it lacks {text}' if isinstance(error, KeyError) else text}.") from error
 
 
 class Manifest(TypedDict, total=False):
@@ -67,6 +94,8 @@ class Manifest(TypedDict, total=False):
     """Higher is better; None: unknown."""
     signed: bool
     """Whether this user's raypid wrote the checkpoint; told by the reader, not by the file."""
+    format_version: int
+    raypid_version: str
 
 
 def checkpoint_name(training_iteration: int) -> str:
@@ -98,7 +127,9 @@ def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
     Raises:
         CheckpointError: missing, truncated, altered, of a newer format, or not a checkpoint.
     """
-    return _read(Path(path), "manifest.json")
+    state, entries = _read(Path(path), "manifest.json")
+    with refusing(f"The checkpoint {path}"):
+        return state, _manifest(entries)
 
 
 def read_manifest(path: Path | str) -> Manifest:
@@ -108,9 +139,9 @@ def read_manifest(path: Path | str) -> Manifest:
         CheckpointError: as `load_checkpoint`.
     """
     entries = _read_index(_current(Path(path)), "manifest.json")
-    del entries["state"]
-    manifest: Manifest = decode(entries, {}, Path(path))
-    return manifest
+    with refusing(f"The checkpoint {path}"):
+        del entries["state"]
+        return _manifest(decode(entries, {}, {}))
 
 
 def list_checkpoints(parent: Path | str) -> list[Path]:
@@ -151,6 +182,14 @@ def prune(parent: Path | str, keep: int) -> list[Path]:
         _current(path).rename(doomed)  # an interrupted removal must not look like a damaged checkpoint
         shutil.rmtree(doomed, ignore_errors=True)
     return removed
+
+
+def remove_replay(path: Path) -> None:
+    """Remove the replay buffer of a checkpoint, which stays whole otherwise, also if it is interrupted."""
+    doomed = path.with_name(f".tmp-{path.name}-{REPLAY}-{os.getpid()}")
+    with contextlib.suppress(OSError):
+        (path / REPLAY).rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def find(path: Path | str) -> Path:
@@ -214,7 +253,11 @@ def read_policy(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array]]:
 def read_policy_and_origin(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array], bool]:
     """Read (spec, arrays, whether this user's raypid wrote them) of a policy folder; errors as `read_policy`."""
     arrays, entries = _read(Path(folder), "policy.json")
-    return entries["spec"], arrays, entries["signed"]
+    with refusing(f"The policy {folder}"):
+        spec: dict[str, Any] = entries["spec"]
+        if not isinstance(spec, dict) or not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("policy.json does not describe a policy")
+        return spec, arrays, entries["signed"]
 
 
 def _sweep(parent: Path, name: str) -> None:
@@ -270,15 +313,14 @@ def _write(folder: Path, index: str, state: object, entries: Entries, extra_writ
         buffer = io.BytesIO()  # np.save into a file hides the error number of a full disk
         np.save(buffer, array, allow_pickle=False)
         (folder / stem / f"{number}.npy").write_bytes(buffer.getbuffer())
-    if extra_writer is not None:
-        extra_writer(folder)
+    known = (extra_writer(folder) if extra_writer is not None else None) or {}
     head = {"format_version": FORMAT_VERSION, "raypid_version": _raypid_version(), "checksum": _ZEROS, "signature": ""}
     assert not {"format_version", "checksum", "signature", "signed", "files", "state"} & set(entries)
     entries = {key: encode(value, key, None, None) for key, value in entries.items()}
+    names = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] != REPLAY
+        name: {"bytes": path.stat().st_size, "sha256": known.get(name) or sha256_of(path)}
+        for name, path in names.items()
     }
     body = {**head, **entries, "files": files, "state": structure}
     text = json.dumps(body, indent=1, allow_nan=False)
@@ -320,31 +362,103 @@ def _read(path: Path, index: str) -> tuple[dict[str, Any], Any]:
     """Read (state, entries of the JSON file), verified."""
     from safetensors.numpy import load_file
 
-    folder = _current(path)
+    folder, stem = _current(path), _STEM[index]
     entries = _verify(path, index)
-    tensors = folder / f"{_STEM[index]}.safetensors"
-    arrays: dict[str, Array] = load_file(tensors) if tensors.name in entries["files"] else {}
-    state = decode(entries.pop("state"), arrays, folder / _STEM[index])
-    return state, decode(entries, {}, folder)
+    with refusing(f"The {_KIND[index]} {path}"):
+        tensors = f"{stem}.safetensors"
+        arrays: dict[str, Array] = load_file(folder / tensors) if tensors in entries["files"] else {}
+        matches = [match for name in entries["files"] if (match := re.fullmatch(rf"{stem}/(\d{{1,9}})\.npy", name))]
+        others = {int(match[1]): read_npy(folder / match[0]) for match in matches}
+        state = decode(entries.pop("state"), arrays, others)
+        if not isinstance(state, dict):
+            raise ValueError(f"the state in {index} is not a mapping")
+        return state, decode(entries, {}, {})
+
+
+def _manifest(entries: Any) -> Manifest:
+    """Check the types of the entries that are there.
+
+    Raises:
+        ValueError: names one that is of the wrong type.
+    """
+    kinds: dict[str, tuple[type, ...]] = {
+        "algorithm": (str,), "program": (str,), "config": (dict,), "counters": (dict,), "score": (int, float, type(None)),
+    }  # fmt: skip
+    for name, allowed in kinds.items():
+        if name in entries and type(entries[name]) not in allowed:
+            raise ValueError(f"{name} in manifest.json is {shortened(entries[name])}")
+    for name, value in entries.get("counters", {}).items():
+        if type(value) not in (int, float):
+            raise ValueError(f"the counter {name!r} in manifest.json is {shortened(value)}")
+    manifest: Manifest = entries
+    return manifest
+
+
+def shortened(value: object) -> str:
+    """`value` as text for a message, however long or deep it is."""
+    short = reprlib.Repr()
+    short.maxlevel = 2
+    return short.repr(value)
+
+
+def confined(folder: Path, name: object) -> Path:
+    """The file `name` in `folder`.
+
+    Raises:
+        ValueError: the name leads out of the folder, or is a link that does.
+    """
+    parts = PureWindowsPath(name) if isinstance(name, str) else PureWindowsPath("..")  # takes "/" and "\\" alike
+    if not parts.name or parts.drive or parts.root or ".." in parts.parts:
+        raise ValueError(f"{shortened(name)} is not the name of a file in it")
+    file = folder / str(name)
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name} is a link that leads out of it")
+    return file
+
+
+def read_json(file: Path) -> Any:
+    """Parse a JSON file of bounded size and depth.
+
+    Raises:
+        ValueError: it is too large, nested too deep, or not JSON.
+    """
+    if (size := file.stat().st_size) > MAX_JSON_BYTES:
+        raise ValueError(f"{file.name} has {size:,} bytes, more than {MAX_JSON_BYTES:,}")
+    try:
+        return json.loads(file.read_bytes())
+    except RecursionError:
+        raise ValueError(f"{file.name} is nested too deep") from None
 
 
 def _verify(path: Path, index: str) -> dict[str, Any]:
     """Compare every file with the JSON file and return its entries; errors name the file and what is wrong with it."""
-    folder, kind = _current(path), _KIND[index]
+    folder = _current(path)
     entries = _read_index(folder, index)
-    files: dict[str, dict[str, int | str]] = entries["files"]
-    for name, expected in files.items():
-        file = folder / name
-        if not file.is_file():
-            raise CheckpointError(f"The {kind} {path} is damaged: {name} is missing.")
-        size, saved_size = file.stat().st_size, int(expected["bytes"])
-        if size < saved_size:
-            raise CheckpointError(
-                f"The {kind} {path} is damaged: {name} is truncated, {size:,} of {saved_size:,} bytes."
-            )
-        if size > saved_size or sha256_of(file) != expected["sha256"]:
-            raise CheckpointError(f"The {kind} {path} is damaged: {name} was altered (its checksum does not match).")
+    with refusing(f"The {_KIND[index]} {path}"):
+        replay = [p.relative_to(folder).as_posix() for p in (folder / REPLAY).rglob("*") if not p.is_dir()]
+        for name, expected in entries["files"].items():
+            if replay or not name.startswith(f"{REPLAY}/"):  # when a newer checkpoint is there, the replay is removed
+                _verify_file(folder, name, int(expected["bytes"]), expected["sha256"])
+        unknown = set(replay) - entries["files"].keys()
+        if unknown and entries["format_version"] >= 2:
+            raise ValueError(f"{min(unknown)} is not in {index}")
     return entries
+
+
+def _verify_file(folder: Path, name: str, saved_size: int, checksum: str) -> None:
+    """Compare a file with its saved size and checksum.
+
+    Raises:
+        ValueError: it is missing, was cut short or altered, or does not lie in the folder.
+    """
+    file = confined(folder, name)
+    if not file.is_file():
+        raise ValueError(f"{name} is missing")
+    size = file.stat().st_size
+    if size < saved_size:
+        raise ValueError(f"{name} is truncated, {size:,} of {saved_size:,} bytes")
+    if size > saved_size or (not _ROWS.fullmatch(name) and sha256_of(file) != checksum):
+        raise ValueError(f"{name} was altered (its checksum does not match)")
 
 
 def _read_index(folder: Path, index: str) -> dict[str, Any]:
@@ -354,11 +468,13 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         raise CheckpointError(f"There is no {kind} at {folder}.")
     if not (folder / index).is_file():
         raise CheckpointError(f"{folder} is not a {kind}: it has no {index}; found there: {_found(folder)}.")
-    text = (folder / index).read_bytes()
     try:
-        entries: dict[str, Any] = dict(json.loads(text))
-        version, checksum = int(entries["format_version"]), str(entries["checksum"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        entries = read_json(confined(folder, index))
+        text = (folder / index).read_bytes()
+        version, checksum = entries["format_version"], entries["checksum"]
+        if type(version) is not int or version < 1 or not re.fullmatch("[0-9a-f]{64}", checksum):
+            raise ValueError(f"format {shortened(version)}, checksum {shortened(checksum)}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"The {kind} {folder} is damaged: {index} is truncated or altered, {error}.") from error
     if version > FORMAT_VERSION:
         writer = entries.get("raypid_version", "unknown")
@@ -369,6 +485,9 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
     text = text.replace(checksum.encode(), _ZEROS.encode(), 1)
     if hashlib.sha256(text).hexdigest() != checksum:
         raise CheckpointError(f"The {kind} {folder} is damaged: {index} was altered (its checksum does not match).")
+    files = entries.get("files")
+    if not isinstance(files, dict) or not all(isinstance(expected, dict) for expected in files.values()):
+        raise CheckpointError(f"The {kind} {folder} is damaged: {index} does not say which files there are.")
     signature = str(entries.get("signature", ""))  # none in folders of earlier versions
     unsigned = text.replace(signature.encode("utf-8", "replace"), b"", 1) if signature else text
     entries["signed"] = is_signed(index, hashlib.sha256(unsigned).hexdigest(), signature)

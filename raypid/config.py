@@ -66,7 +66,7 @@ class Settings:
         hints = type_hints(type(self))
         for raw_key, value in values.items():
             if not isinstance(raw_key, str):
-                raise ConfigError(f"The name of a setting is text, not {raw_key!r}.")
+                raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
             key, _, rest = raw_key.replace("-", "_").partition(".")
             key = ALIASES.get(key, key)
             if key in ALIASES.values() and values.get(key) not in (None, value):
@@ -104,7 +104,9 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
         return value
     if not isinstance(value, Mapping):
         first = dataclasses.fields(current)[0].name
-        raise ConfigError(f"{key} takes a mapping such as {{{first!r}: {getattr(current, first)!r}}}, not {value!r}.")
+        raise ConfigError(
+            f"{key} takes a mapping such as {{{first!r}: {getattr(current, first)!r}}}, not {shown(value)}."
+        )
     try:
         return current.replace(value)
     except ConfigError as error:

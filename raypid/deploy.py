@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import find_policy
+from raypid.checkpoint import CheckpointError, find_policy, refusing
+from raypid.config import coerce
 from raypid.envs import EnvSpec, VectorEnv, make_vector, resolve, spaces, stream_seeds
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import GYM
 from raypid.errors import UserError, shown
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy
+from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy, try_policy
 from raypid.outputs import check_file_writable, usable
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
@@ -27,6 +28,10 @@ from raypid.runtime.resources import limit_threads
 from raypid.trust import check_names
 from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
 
+_ENV_HINTS = {
+    "env": str, "env_config": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
+}  # fmt: skip
+"""What policy.json says of the environment."""
 MAX_VIDEO_STEPS = 5000
 FPS = 30
 
@@ -54,8 +59,10 @@ def evaluate_policy(
         UserError: the environment cannot be found, or its spaces differ from the policy's. UntrustedError: as `environment_of`.
     """
     limit_threads(1)
-    network, weights, info, signed = read_saved_policy(find_policy(folder))
+    place = find_policy(folder)
+    network, weights, info, signed = read_saved_policy(place)
     check_network_name(folder, network, trusted=trust or signed)
+    try_policy(place, network, weights)
     env = env or environment_of(folder, trust=trust)
     _check_spaces(network, env, folder)
     evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
@@ -64,6 +71,7 @@ def evaluate_policy(
     finally:
         evaluator.close()
     info["env"]["env"] = env.env
+    info.setdefault("algorithm", "unknown")
     info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
     return summary, info
 
@@ -77,7 +85,9 @@ def environment_of(
         UserError: it cannot be imported. UntrustedError: only the folder names it, and it is not trusted.
     """
     *_, info, signed = read_saved_policy(find_policy(folder))
-    spec = EnvSpec(**info["env"])
+    with refusing(f"The policy {folder}", passing=CheckpointError):
+        about: dict[str, Any] = {name: coerce(name, value, _ENV_HINTS[name]) for name, value in info["env"].items()}
+        spec = EnvSpec(**about)
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
     given = {"env": env or "", "env_config": env_config or {}}
     names = {"env": spec.env, "env_config": spec.env_config}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 
 class UserError(ValueError):
     """Says what was given, what is valid, and what to do."""
@@ -54,10 +56,16 @@ MAX_SHOWN = 300
 """Characters of somebody else's text that a message repeats."""
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxlong = 60
+
+
 def shown(value: object) -> str:
-    """Return a value as a message shows it: on one line, and cut where it is long."""
+    """Return a value as a message shows it: of what is long or deep only the beginning. (A YAML file of a few lines can name
+    10^9 values.)"""
     try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, deep nesting
-        text = f"a {type(value).__name__} too large to show"
-    return text if len(text) <= MAX_SHOWN else f"{text[:40]}... ({len(text):,} characters)"
+        return _SHORT.repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        return f"a {type(value).__name__} too large to show"

@@ -49,10 +49,10 @@ def _is_plain_array(value: object) -> TypeGuard[Array]:
     return isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.isbuiltin != 2
 
 
-def decode(value: Any, arrays: Mapping[str, Array], folder: Path) -> Any:
-    """Undo `encode`. `arrays` has the tensors; the other arrays are files in `folder`."""
+def decode(value: Any, arrays: Mapping[str, Array], others: Mapping[int, Array]) -> Any:
+    """Undo `encode`, given the arrays that it took out."""
     if isinstance(value, list):
-        return [decode(v, arrays, folder) for v in value]
+        return [decode(v, arrays, others) for v in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -62,10 +62,20 @@ def decode(value: Any, arrays: Mapping[str, Array], folder: Path) -> Any:
         if mark == "$tensor":
             return arrays[inner]
         if mark == "$npy":
-            return np.load(folder / f"{inner}.npy", allow_pickle=False)
+            return others[inner]
         if mark == "$dict":
             value = inner
-    return {k: decode(v, arrays, folder) for k, v in value.items()}
+    return {k: decode(v, arrays, others) for k, v in value.items()}
+
+
+def read_npy(file: Path) -> Array:
+    """Read an array from a .npy file. No more memory is taken than the file has bytes, whatever its header declares.
+
+    Raises:
+        ValueError: it holds something else, or less than it declares.
+    """
+    mapped: Array = np.lib.format.open_memmap(file, mode="r")
+    return np.array(mapped)
 
 
 def num_bytes(tree: object) -> int:

@@ -222,6 +222,18 @@ def to_numpy(values: object) -> Array:
     return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
 
 
+def matching(saved: object, ours: Array) -> Array:
+    """`saved`, which must be an array of numbers of the shape of `ours`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if isinstance(saved, np.ndarray) and saved.shape == ours.shape and saved.dtype.kind in "biuf":
+        return saved
+    there = f"{saved.dtype} {list(saved.shape)}" if isinstance(saved, np.ndarray) else type(saved).__name__
+    raise ValueError(f"an array of shape {list(ours.shape)} is needed, {there} was saved")
+
+
 def flat_views(flat: ArrayT, table: Table) -> dict[str, ArrayT]:
     """Views of a flat array or tensor [*, P], by name: [*, shape]."""
     views, offset = {}, 0

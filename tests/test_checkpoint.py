@@ -155,7 +155,7 @@ def test_manifest(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, "checkpoint_000009", {"n": 1}, manifest=entries, extra_writer=extra)
     manifest = read_manifest(path)
     assert same(entries, {key: manifest[key] for key in entries})
-    assert manifest["format_version"] == 1 and isinstance(manifest["raypid_version"], str)
+    assert manifest["format_version"] == 2 and isinstance(manifest["raypid_version"], str)
     assert set(manifest["files"]) == {"note.txt", "policy/policy.json", "policy/policy.safetensors"}
     for name, expected in manifest["files"].items():
         content = (path / name).read_bytes()
@@ -230,14 +230,14 @@ def test_missing_files_and_strange_folders_are_named(tmp_path: Path) -> None:
 
 
 def test_newer_format_says_who_wrote_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 3)
     monkeypatch.setattr(checkpoint, "_raypid_version", lambda: "9.1.0")
     path = save(tmp_path, 1, n=1)
     write_policy(tmp_path / "policy", {}, {})
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"has format 2, written by raypid 9\.1\.0; .* up to format 1"):
+    with pytest.raises(CheckpointError, match=r"has format 3, written by raypid 9\.1\.0; .* up to format 2"):
         load_checkpoint(path)
-    with pytest.raises(CheckpointError, match=r"policy .* has format 2, written by raypid 9\.1\.0"):
+    with pytest.raises(CheckpointError, match=r"policy .* has format 3, written by raypid 9\.1\.0"):
         read_policy(tmp_path / "policy")
 
 

@@ -304,8 +304,8 @@ def check_size(name: str, saved: Array | None, ours: Array) -> None:
     Raises:
         ConfigError: says how many there are, and how many are needed.
     """
-    if saved is None or len(saved) != len(ours):
-        there = "no weights" if saved is None else f"{len(saved)} weights"
+    if saved is None or np.shape(saved) != ours.shape:
+        there = "no weights" if saved is None else f"{np.size(saved)} weights"
         raise ConfigError(
             f"The checkpoint has {there} for {name}, this run has {len(ours)}: the settings differ. Leave model and what shapes "
             "the network as they were, or begin a new run."

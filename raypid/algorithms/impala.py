@@ -19,7 +19,7 @@ from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.returns import passes
 from raypid.ops.vtrace import vtrace
-from raypid.types import Array, ArrayT, Trajectory, Update, Weights
+from raypid.types import Array, ArrayT, Trajectory, Update, Weights, matching
 
 
 @dataclass(kw_only=True, slots=True)
@@ -207,4 +207,4 @@ class APPO(ClippedLoss, IMPALA):
     def load_learnt_state(self, state: State) -> None:
         super().load_learnt_state(state)
         if self.target is not None:
-            self.target[:] = state.get("target", state["flat"])
+            self.target[:] = matching(state.get("target", state["flat"]), self.target)

@@ -15,11 +15,18 @@ from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import orthogonal
 from raypid.nn.pipeline import Inputs, Pipeline
-from raypid.ops.normalizer import Moments, ReturnScaler, merge_moments, moments_of, scale_of, zero_moments
+from raypid.ops.normalizer import (
+    ReturnScaler,
+    merge_moments,
+    moments_of,
+    saved_moments,
+    scale_of,
+    zero_moments,
+)
 from raypid.ops.optim import Adam
 from raypid.ops.returns import next_values
 from raypid.registry import INTRINSIC_REWARDS
-from raypid.types import Array, Collective, Trajectory, flat_views, tree_map
+from raypid.types import Array, Collective, Trajectory, flat_views, matching, tree_map
 
 
 class IntrinsicReward(ABC):
@@ -152,10 +159,11 @@ class RandomNetworkDistillation(IntrinsicReward):
         }
 
     def load_state_dict(self, state: State) -> None:
-        self.target.flat[:] = state["target"]
-        self.predictor.flat[:] = state["predictor"]
+        self.target.flat[:] = matching(state["target"], self.target.flat)
+        self.predictor.flat[:] = matching(state["predictor"], self.predictor.flat)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.moments = Moments.from_arrays(state["moments"])
+        moments, size = state["moments"], len(self.moments.mean)
+        self.moments = saved_moments(moments["count"], moments["mean"], moments["m2"], size)
         self.scaler.load_state_dict(state["scaler"])
 
 

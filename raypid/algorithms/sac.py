@@ -22,7 +22,7 @@ from raypid.algorithms.off_policy import (
 )
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.types import Collective, Tensor
+from raypid.types import Collective, Tensor, matching
 
 if TYPE_CHECKING:
     from raypid.nn.networks import TorchInputs
@@ -160,4 +160,5 @@ class SAC(PolicyAndCritics[SACConfig]):
 
         super().load_learnt_state(state)
         for i, s in enumerate(self.critics.statistics):
-            s.copy_(torch.from_numpy(np.array(state["statistics"][str(i)])))
+            saved = matching(state["statistics"][str(i)], np.empty(s.shape))
+            s.copy_(torch.from_numpy(np.array(saved)))

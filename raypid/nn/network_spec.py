@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import reprlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
+from raypid.config import coerce
 from raypid.types import Table
 
 Head = str
@@ -203,15 +207,78 @@ class NetworkSpec:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> NetworkSpec:
-        """Invert `to_dict`, also after a trip through JSON."""
-        leaves = tuple(Leaf(**_tuples(leaf)) for leaf in values["pipeline"]["leaves"])
-        pipeline = PipelineSpec(**{**values["pipeline"], "leaves": leaves})
-        actions = tuple(ActionLeaf(**_tuples(a)) for a in values["actions"])
-        return cls(**{**_tuples(values), "pipeline": pipeline, "actions": actions})
+        """Invert `to_dict`, also after a trip through JSON.
+
+        Raises:
+            ValueError, KeyError, TypeError: the values do not describe a network.
+        """
+        pipeline, actions = dict(values["pipeline"]), tuple(_from_plain(ActionLeaf, a) for a in values["actions"])
+        leaves = tuple(_from_plain(Leaf, leaf) for leaf in pipeline.pop("leaves"))
+        if not leaves or not actions:
+            raise ValueError("a network has observations and actions")
+        rest = {k: v for k, v in values.items() if k not in ("pipeline", "actions")}
+        return _from_plain(cls, rest, pipeline=_from_plain(PipelineSpec, pipeline, leaves=leaves), actions=actions)
 
 
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+S = TypeVar("S")
+_hints: Callable[[type], dict[str, Any]] = functools.cache(get_type_hints)
+
+
+def _from_plain(cls: type[S], values: dict[str, Any], **parts: object) -> S:
+    """Build a dataclass from values of JSON, whose types are checked, and from `parts` that are built already."""
+    hints = _hints(cls)
+    if unknown := values.keys() - hints.keys():
+        raise ValueError(f"{min(unknown)!r} is unknown in a {cls.__name__}")
+    spec = cls(**{k: coerce(k, v, hints[k]) for k, v in values.items()}, **parts)
+    if isinstance(spec, (Leaf, ActionLeaf)):
+        _check_leaf(spec)
+    if isinstance(spec, PipelineSpec) and (spec.frame_stack < 1 or spec.mask_size < 0):
+        raise ValueError(f"frame_stack is {spec.frame_stack}, mask_size {spec.mask_size}")
+    return spec
+
+
+def _check_leaf(leaf: Leaf | ActionLeaf) -> None:
+    """Check that the parts of a leaf go together.
+
+    Raises:
+        ValueError: they do not.
+    """
+    size = math.prod(leaf.shape)
+    bounds = (leaf.low, leaf.high) if isinstance(leaf, ActionLeaf) else ()
+    is_image = isinstance(leaf, Leaf) and leaf.kind == "image"
+    if (
+        any(n < 0 for n in leaf.shape)
+        or any(n < 1 for n in leaf.nvec)
+        or len(leaf.nvec) not in (0, size)
+        or len(leaf.start) not in (0, size)
+        or any(len(bound) not in (0, size) for bound in bounds)
+        or (is_image and len(leaf.shape) not in (2, 3))
+        or np.dtype(leaf.dtype).kind not in "biuf"
+    ):
+        raise ValueError(f"{reprlib.repr(leaf)} does not fit together")
+
+
+def check_weights(spec: NetworkSpec, table: Sequence[tuple[str, tuple[int, ...]]], num_weights: int) -> None:
+    """Check that so many weights, named by `table`, may be those of a network, before it is built: what a file declares must
+    not take more memory than the file itself has.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if any(n < 0 for _, shape in table for n in shape) or sum(math.prod(shape) for _, shape in table) != num_weights:
+        raise ValueError(f"the table of weights does not name the {num_weights:,} that there are")
+    if spec.head == "model":
+        return
+    if spec.activation not in ("tanh", "relu", "silu"):
+        raise ValueError(f"activation is {spec.activation!r}")
+    if spec.torch_free and tuple(table) != spec.mlp_table(spec.pipeline.vector_size):
+        raise ValueError("the weights are not those of the network that is described")
+    widths = [(1, w) for w in (*spec.hidden, *spec.channels, spec.num_outputs, spec.memory_size, len(spec.atoms))]
+    pairs = [*zip(spec.hidden, spec.hidden[1:]), *((9 * a, b) for a, b in zip(spec.channels, spec.channels[1:]))]
+    own = spec.network in ("mlp", "cnn", "resnet")
+    inputs = spec.pipeline.frame_stack * sum(math.prod(leaf.shape) + sum(leaf.nvec) for leaf in spec.pipeline.leaves)
+    if own and (any(a * b > num_weights for a, b in widths + pairs) or inputs > 64 * num_weights + 2**20):
+        raise ValueError(f"the network that is described has more weights than the {num_weights:,} that there are")
 
 
 def differences(theirs: NetworkSpec, ours: NetworkSpec) -> list[str]:

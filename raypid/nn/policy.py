@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import find_policy, read_policy_and_origin, write_policy
+from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
-from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.network_spec import NetworkSpec, check_weights
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import ModelPolicy
 from raypid.registry import NETWORKS
 from raypid.trust import check_names
-from raypid.types import Array, Tree, Weights, as_tree, tree_leaves, tree_map
+from raypid.types import Array, Tree, Weights, as_tree, matching, tree_leaves, tree_map
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
 
@@ -110,17 +110,46 @@ def save_policy(folder: Path, spec: NetworkSpec, weights: Weights, info: Mapping
 
 
 def read_policy_weights(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any]]:
-    """Read what `save_policy` wrote: network, weights, info. Nothing is imported."""
+    """Read what `save_policy` wrote: network, weights, info. Nothing is imported.
+
+    Raises:
+        CheckpointError: the folder holds no policy, or its parts do not fit together.
+    """
     return read_saved_policy(folder)[:3]
 
 
 def read_saved_policy(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any], bool]:
-    """Read network, weights, info, and whether this user's raypid wrote them (see `check_network_name`)."""
+    """Read network, weights, info, and whether this user's raypid wrote them (see `check_network_name`); errors as
+    `read_policy_weights`."""
     values, arrays, signed = read_policy_and_origin(folder)
-    spec = NetworkSpec.from_dict(values["network"])
-    extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
-    table = tuple((name, tuple(shape)) for name, shape in values["table"])
-    return spec, Weights(int(values["version"]), arrays["flat"], table, extra), values["info"], signed
+    with refusing(f"The policy {folder}", passing=CheckpointError):
+        spec, info = NetworkSpec.from_dict(values["network"]), dict(values["info"])
+        extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
+        table = tuple((str(name), tuple(map(int, shape))) for name, shape in values["table"])
+        check_weights(spec, table, len(matching(arrays["flat"], np.empty(arrays["flat"].size))))
+        return spec, Weights(int(values["version"]), arrays["flat"], table, extra), info, signed
+
+
+def try_policy(folder: Path, spec: NetworkSpec, weights: Weights) -> NetworkPolicy:
+    """Make the policy that `read_policy_weights` read, and let it act once on zeros, so that what does not fit together is
+    found before it plays. (A model of the user's own is not asked.)
+
+    Raises:
+        CheckpointError: it cannot act. UserError: its network cannot be found.
+    """
+    with refusing(f"The policy {folder}"), np.errstate(all="ignore"):
+        policy = make_policy(spec)
+        policy.load(weights)
+        if spec.head != "model":
+            obs: dict[str, Array] = {
+                leaf.path: np.reshape(leaf.start or np.zeros(leaf.shape), leaf.shape).astype(leaf.dtype)
+                for leaf in spec.pipeline.leaves
+            }
+            if spec.pipeline.mask_size:
+                obs["action_mask"] = np.ones(spec.pipeline.mask_size, np.int8)
+            for explore in (False, True):
+                DeployedPolicy(policy, 0).act(nest(obs), explore=explore)
+    return policy
 
 
 def check_network_name(path: str | Path, spec: NetworkSpec, *, trusted: bool) -> None:
@@ -142,8 +171,7 @@ def load_policy(path: str | Path, seed: int | None = None, *, trust: bool = Fals
     Raises:
         ValueError: there is nothing to load, or it is damaged, or it names code and is not trusted.
     """
-    spec, weights, _, signed = read_saved_policy(find_policy(Path(path)))
+    folder = find_policy(Path(path))
+    spec, weights, _, signed = read_saved_policy(folder)
     check_network_name(path, spec, trusted=trust or signed)
-    policy = make_policy(spec)
-    policy.load(weights)
-    return DeployedPolicy(policy, seed)
+    return DeployedPolicy(try_policy(folder, spec, weights), seed)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from raypid.nn.networks import FlatParameters
 from raypid.nn.optimizer import Optimizer
-from raypid.types import Array
+from raypid.types import Array, matching
 
 
 class FlatOptimizer(Optimizer[Tensor, Tensor]):
@@ -73,8 +73,9 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
         return {name: state[theirs].detach().cpu().numpy().copy() for name, theirs in self.arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
-        device = self.flat.device
-        arrays = {theirs: torch.tensor(np.array(state[name]), device=device) for name, theirs in self.arrays.items()}
+        device, shape = self.flat.device, np.empty(self.flat.shape)
+        saved = {theirs: np.array(matching(state[name], shape)) for name, theirs in self.arrays.items()}
+        arrays = {theirs: torch.tensor(array, device=device) for theirs, array in saved.items()}
         # RMSprop counts steps, too, but makes no use of the count
         self.optimizer.state[self.flat] = {"step": torch.tensor(float(state.get("steps", 0)), device=device), **arrays}
 

@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 
-from raypid.types import Array, Collective
+from raypid.types import Array, Collective, matching
 from raypid.types import Moments as Moments  # others import it from here
 
 
@@ -30,6 +30,17 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
 
 def zero_moments(size: int) -> Moments:
     return Moments(np.float64(0.0), np.zeros(size), np.zeros(size))
+
+
+def saved_moments(count: Array, mean: Array, m2: Array, size: int) -> Moments:
+    """Copies of moments of rows [N, `size`] that were saved.
+
+    Raises:
+        ValueError: they are those of something else.
+    """
+    like = zero_moments(size)
+    num_rows = np.float64(matching(count, np.asarray(like.num_rows)))
+    return Moments(num_rows, matching(mean, like.mean).copy(), matching(m2, like.m2).copy())
 
 
 def scale_of(moments: Moments) -> tuple[Array, Array]:
@@ -108,5 +119,5 @@ class ReturnScaler:
         return {**self.moments.as_arrays(), "carry": self.carry.copy()}
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        self.moments = Moments.from_arrays(state)
-        self.carry = state["carry"].copy()
+        self.moments = saved_moments(state["count"], state["mean"], state["m2"], size=1)
+        self.carry = matching(state["carry"], np.empty(len(state["carry"]))).copy()

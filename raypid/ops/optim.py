@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from raypid.types import Array
+from raypid.types import Array, matching
 
 
 def clip_norm(gradient: Array, max_norm: float | None) -> float:
@@ -56,8 +56,8 @@ class Adam:
         return {"m": self.m.copy(), "v": self.v.copy(), "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
-        self.m[:] = state["m"]
-        self.v[:] = state["v"]
+        self.m[:] = matching(state["m"], self.m)
+        self.v[:] = matching(state["v"], self.v)
         self.steps = int(state["steps"])
 
 
@@ -89,7 +89,7 @@ class RMSProp:
         return {"v": self.v.copy()}
 
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
-        self.v[:] = state["v"]
+        self.v[:] = matching(state["v"], self.v)
 
 
 class SGD:
@@ -112,4 +112,4 @@ class SGD:
         return {"velocity": self.velocity.copy()}
 
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
-        self.velocity[:] = state["velocity"]
+        self.velocity[:] = matching(state["velocity"], self.velocity)

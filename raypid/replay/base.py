@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from raypid.checkpoint import refusing
 from raypid.ops.sum_tree import importance
 from raypid.registry import REPLAYS
 from raypid.replay.buffer import Buffer, ReplaySpec
-from raypid.replay.disk import SavedRows, load_rows, save_rows
+from raypid.replay.disk import ReplayDamaged, SavedRows, load_rows, save_rows
 from raypid.types import Array, Sample, Sequences
 
 _ROUNDS = 100
@@ -122,12 +123,15 @@ class Replay(Buffer, ABC):
         """
         for i, folder in enumerate([folders] if isinstance(folders, str) else folders):
             saved = load_rows(self, Path(folder), after=i > 0)
-            skipped, largest = saved.index["num_skipped"], saved.index["max_priority"]
-            self.num_skipped = skipped + (self.num_skipped if i else 0)
-            self.max_priority = max(largest, self.max_priority) if i else largest
-            self.restore(saved)
-            if draws and i == 0:
-                self.rng.bit_generator.state = saved.index["rng"]
+            with refusing(f"The replay buffer in {folder}", ReplayDamaged):
+                skipped, largest = int(saved.index["num_skipped"]), float(saved.index["max_priority"])
+                if not (0 <= skipped < 2**62 and 0 < largest < np.inf):
+                    raise ValueError(f"num_skipped is {skipped}, max_priority {largest}")
+                self.num_skipped = skipped + (self.num_skipped if i else 0)
+                self.max_priority = max(largest, self.max_priority) if i else largest
+                self.restore(saved)
+                if draws and i == 0:
+                    self.rng.bit_generator.state = saved.index["rng"]
         return self.num_ready
 
     def clear(self) -> int:

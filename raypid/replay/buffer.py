@@ -8,11 +8,12 @@ ring. N-step returns, next observations and frame stacks are gathered along thes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import nest
 from raypid.ops.returns import lost_observations
 from raypid.types import Array, Sequences, Trajectory, Transition, Tree, tree_leaves, tree_map
@@ -43,6 +44,19 @@ class ReplaySpec:
     seed: int = 0
     num_shards: int = 1
     """Buffers that share the data: the probability of a row is that within its own buffer, divided by this."""
+    columns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shape of a row in the columns obs/..., action/... and memory. A save with others is refused; without any, none is."""
+
+
+def row_shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
+    """The shape of a row in the columns that depend on the environment and the network (`ReplaySpec.columns`)."""
+    shapes = {_OBS + leaf.path: leaf.shape for leaf in network.pipeline.leaves}
+    shapes |= {_ACTION + leaf.path: () if leaf.kind == "categorical" else (leaf.size,) for leaf in network.actions}
+    if network.pipeline.mask_size:
+        shapes[_OBS + MASK] = (network.pipeline.mask_size,)
+    if network.memory:
+        shapes[_MEMORY] = (network.num_trunks, network.state_size)
+    return shapes
 
 
 class Buffer:

@@ -47,5 +47,7 @@ class PrioritizedReplay(Replay):
         priority = saved.columns.get("priority")
         if priority is None:  # it was saved by a kind without priorities
             priority = np.full(len(slots), self.max_priority**self.spec.priority_exponent)
+        if len(slots) and not (priority.shape == slots.shape and (priority >= 0).all() and np.isfinite(priority).all()):
+            raise ValueError("priorities are numbers of at least 0, one for each row")
         if len(slots):
             self.tree.set(slots, np.where(self.columns["ready"][slots], priority, 0.0))

@@ -154,8 +154,10 @@ def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
         UserError: the file is not JSON.
     """
     path = Path(folder) / PARAMS
+    if not os.path.isfile(path):
+        return {}
     try:
-        params = read_json(path.read_bytes()) if os.path.exists(path) else {}
+        params = read_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not JSON: {reason(error)}.") from None
     return params if isinstance(params, dict) else {}
@@ -275,9 +277,16 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
                 row = read_json(line)
             except ValueError:
                 row = None
-            if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}, is not a JSON object: remove the line to read the others")
+            if not isinstance(row, dict) or not all(map(_is_value, row.values())):
+                raise UserError(
+                    f"{path}, line {number}, is not a JSON object of numbers: remove the line to read the others"
+                )
             yield end, row
+
+
+def _is_value(value: object) -> bool:
+    """Whether it is a `Value` that fits a float."""
+    return value is None or isinstance(value, (str, float)) or (isinstance(value, int) and abs(value) < 2**1000)
 
 
 def _repair(path: Path, resume_iteration: int | None) -> dict[str, Value]:
@@ -286,7 +295,7 @@ def _repair(path: Path, resume_iteration: int | None) -> dict[str, Value]:
         return {}
     size, last = 0, dict[str, Value]()
     for end, row in _lines(path):
-        if resume_iteration is not None and int(row.get("training_iteration") or 0) > resume_iteration:
+        if resume_iteration is not None and _whole(row, "training_iteration") > resume_iteration:
             break
         size, last = end, row
     os.truncate(path, size)
@@ -294,7 +303,13 @@ def _repair(path: Path, resume_iteration: int | None) -> dict[str, Value]:
 
 
 def _step_of(row: Mapping[str, Value]) -> int:
-    return int(row.get("timesteps_total") or row.get("training_iteration") or 0)
+    return _whole(row, "timesteps_total") or _whole(row, "training_iteration")
+
+
+def _whole(row: Mapping[str, Value], key: str) -> int:
+    """The count `key` of a result; 0 where there is none."""
+    value = row.get(key)
+    return int(value) if isinstance(value, (int, float)) and 0 <= value < 2**63 else 0
 
 
 def _scalar(key: str, value: object) -> Value:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from raypid.checkpoint import refusing
 from raypid.nn.network_policy import Exploration
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.rollout import FragmentWorker, WorkerState
@@ -63,4 +64,5 @@ class GradientRollout(FragmentWorker):
 
     def load_state_dict(self, state: WorkerState) -> None:
         super().load_state_dict(state)
-        self.source.load_local_state(state["source"])
+        with refusing(f"The state of worker {self.worker_index} in the checkpoint"):
+            self.source.load_local_state(state["source"])

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, State
+from raypid.checkpoint import refusing
 from raypid.config import Config
 from raypid.errors import Diverged, UserError
 from raypid.nn.network_spec import NetworkSpec
@@ -195,8 +196,13 @@ class Learner:
         return self.algorithm.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from what `state_dict` returned."""
-        self.algorithm.load_state_dict(state)
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            CheckpointError: it is no such state. ConfigError: it is that of other networks.
+        """
+        with refusing("The learner's state in the checkpoint"):
+            self.algorithm.load_state_dict(state)
         self._check_given()
 
     def scale_lr(self, factor: float) -> None:

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from raypid.checkpoint import refusing
 from raypid.envs import Step, stream_seeds
 from raypid.nn.network_policy import Acted, Exploration
 from raypid.nn.numpy_cells import split_state
@@ -97,7 +98,13 @@ class RolloutWorker(EnvironmentLoop):
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: WorkerState) -> None:
-        self.rng.bit_generator.state = state["rng"]
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            CheckpointError: it is no such state.
+        """
+        with refusing(f"The state of worker {self.worker_index} in the checkpoint"):
+            self.rng.bit_generator.state = state["rng"]
 
 
 class _Rows:

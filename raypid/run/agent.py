@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from raypid.errors import Diverged
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
+from raypid.replay.disk import checksums_in
 from raypid.roles.evaluator import Evaluation, Order, cut_note
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
@@ -27,7 +27,7 @@ from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
 from raypid.runtime.learner_group import losses_named
-from raypid.types import Report, Weights
+from raypid.types import Array, Report, Weights
 
 T = TypeVar("T")
 
@@ -37,6 +37,29 @@ _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.repla
 
 
 A = TypeVar("A", bound="Agent")
+
+
+_COUNTERS = ("timesteps_total", "iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
+
+
+def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
+    """The counters of a checkpoint. (Larger ones than 2^53 would not be exact as results.)
+
+    Raises:
+        ValueError, KeyError: one is missing or cannot be.
+    """
+    for name in (*_COUNTERS, *counters):
+        if not 0 <= counters[name] < 2**53:
+            raise ValueError(f"the counter {name!r} is {checkpoint.shortened(counters[name])}")
+    return counters
+
+
+def _numbers(array: Array) -> list[float]:
+    """The numbers of an array [n] that was saved."""
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ValueError(f"the returns and lengths of episodes are arrays of numbers, not {array.dtype} {array.shape}")
+    numbers: list[float] = array.tolist()
+    return numbers
 
 
 class _DefaultConfig:
@@ -387,17 +410,20 @@ class Agent:
         manifest |= {"program": self.program, "counters": self._counters()}
         weights, replay = self.get_weights(), self.context.replay
 
-        def more(place: Path) -> None:
+        def more(place: Path) -> dict[str, str]:
             self.write_policy(place / "policy", weights)
-            if replay is not None and replay.config.save_replay:
-                replay.source.save(place / checkpoint.REPLAY, self._replay_at)
+            if replay is None or not replay.config.save_replay:
+                return {}
+            rows = place / checkpoint.REPLAY
+            replay.source.save(rows, self._replay_at)
+            return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
 
         name = checkpoint.checkpoint_name(self.iteration)
         path = self._last_save = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
         if replay is not None and replay.config.save_replay:
             before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
             if before is not None and before.parent != path and before.parent.parent == parent:
-                shutil.rmtree(before, ignore_errors=True)  # it is large: only the newest checkpoint keeps one
+                checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         return path
 
     def unsaved_reason(self, patience_s: float) -> str:
@@ -455,26 +481,33 @@ class Agent:
         self.check_open()
         folder = checkpoint.find(Path(path))
         state, manifest = checkpoint.load_checkpoint(folder)
-        if manifest["algorithm"] != self.run:
-            raise ConfigError(f"{path} is a checkpoint of {manifest['algorithm']}, this agent runs {self.run}.")
         if "counters" not in manifest:
             raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
+        with checkpoint.refusing(f"The checkpoint {folder}"):
+            counters = _checked(manifest["counters"])
+            learnt, workers = state["learner"], dict(state["workers"])
+            rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
+            whole_lengths = [int(length) for length in lengths]
+            if (algorithm := manifest["algorithm"]) != self.run:
+                raise ConfigError(f"{path} is a checkpoint of {algorithm}, this agent runs {self.run}.")
         self.evaluations.close()  # evaluations and fragments on their way belong to the time before
         self._drop_calls()
-        self.backend.get(self.context.learner.submit(Learner.load_state_dict, state["learner"]))
+        self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
         self.context.weights.start(self.context.learner.submit(Learner.weights))
-        counters: Mapping[str, float] = manifest["counters"]
         self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self._slow_down(int(counters.get("rollbacks", 0)))
         self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
-        self.rewards = deque(state["episodes"]["rewards"].tolist(), EPISODE_WINDOW)
-        self.lengths = deque(state["episodes"]["lengths"].tolist(), EPISODE_WINDOW)
+        if self.replay_restored and manifest["format_version"] < 2:
+            self.notes.append(
+                f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
+            )
+        self.rewards, self.lengths = deque(rewards, EPISODE_WINDOW), deque(whole_lengths, EPISODE_WINDOW)
         for i, handle in enumerate(self.context.workers.handles):
-            if str(i) in state["workers"]:
-                self.backend.get(handle.submit(Rollout.load_state_dict, state["workers"][str(i)]))
+            if str(i) in workers:
+                self.backend.get(handle.submit(Rollout.load_state_dict, workers[str(i)]))
         self.context.workers.call_all(Rollout.boundary, self.num_saves)
         self._loop = self._new_loop()
 

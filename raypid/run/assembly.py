@@ -24,7 +24,7 @@ from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.replay.base import Replay, replay_factory
-from raypid.replay.buffer import ReplaySpec
+from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
@@ -157,7 +157,9 @@ def assemble(
             backend.get(learner.submit(Learner.set_weights, initial))
         workers = _workers(algorithm, settled, spec, backend, program)
         context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
-        context.replay = _replay_plan(algorithm, config, backend, learner) if algorithm.flow == "replay" else None
+        context.replay = (
+            _replay_plan(algorithm, config, network, backend, learner) if algorithm.flow == "replay" else None
+        )
         context.plan = _asynchronous_plan(algorithm, config, backend, program) if algorithm.flow == "async" else None
         parallel = _evaluates_beside(config, backend)
         evaluations = Evaluations(config, context, replace(spec, env=evaluation_env), parallel=parallel)
@@ -214,7 +216,7 @@ def _learner(
         assert issubclass(algorithm, OffPolicy)
         alone = c.num_learners > 1 and c.learner_sync == "asynchronous"  # each updates with its part of a batch
         part = c.replace({"batch_size": c.batch_size // c.num_learners}) if alone else c
-        build = partial(ReplayLearner, algorithm, part, *given, replay=_replay_factory(algorithm, c))
+        build = partial(ReplayLearner, algorithm, part, *given, replay=_replay_factory(algorithm, c, network))
         if c.num_replay_shards:
             build = partial(ShardLearner, algorithm, c, *given)
     try:
@@ -258,7 +260,9 @@ def _workers(
     return workers
 
 
-def _replay_factory(algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig) -> Callable[[int], Replay]:
+def _replay_factory(
+    algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig, network: NetworkSpec
+) -> Callable[[int], Replay]:
     """Builds one of the buffers that share the data, given its index."""
     shards = c.num_replay_shards or max(1, c.num_learners)
     spec = ReplaySpec(
@@ -271,16 +275,21 @@ def _replay_factory(algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyCon
         priority_exponent=c.priority_exponent if c.prioritized else 0.0,
         seed=c.seed or 0,
         num_shards=shards,
+        columns=row_shapes(network),
     )
     return replay_factory(algorithm.replay_kind(c), spec)
 
 
 def _replay_source(
-    algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig, backend: Backend, learner: Handle
+    algorithm: type[OffPolicy[OffPolicyConfig]],
+    c: OffPolicyConfig,
+    network: NetworkSpec,
+    backend: Backend,
+    learner: Handle,
 ) -> ReplaySource:
     """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
     if c.num_replay_shards:
-        replay = _replay_factory(algorithm, c)
+        replay = _replay_factory(algorithm, c, network)
         shards = [backend.spawn(partial(replay, i)) for i in range(c.num_replay_shards)]
         return ShardedReplay(backend, learner, shards, c)
     if not isinstance(learner, LearnerGroup):
@@ -290,11 +299,13 @@ def _replay_source(
     return LearnersReplay(backend, learner)
 
 
-def _replay_plan(algorithm: AlgorithmClass, c: Config, backend: Backend, learner: Handle) -> ReplayPlan:
+def _replay_plan(
+    algorithm: AlgorithmClass, c: Config, network: NetworkSpec, backend: Backend, learner: Handle
+) -> ReplayPlan:
     """Settings of the replay loop."""
     assert issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
     round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-    source = _replay_source(algorithm, c, backend, learner)
+    source = _replay_source(algorithm, c, network, backend, learner)
     slack = 0.0 if backend.name == "local" else round_steps * c.updates_per_step
     return ReplayPlan(c, partial(algorithm.exploration, c), source, slack)
 

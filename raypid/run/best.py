@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from raypid.checkpoint import BEST, OLD_BEST, CheckpointError
+from raypid.checkpoint import BEST, OLD_BEST, CheckpointError, refusing
 from raypid.nn.policy import read_policy_weights
 from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
@@ -15,6 +15,7 @@ from raypid.types import Weights
 
 MIN_FINAL_EPISODES = 10
 MAX_FINAL_S = 60.0
+_FINAL = ("episode_reward_mean", "episode_reward_ci95", "episodes")
 _FINAL_SEED = 1_000_000_000
 """Keeps the final episodes different from those by which the policy was chosen."""
 
@@ -34,11 +35,15 @@ class BestPolicy:
     def load(self) -> None:
         """Load the best policy of a run that is resumed."""
         for folder in (self.folder, self.folder.with_name(OLD_BEST)):
-            with contextlib.suppress(CheckpointError):
+            with contextlib.suppress(CheckpointError), refusing(f"The policy {folder}"):
                 _, weights, info = read_policy_weights(folder)
                 if info.get("score") is not None:
-                    self.score, self.weights, self.timesteps = info["score"], weights, info["timesteps_total"]
-                    self.final = info.get("final")
+                    self.score, self.timesteps = float(info["score"]), int(info["timesteps_total"])
+                    final = info.get("final")
+                    self.final = (
+                        None if final is None else {k: math.nan if final[k] is None else final[k] + 0 for k in _FINAL}
+                    )
+                    self.weights = weights
                 return
 
     def offer(self, played: Played, agent: Agent) -> None:
@@ -99,7 +104,7 @@ class BestPolicy:
 
 
 def _final(summary: dict[str, float]) -> dict[str, float]:
-    return {key: summary[key] for key in ("episode_reward_mean", "episode_reward_ci95", "episodes")}
+    return {key: summary[key] for key in _FINAL}
 
 
 def _number(x: float, size: float) -> str:
