@@ -115,7 +115,7 @@ def save_checkpoint(
         extra_writer: called with the temporary folder before it is renamed, to write more files (the policy).
 
     Raises:
-        RuntimeError: the disk is full; nothing is left behind.
+        RuntimeError: the disk is full, or the place cannot be written to; nothing is left behind.
         TypeError: a leaf cannot be saved; the message has its path.
     """
     return _put_in_place(Path(parent) / name, "manifest.json", state, manifest, extra_writer)

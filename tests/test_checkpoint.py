@@ -248,7 +248,7 @@ def test_a_failed_save_leaves_the_old_one(tmp_path: Path, error: BaseException) 
 
     save(tmp_path, 1, n=1)
     for name in ("checkpoint_000001", "checkpoint_000002"):
-        with pytest.raises(type(error)):
+        with pytest.raises(RuntimeError if isinstance(error, OSError) else type(error)):
             save_checkpoint(tmp_path, name, {"n": 2}, manifest={}, extra_writer=extra)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint_000001"]
     assert load_checkpoint(find(tmp_path))[0] == {"n": 1}

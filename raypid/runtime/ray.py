@@ -248,10 +248,13 @@ def _ctrl_c_waits() -> Iterator[None]:
 
     hang_up = {signal.SIGHUP} if hasattr(signal, "SIGHUP") else set()
     unblocked = hang_up - signal.pthread_sigmask(signal.SIG_BLOCK, hang_up)
+    terminate = signal.getsignal(signal.SIGTERM)
     before = signal.signal(signal.SIGINT, on_signal)
     try:
         yield
     finally:
+        if terminate not in (None, signal.SIG_DFL):
+            signal.signal(signal.SIGTERM, terminate)  # Ray put one of its own in its place, which exits with 15
         signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
     if came:
