@@ -232,7 +232,7 @@ def test_names_that_are_registered_or_given(code: Code, foreign: Callable[..., P
     NETWORKS.register("net", "their_code:Net")
     try:
         assert environment_of(run).env == "theirs"
-        with pytest.raises(RuntimeError, match="size of tensor"):
+        with pytest.raises(CheckpointError, match="size of tensor"):
             raypid.load_policy(run)
     finally:
         del ENVS._entries["theirs"], NETWORKS._entries["net"]
