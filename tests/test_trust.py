@@ -14,6 +14,7 @@ import gymnasium
 import pytest
 
 import raypid
+from raypid.checkpoint import CheckpointError
 from raypid.cli import main
 from raypid.deploy import environment_of, evaluate_policy, record_video
 from raypid.envs import EnvSpec

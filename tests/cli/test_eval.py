@@ -66,7 +66,6 @@ def test_the_environment_is_the_trained_one_unless_another_is_named() -> None:
     ("flags", "says"),
     [
         (["--env", "Pendulum-v1"], "takes observations {'': (4,)}; Pendulum-v1 has {'': (3,)}, or its actions differ"),
-        (["--episodes", "0"], "--episodes must be at least 1, not 0."),
         (["--video", "x.avi"], "--video takes a file that ends in .mp4 or .gif, not 'x.avi'."),
         (["--env-config", "3"], "--env-config takes JSON"),
     ],
@@ -75,3 +74,10 @@ def test_what_does_not_fit(flags: list[str], says: str, capsys: pytest.CaptureFi
     assert main(["eval", PPO, *flags]) == 2
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1
+
+
+def test_no_episodes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["eval", PPO, "--episodes", "0"])
+    assert end.value.code == 2
+    assert "Argument --episodes: takes a whole number of at least 1, not '0'." in capsys.readouterr().err
