@@ -478,7 +478,7 @@ def test_messages_about_resources_have_its_names() -> None:
     words = raypid.DistributedAgent.resource_words
     found = [words.setting(name, value) for name, value in (("num_workers", 3), ("fragment_length", 80), ("seed", 2))]
     assert found == ["num_actors=3", "num_steps=80", "seed=2"]
-    assert (words.workers(1), words.workers(2), words.fit) == ("1 actor", "2 actors", "fit=True")
+    assert (words.worker, words.fit) == ("actor", "fit=True")
     assert [words.assigned("num_learners", n) for n in (0, 2)] == ["num_learners=1", "num_learners=2"]
 
 
