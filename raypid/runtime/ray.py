@@ -252,9 +252,13 @@ def _ctrl_c_waits() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, on_signal)
     try:
         yield
+    except SystemExit:  # by Ray's own handler of SIGTERM
+        if callable(terminate):
+            terminate(signal.SIGTERM, None)
+        raise
     finally:
         if terminate not in (None, signal.SIG_DFL):
-            signal.signal(signal.SIGTERM, terminate)  # Ray put one of its own in its place, which exits with 15
+            signal.signal(signal.SIGTERM, terminate)  # Ray put one of its own in its place
         signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
     if came:
