@@ -202,8 +202,10 @@ def _fit_number(value: object, *, whole: bool) -> float:
         value = int(value) if value.lstrip("+-").isdigit() else float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, SupportsIndex)):
         raise ValueError
-    if whole and ((isinstance(value, float) and not value.is_integer()) or not -(2**63) <= int(value) < 2**63):
+    if whole and isinstance(value, float) and not value.is_integer():
         raise ValueError
+    if abs(int(value) if whole else 0) >= 2**1000:
+        raise OverflowError
     return int(value) if whole else float(value)
 
 
@@ -489,6 +491,7 @@ class Config(Settings):
         Raises:
             ConfigError: a value out of range.
         """
+        _check_size(self)
         owners = type(self).__mro__[::-1]
         for owner in owners:
             for rule, names in vars(owner).get("ranges", {}).items():
@@ -520,6 +523,20 @@ class Config(Settings):
         for name in ("num_learners", "evaluation_parallel", "parameter_server"):
             if getattr(self, name) and not self.on_ray:
                 raise ConfigError(f"{name} asks for an actor on Ray: set num_workers, or backend ray.")
+
+
+def _check_size(config: Config) -> None:
+    """Refuse numbers that no machine integer holds; a seed may be any.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for prefix, settings in (("", config), ("model.", config.model)):
+        for field_ in dataclasses.fields(settings):
+            value: object = getattr(settings, field_.name)
+            numbers = value if isinstance(value, tuple) else (value,)
+            if field_.name != "seed" and any(isinstance(n, int) and abs(n) >= 2**63 for n in numbers):
+                raise ConfigError(f"{prefix}{field_.name} must be below 2^63, not {value!r}.")
 
 
 def unless(condition: object, why: str, *names: str) -> dict[str, str]:

@@ -132,4 +132,5 @@ def test_the_script_that_made_them_runs(make: ModuleType, tmp_path: Path, monkey
     for name in ("ppo", "dqn"):
         make.train(Path(name), *make.RUNS[name])
         made, saved = read_results(name)[0], read_results(SAVED / name)[0]
-        assert list(made) == list(saved)
+        since = ["evaluation/episodes_cut"]
+        assert [key for key in made if key not in since] == list(saved)

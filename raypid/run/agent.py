@@ -48,7 +48,7 @@ def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
     Raises:
         ValueError, KeyError: one is missing or cannot be.
     """
-    for name in (*_COUNTERS, *counters):
+    for name in (*_COUNTERS, *({"owed_updates", "rollbacks"} & counters.keys())):
         if not 0 <= counters[name] < 2**53:
             raise ValueError(f"the counter {name!r} is {checkpoint.shortened(counters[name])}")
     return counters
@@ -396,9 +396,8 @@ class Agent:
             workers = group.answers(Rollout.state_dict, patience_s)
         self.num_saves += 1
         in_order = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
-        if (
-            self.config.exact_resume and in_order and patience_s is None
-        ):  # otherwise runs differ anyway, by which worker is first
+        # without an order runs differ anyway, by which worker is first
+        if self.config.exact_resume and in_order and patience_s is None:
             self.context.workers.call_all(Rollout.boundary, self.num_saves)
             self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
         state: dict[str, object] = {

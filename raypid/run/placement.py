@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from raypid.config import Config, ConfigError, divides
+from raypid.config import Config, divides
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
@@ -24,7 +24,6 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker's process without and with torch."""
-_LARGEST = 2**63 - 1
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
@@ -38,7 +37,6 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         ConfigError: a number above 2^63, or settings that do not go together once they were made to fit.
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
-    _check_size(config)
     use_ray = config.on_ray
     needs = needs_of(config, network)
     ray = sys.modules.get("ray")
@@ -78,20 +76,6 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
         copies=5 if "buffer_size" in sizes else 4,
     )
-
-
-def _check_size(config: Config) -> None:
-    """Refuse numbers that no machine integer holds.
-
-    Raises:
-        ConfigError: names the setting.
-    """
-    for prefix, settings in (("", config), ("model.", config.model)):
-        for field in fields(settings):
-            value: object = getattr(settings, field.name)
-            numbers = value if isinstance(value, tuple) else (value,)
-            if field.name != "seed" and any(isinstance(n, int) and abs(n) > _LARGEST for n in numbers):
-                raise ConfigError(f"{prefix}{field.name} must be below 2^63, not {value!r}.")
 
 
 def _cluster(backend: RayBackend, needs: Needs) -> Has:

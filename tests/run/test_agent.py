@@ -254,7 +254,7 @@ def test_restore_takes_the_counters_from_a_manifest_and_nothing_else(tmp_path: P
     with raypid.PPO(config=SMALL, env="CartPole-v1") as agent:
         result = agent.train()
         state, manifest = checkpoint.load_checkpoint(agent.save(tmp_path))
-        counters = manifest["counters"] | {"iteration": 7.0, "train": 1, "config": None, "unknown": 2}
+        counters = manifest["counters"] | {"iteration": 7.0, "train": 1, "config": 3, "unknown": 2}
         changed = {"algorithm": "PPO", "config": manifest["config"], "counters": counters}
         agent.restore(checkpoint.save_checkpoint(tmp_path / "changed", "checkpoint_000007", state, manifest=changed))
         assert agent.iteration == 7 and type(agent.iteration) is int and not hasattr(agent, "unknown")

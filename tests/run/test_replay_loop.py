@@ -424,7 +424,7 @@ def test_a_killed_shard_ends_the_run_with_its_name(num_learners: int, ray_sessio
         path = agent.save(tmp_path)
         kill(ray_session, shards_of(agent)[1])
         start = time.monotonic()
-        with pytest.raises(ShardsFailed, match=r"Replay shard 1 of 2 died in .*\(\)\. A run goes on .*--resume"):
+        with pytest.raises(ShardsFailed, match=r"Replay shard 1 of 2 died in .*\(\)\.$"):
             history(agent, 5)
         with pytest.raises(ShardsFailed, match="shard 1"):
             agent.save(tmp_path / "other")
