@@ -209,7 +209,7 @@ class Run:
             if isinstance(error, Exception) and self._interrupts <= 1:
                 self._write_error(error)
                 if not isinstance(error, Diverged):  # which says itself what there is
-                    error.saved = self._rescue()  # type: ignore[attr-defined]  # the command line says it too
+                    error.saved = self._rescue(error)  # type: ignore[attr-defined]  # the command line says it too
             progress.stop([("folder", str(self.folder))])
             if isinstance(error, Exception) and self._interrupts > 1:
                 raise KeyboardInterrupt from error  # what it broke off said something of its own
@@ -225,8 +225,8 @@ class Run:
         with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
             errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
 
-    def _rescue(self) -> str:
-        """Save what was learnt before an error ends the run; returns what was saved and how to go on."""
+    def _rescue(self, ending: Exception) -> str:
+        """Save what was learnt before the error `ending` ends the run; returns what was saved and how to go on."""
         parent = self.folder / "checkpoints"
         try:
             why = self.agent.unsaved_reason(RESCUE_LEARNER_S)
@@ -234,6 +234,7 @@ class Run:
                 self._save({}, patience_s=RESCUE_S)
         except Exception as error:
             why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+            why = "what was learnt since is lost" if why in str(ending) else why
         newest = checkpoint.latest(parent)
         if newest is None:
             return f"Nothing was saved: {why}."

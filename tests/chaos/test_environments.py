@@ -100,7 +100,7 @@ def test_on_ray(ray_session: Any, mode: str, where: str, run: str, tmp_path: Pat
     check(mode, where, run, True, tmp_path)
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["raise", "sys.exit", "exit", "segfault", "killed"])
 def test_processes_of_their_own_isolate(mode: str, tmp_path: Path) -> None:
     agent, begun = cell(mode, "training", "PPO", False, tmp_path, vectorizer="async", evaluation_interval=0)

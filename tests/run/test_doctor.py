@@ -100,7 +100,7 @@ SAC = {"batch_size": 32, "fragment_length": 4, "start_steps": 64, "steps_per_ite
 
 @pytest.mark.parametrize(
     ("run", "env", "settings"),
-    [("PPO", "CartPole-v1", {}), pytest.param("SAC", "Pendulum-v1", SAC, marks=pytest.mark.ci_slow)],
+    [("PPO", "CartPole-v1", {}), pytest.param("SAC", "Pendulum-v1", SAC, marks=pytest.mark.slow)],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_diverged_learner_comes_before_what_it_brought(
@@ -187,7 +187,7 @@ def test_episodes_that_do_not_end(tmp_path: Path) -> None:
     assert "first training episode" in only(found, "learning", "There was no evaluation").finding
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_workers_that_die_and_data_that_are_old(tmp_path: Path, ray_session: Any) -> None:
     exits = {"mode": "exit", "at": 9, "worker": 1, "marker": str(tmp_path / "once")}
     train(tmp_path / "died", stop={"timesteps_total": 1500}, env="fragile:Fragile", env_config=exits, num_workers=2)

@@ -19,7 +19,7 @@ WIDE = {"num_workers": 4, "num_learners": 2, "num_cpus_per_worker": 0.5}
 ALONE = {"num_workers": 0, "num_learners": 0}
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("run", ["DQN", "SAC"])
 def test_four_workers_and_two_learners_to_none_and_back(

@@ -56,7 +56,7 @@ def gone_bad(tmp_path: Path, after: int, **config: Any) -> Agent:
 
 
 @pytest.mark.parametrize("mode", ["raise", "nan"])
-@pytest.mark.parametrize("run", ["PPO", *(pytest.param(name, marks=pytest.mark.ci_slow) for name in ("IMPALA", "DQN"))])
+@pytest.mark.parametrize("run", ["PPO", *(pytest.param(name, marks=pytest.mark.slow) for name in ("IMPALA", "DQN"))])
 def test_an_error_of_the_environment_saves_what_was_learnt(tmp_path: Path, run: str, mode: str) -> None:
     more = {"start_steps": 60, "buffer_size": 1000} if run == "DQN" else {}
     agent = gone_bad(tmp_path, 2, run=run, env_config={"mode": mode}, max_restarts=2, **more)
@@ -85,7 +85,7 @@ def test_an_error_of_an_evaluation_leaves_no_gap(tmp_path: Path) -> None:
     assert [row["training_iteration"] for row in read_results(tmp_path / "run")] == [1, 2, 3, 4]
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_workers_that_are_lost_or_hang_do_not_hold_the_save(ray_session: Any, tmp_path: Path) -> None:
     """Worker 0 hangs, then the budget is spent: the save does not wait for it."""
     config = {"mode": "hang", "worker": 0}

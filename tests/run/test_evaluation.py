@@ -135,7 +135,7 @@ WITHIN = {**BESIDE, "evaluation_parallel": False}
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["PPO", *(pytest.param(name, marks=pytest.mark.ci_slow) for name in ("IMPALA", "DQN"))]
+    "algorithm", ["PPO", *(pytest.param(name, marks=pytest.mark.slow) for name in ("IMPALA", "DQN"))]
 )
 def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algorithm: str) -> None:
     """An environment that ends its process there, in each loop: the driver lives, and the evaluation is owed."""
