@@ -27,7 +27,6 @@ import json
 import math
 import os
 import re
-import reprlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
@@ -386,19 +385,12 @@ def _manifest(entries: Any) -> Manifest:
     }  # fmt: skip
     for name, allowed in kinds.items():
         if name in entries and type(entries[name]) not in allowed:
-            raise ValueError(f"{name} in manifest.json is {shortened(entries[name])}")
+            raise ValueError(f"{name} in manifest.json is {shown(entries[name])}")
     for name, value in entries.get("counters", {}).items():
         if type(value) not in (int, float):
-            raise ValueError(f"the counter {name!r} in manifest.json is {shortened(value)}")
+            raise ValueError(f"the counter {name!r} in manifest.json is {shown(value)}")
     manifest: Manifest = entries
     return manifest
-
-
-def shortened(value: object) -> str:
-    """`value` as text for a message, however long or deep it is."""
-    short = reprlib.Repr()
-    short.maxlevel = 2
-    return short.repr(value)
 
 
 def confined(folder: Path, name: object) -> Path:
@@ -409,7 +401,7 @@ def confined(folder: Path, name: object) -> Path:
     """
     parts = PureWindowsPath(name) if isinstance(name, str) else PureWindowsPath("..")  # takes "/" and "\\" alike
     if not parts.name or parts.drive or parts.root or ".." in parts.parts:
-        raise ValueError(f"{shortened(name)} is not the name of a file in it")
+        raise ValueError(f"{shown(name)} is not the name of a file in it")
     file = folder / str(name)
     if not file.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{name} is a link that leads out of it")
@@ -473,7 +465,7 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         text = (folder / index).read_bytes()
         version, checksum = entries["format_version"], entries["checksum"]
         if type(version) is not int or version < 1 or not re.fullmatch("[0-9a-f]{64}", checksum):
-            raise ValueError(f"format {shortened(version)}, checksum {shortened(checksum)}")
+            raise ValueError(f"format {shown(version)}, checksum {shown(checksum)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"The {kind} {folder} is damaged: {index} is truncated or altered, {error}.") from error
     if version > FORMAT_VERSION:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_type_hints
@@ -13,6 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 import numpy as np
 
 from raypid.config import coerce
+from raypid.errors import shown
 from raypid.types import Table
 
 Head = str
@@ -255,7 +255,7 @@ def _check_leaf(leaf: Leaf | ActionLeaf) -> None:
         or (is_image and len(leaf.shape) not in (2, 3))
         or np.dtype(leaf.dtype).kind not in "biuf"
     ):
-        raise ValueError(f"{reprlib.repr(leaf)} does not fit together")
+        raise ValueError(f"{shown(leaf)} does not fit together")
 
 
 def check_weights(spec: NetworkSpec, table: Sequence[tuple[str, tuple[int, ...]]], num_weights: int) -> None:

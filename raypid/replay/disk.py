@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import CheckpointError, confined, read_json, refusing, sha256_of, shortened
+from raypid.checkpoint import CheckpointError, confined, read_json, refusing, sha256_of
+from raypid.errors import shown
 from raypid.replay.buffer import LINKS, NO_ROW, Buffer
 from raypid.types import Array
 
@@ -133,7 +134,7 @@ def _checked_index(folder: Path) -> dict[str, Any]:
     index: dict[str, Any] = read_json(confined(folder, _INDEX))
     oldest, count, segments = index["oldest"], index["count"], index["segments"]
     if not type(oldest) is type(count) is int or not 0 <= oldest <= count < _MAX_ID:
-        raise ValueError(f"{_INDEX} has rows from {shortened(oldest)} to {shortened(count)}")
+        raise ValueError(f"{_INDEX} has rows from {shown(oldest)} to {shown(count)}")
     end = segments[0]["start"] if segments else oldest
     for segment in segments:
         start, stop, file = segment["start"], segment["stop"], segment["file"]
@@ -143,9 +144,7 @@ def _checked_index(folder: Path) -> dict[str, Any]:
             or not 0 <= start < stop
             or not _SEGMENT.fullmatch(file)
         ):
-            raise ValueError(
-                f"{_INDEX} has a segment {shortened(file)} of rows {shortened(start)} to {shortened(stop)}"
-            )
+            raise ValueError(f"{_INDEX} has a segment {shown(file)} of rows {shown(start)} to {shown(stop)}")
         end = stop
     if oldest < count and (end != count or segments[0]["start"] > oldest):
         raise ValueError(f"{_INDEX} has no segments for all of its rows")
@@ -220,7 +219,7 @@ def _load(buffer: Buffer, folder: Path, after: bool) -> SavedRows:
     for worker, lines in index["tails"].items():
         tail = np.array(lines, np.int64)
         if tail.size and (tail.ndim != 2 or tail.min() < NO_ROW or tail.max() >= count):
-            raise ValueError(f"{_INDEX} has newest rows of worker {shortened(worker)} that are not there")
+            raise ValueError(f"{_INDEX} has newest rows of worker {shown(worker)} that are not there")
         if after and tail.size:
             tail = tail[(tail >= oldest).all(1)]  # with the shift, smaller ids are those of other rows
         if tail.size and tail[-1, -1] + shift >= buffer.oldest:

@@ -13,7 +13,7 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.config import ConfigError, overlay
-from raypid.errors import Diverged
+from raypid.errors import Diverged, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.registry import ALGORITHMS
@@ -50,7 +50,7 @@ def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
     """
     for name in (*_COUNTERS, *({"owed_updates", "rollbacks"} & counters.keys())):
         if not 0 <= counters[name] < 2**53:
-            raise ValueError(f"the counter {name!r} is {checkpoint.shortened(counters[name])}")
+            raise ValueError(f"the counter {name!r} is {shown(counters[name])}")
     return counters
 
 
