@@ -40,7 +40,11 @@ RESCUE_LEARNER_S = 60.0
 """Seconds that it waits for its learner, which may be in an update."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
-_RUN_FILES = ("params.json", "result.json", "checkpoints")
+_RUN_FILES = (
+    "params.json", "result.json", "checkpoints", "progress.csv", "errors.txt", "learning_curve.png",
+    DIVERGED, checkpoint.BEST, checkpoint.OLD_BEST,
+)  # fmt: skip
+"""What a run writes into its folder, besides its events and its lock."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -126,15 +130,7 @@ def lock_folder(out: Path) -> Iterator[None]:
 
 def clear_folder(out: Path) -> None:
     """Remove the files of a run, and nothing else."""
-    for name in (
-        *_RUN_FILES,
-        DIVERGED,
-        "progress.csv",
-        "errors.txt",
-        "learning_curve.png",
-        checkpoint.BEST,
-        checkpoint.OLD_BEST,
-    ):
+    for name in _RUN_FILES:
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     for events in out.glob("events.out.tfevents.*"):
