@@ -214,3 +214,16 @@ def test_the_local_trainer_needs_neither_ray_nor_torch() -> None:
         f"import raypid.run.agent, raypid.roles.rollout, raypid.roles.fitness, raypid.replay.disk, {algorithms}"
     )
     assert not loaded & HEAVY
+
+
+def test_what_learns_with_torch_leaves_its_compiler_alone() -> None:
+    """torch's own optimizers import it, which takes seconds in each process that learns."""
+    loaded_by("""
+import sys
+import raypid
+small = {"env": "CartPole-v1", "fragment_length": 8, "batch_size": 8, "num_envs_per_worker": 1, "kernel": "torch"}
+for optimizer in ("adam", "rmsprop"):
+    with raypid.A2C(small, optimizer=optimizer) as agent:
+        assert agent.train()["learner_updates_total"]
+assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
+""")
