@@ -135,6 +135,24 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 @pytest.fixture
+def in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `raypid`, in the tests' process, for a test that asks for no process of its own: a second less for each command."""
+    from raypid.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
 def raypid(start: Callable[..., Command]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """raypid("train", ...) -> what it printed and its exit code."""
 
