@@ -32,6 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(method="thread"))
 
 
+@pytest.fixture(autouse=True)
+def unflushed_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process saves need not outlast a power cut, so nothing waits until it is on the disk (test_checkpoint does)."""
+    from raypid import checkpoint
+
+    monkeypatch.setattr(checkpoint, "_fsync", lambda path: None)
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[Any]:
     """One Ray of 8 logical CPUs for all tests in this process; agents join it and leave it running."""
