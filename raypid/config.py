@@ -10,6 +10,7 @@ import ast
 import contextlib
 import copy
 import dataclasses
+import functools
 import inspect
 import itertools
 import json
@@ -238,13 +239,20 @@ def field_docs(cls: type[Settings]) -> dict[str, str]:
     """Map each field to its docstring: the string that follows it in the class body. Base classes are included."""
     docs: dict[str, str] = {}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
-        definition = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(definition, ast.ClassDef)
-        for pair in itertools.pairwise(definition.body):
-            match pair:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=doc)):
-                    docs[name] = " ".join(str(doc).split())
+        docs |= _own_docs(base)
     return {f.name: docs[f.name] for f in dataclasses.fields(cls) if f.name in docs}
+
+
+@functools.cache  # reading the source takes a tenth of a second
+def _own_docs(cls: type) -> dict[str, str]:
+    definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for pair in itertools.pairwise(definition.body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=doc)):
+                docs[name] = " ".join(str(doc).split())
+    return docs
 
 
 def parse_value(text: str) -> object:

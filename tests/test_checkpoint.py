@@ -50,6 +50,11 @@ while True:
 """
 
 
+@pytest.fixture(autouse=True)
+def unflushed_saves() -> None:
+    """Here saves wait for the disk, as they do for users."""
+
+
 def same(a: Any, b: Any) -> bool:
     """Equal structure, types, dtypes and bits; tuples are lists, NumPy scalars are Python numbers, nan is nan."""
     if isinstance(a, np.generic):

@@ -199,10 +199,18 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
-def test_help_and_lists_import_nothing_heavy(argv: list[str]) -> None:
-    code = f"from raypid.cli import main\ntry: code = main({argv!r})\nexcept SystemExit as e: code = e.code\nassert not code, code"
-    loaded = loaded_by(code)
+def test_help_and_lists_import_nothing_heavy() -> None:
+    loaded = loaded_by(f"""
+import sys
+from raypid.cli import main
+
+for argv in {COMMANDS!r}:
+    try:
+        code = main(argv)
+    except SystemExit as error:
+        code = error.code
+    assert not code and not {HEAVY!r} & set(sys.modules), argv
+""")
     assert "raypid" in loaded and not loaded & HEAVY
 
 
@@ -214,3 +222,16 @@ def test_the_local_trainer_needs_neither_ray_nor_torch() -> None:
         f"import raypid.run.agent, raypid.roles.rollout, raypid.roles.fitness, raypid.replay.disk, {algorithms}"
     )
     assert not loaded & HEAVY
+
+
+def test_what_learns_with_torch_leaves_its_compiler_alone() -> None:
+    """torch's own optimizers import it, which takes seconds in each process that learns."""
+    loaded_by("""
+import sys
+import raypid
+small = {"env": "CartPole-v1", "fragment_length": 8, "batch_size": 8, "num_envs_per_worker": 1, "kernel": "torch"}
+for optimizer in ("adam", "rmsprop"):
+    with raypid.A2C(small, optimizer=optimizer) as agent:
+        assert agent.train()["learner_updates_total"]
+assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
+""")

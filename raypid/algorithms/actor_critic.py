@@ -119,7 +119,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
             self.optimizer = FlatAdam(network, c.lr, c.adam_eps, c.max_grad_norm, measure=True)
         else:
             self.optimizer = FlatRMSProp(
-                network, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, alpha=c.rmsprop_decay
+                network, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, decay=c.rmsprop_decay
             )
 
     def __init_subclass__(cls) -> None:

@@ -1,14 +1,19 @@
-"""Adam and RMSProp on the flat tensor of a network."""
+"""Adam and RMSProp on the flat tensor of a network, by the functions of torch's optimizers.
+
+Not by the classes `torch.optim.Adam` and `torch.optim.RMSprop`: they import torch's compiler, which takes seconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
 
 from raypid.nn.networks import FlatParameters
 from raypid.nn.optimizer import Optimizer
@@ -22,13 +27,11 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
         network: its parameters, and no others, are moved by a loss.
         max_norm: largest L2 norm of a gradient; None does not clip.
         measure: compute the norm also where nothing is clipped.
-        settings: more keywords of torch's optimizer.
+        decay: of RMSProp's mean of squares.
     """
 
-    kind: Callable[..., torch.optim.Optimizer]
-    """Makes torch's optimizer."""
-    arrays: ClassVar[Mapping[str, str]]
-    """What torch's optimizer calls its arrays, by their names in a checkpoint."""
+    arrays: ClassVar[tuple[str, ...]]
+    """Names of its arrays in a checkpoint."""
 
     def __init__(
         self,
@@ -37,13 +40,17 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
         eps: float = 1e-8,
         max_norm: float | None = None,
         measure: bool = False,
-        **settings: float,
+        decay: float = 0.99,
     ) -> None:
         self.network, self.max_norm, self.measure = network, max_norm, measure
         self.gradient = network.gradient
-        self.flat = nn.Parameter(network.flat)
-        self.flat.grad = network.gradient
-        self.optimizer = self.kind([self.flat], lr=lr, eps=eps, **settings)
+        self.lr, self.eps, self.decay = lr, eps, decay
+        self.state: dict[str, Tensor] = {}
+        """Its arrays and the number of steps; empty before the first step."""
+
+    @abstractmethod
+    def _update(self) -> None:
+        """Make a step with `lr`."""
 
     def backward(self, loss: Tensor) -> None:
         loss.backward(inputs=self.network.parameters)
@@ -56,44 +63,58 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
             self.gradient.mul_((self.max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
+    @torch.no_grad()
     def step(self, lr: float | None) -> None:
         if lr is not None:
-            self.optimizer.param_groups[0]["lr"] = lr
-        self.optimizer.step()
+            self.lr = lr
+        if not self.state:
+            self.state = {name: torch.zeros_like(self.network.flat) for name in self.arrays}
+            self.state["steps"] = torch.zeros((), device=self.network.flat.device)
+        self._update()
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rate that steps without one of their own take."""
-        self.optimizer.param_groups[0]["lr"] *= factor
+        self.lr *= factor
 
     def load_gradient(self, gradient: Array) -> None:
         self.gradient.copy_(torch.from_numpy(np.require(gradient, requirements=("C", "W"))))
 
     def state_dict(self) -> dict[str, Array | int]:
-        state = self.optimizer.state.get(self.flat) or dict.fromkeys(self.arrays.values(), torch.zeros_like(self.flat))
-        return {name: state[theirs].detach().cpu().numpy().copy() for name, theirs in self.arrays.items()}
+        state = self.state or dict.fromkeys(self.arrays, torch.zeros_like(self.network.flat))
+        return {name: state[name].cpu().numpy().copy() for name in self.arrays}
 
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
-        device, shape = self.flat.device, np.empty(self.flat.shape)
-        saved = {theirs: np.array(matching(state[name], shape)) for name, theirs in self.arrays.items()}
-        arrays = {theirs: torch.tensor(array, device=device) for theirs, array in saved.items()}
+        device, shape = self.network.flat.device, np.empty(self.network.flat.shape)
+        saved = {name: np.array(matching(state[name], shape)) for name in self.arrays}
         # RMSprop counts steps, too, but makes no use of the count
-        self.optimizer.state[self.flat] = {"step": torch.tensor(float(state.get("steps", 0)), device=device), **arrays}
+        self.state = {name: torch.tensor(array, device=device) for name, array in saved.items()}
+        self.state["steps"] = torch.tensor(float(state.get("steps", 0)), device=device)
 
 
 class FlatAdam(FlatOptimizer):
     """Adam, fused."""
 
-    kind = partial(torch.optim.Adam, fused=True)
+    arrays = ("m", "v")
 
-    arrays = {"m": "exp_avg", "v": "exp_avg_sq"}
+    def _update(self) -> None:
+        m, v, steps = ([self.state[name]] for name in (*self.arrays, "steps"))
+        adam(
+            [self.network.flat], [self.gradient], m, v, [], steps, fused=True, foreach=False, amsgrad=False,
+            beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=0.0, eps=self.eps, maximize=False,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Array | int]:
-        state = self.optimizer.state.get(self.flat)
-        return {**super().state_dict(), "steps": int(state["step"].item()) if state else 0}
+        return {**super().state_dict(), "steps": int(self.state["steps"].item()) if self.state else 0}
 
 
 class FlatRMSProp(FlatOptimizer):
     """RMSProp without momentum."""
 
-    kind = partial(torch.optim.RMSprop, foreach=False)
-    arrays = {"v": "square_avg"}
+    arrays = ("v",)
+
+    def _update(self) -> None:
+        v, steps = [self.state["v"]], [self.state["steps"]]
+        rmsprop(
+            [self.network.flat], [self.gradient], v, [], [], steps, foreach=False,
+            lr=self.lr, alpha=self.decay, eps=self.eps, weight_decay=0.0, momentum=0.0, centered=False,
+        )  # fmt: skip

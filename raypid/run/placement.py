@@ -81,10 +81,11 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
 def _cluster(backend: RayBackend, needs: Needs) -> Has:
     """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine.
 
-    Waits a little for CPUs that an earlier run is giving back.
+    Waits a little for CPUs that an earlier run is giving back, but not for more than there are.
     """
     here, deadline = Has.here(), time.monotonic() + _RELEASE_SECONDS
-    while (free := backend.available()).get("CPU", 0.0) + 1e-9 < needs.num_cpus and time.monotonic() < deadline:
+    enough = min(needs.num_cpus, backend.resources().get("CPU", 0.0)) - 1e-9
+    while (free := backend.available()).get("CPU", 0.0) < enough and time.monotonic() < deadline:
         time.sleep(0.1)
     return Has(
         cpus=free.get("CPU", 0.0),

@@ -29,10 +29,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_full_disk(small_disk: Path, start: Callable[..., Any]) -> None:
+def test_a_full_disk(small_disk: Path, start: Callable[..., Any], in_process: Callable[..., Any]) -> None:
     run = small_disk / "run"
     more = ("--env", "fragile:Fragile", "--checkpoint-interval", 1, "--evaluation-interval", 0, "--quiet")
-    first = start(*TRAIN, *more, "--stop", '{"training_iteration": 2}', "--out", run).finish()
+    first = in_process(*TRAIN, *more, "--stop", '{"training_iteration": 2}', "--out", run)
     assert (first.returncode, first.stderr) == (0, "")
     rows = (run / "result.json").read_text()
     policy = checkpoint.read_policy(run / "best")[1]
@@ -53,5 +53,5 @@ def test_a_full_disk(small_disk: Path, start: Callable[..., Any]) -> None:
     # with space again it goes on
     (small_disk / "ballast").unlink()
     goal = json.dumps({"training_iteration": len(now.splitlines()) + 2})
-    third = start("train", "--resume", run, "--stop", goal, "--quiet").finish()
+    third = in_process("train", "--resume", run, "--stop", goal, "--quiet")
     assert (third.returncode, third.stderr) == (0, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -314,14 +313,14 @@ def test_more_threads_than_make_sense(refused: Callable[..., str], monkeypatch: 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(("mode", "words"), [("nan", "not finite"), ("shape", "(3,)")])
-def test_observations_that_do_not_fit(
-    num_workers: int, mode: str, words: str, raypid: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_observations_that_do_not_fit(num_workers: int, mode: str, words: str, request: pytest.FixtureRequest) -> None:
     if num_workers and mode == "shape":
         pytest.skip("as on one process; test_agent has the error's type on Ray")
     config = json.dumps({"mode": mode})
     more = ("--env-config", config, "--num-workers", num_workers)
-    more += ("--num-cpus-per-worker", 0.1) if num_workers else ()
+    if num_workers:
+        request.getfixturevalue("ray_session")  # test_kill has a Ray of the command's own
+    raypid = request.getfixturevalue("in_process" if num_workers else "raypid")
     done = raypid("train", "--run", "PPO", "--env", "fragile:Fragile", *SMALL, *more)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1

@@ -57,19 +57,19 @@ def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(command in text for command in COMMANDS)
 
 
-def test_a_local_run_then_resume_eval_plot(raypid: Raypid, tmp_path: Path) -> None:
+def test_a_local_run_then_resume_eval_plot(raypid: Raypid, in_process: Raypid, tmp_path: Path) -> None:
     done = raypid(*TRAIN, *stop(3), "--lr", 3e-4, "--out", "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(word in done.stdout for word in ("PPO on fragile:Fragile", "training_iteration", "raypid eval run"))
     # the same again is refused, --overwrite starts anew
-    again = raypid(*TRAIN, *stop(2), "--out", "run")
+    again = in_process(*TRAIN, *stop(2), "--out", "run")
     assert again.returncode == 2 and "--overwrite" in again.stderr and len(results(tmp_path / "run")) == 3
-    assert raypid(*TRAIN, *stop(2), "--lr", 3e-4, "--out", "run", "--overwrite", "--quiet").returncode == 0
+    assert in_process(*TRAIN, *stop(2), "--lr", 3e-4, "--out", "run", "--overwrite", "--quiet").returncode == 0
     assert len(results(tmp_path / "run")) == 2
     # go on twice; a new setting wins; both spellings of an option
     done = raypid("train", "--resume", "run", *stop(4), "--lr", "1e-5", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert raypid("train", "--resume=run", "--num_envs_per_worker=3", *stop(5), "--quiet").returncode == 0
+    assert in_process("train", "--resume=run", "--num_envs_per_worker=3", *stop(5), "--quiet").returncode == 0
     rows = results(tmp_path / "run")
     assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["learner/lr"] for row in rows] == pytest.approx([3e-4, 3e-4, 1e-5, 1e-5, 1e-5])
@@ -79,13 +79,13 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, tmp_path: Path) -> No
     line = json.loads(done.stdout)
     assert line["episodes"] == 3 and line["env"] == "fragile:Fragile" and line["algorithm"] == "PPO"
     assert {"episode_reward_mean", "episode_reward_ci95", "weights_version"} <= line.keys()
-    assert json.loads(raypid("eval", "run", "--episodes", 3, "--json").stdout) == line
+    assert json.loads(in_process("eval", "run", "--episodes", 3, "--json").stdout) == line
     # a curve
-    done = raypid("plot", "run", "--out", "curve.svg")
+    done = in_process("plot", "run", "--out", "curve.svg")
     assert done.returncode == 0 and "<svg" in (tmp_path / "curve.svg").read_text()
 
 
-def test_a_run_with_replay_then_resume(raypid: Raypid, tmp_path: Path) -> None:
+def test_a_run_with_replay_then_resume(raypid: Raypid, in_process: Raypid, tmp_path: Path) -> None:
     small = (
         "--model.hidden",
         "[16,16]",
@@ -99,7 +99,7 @@ def test_a_run_with_replay_then_resume(raypid: Raypid, tmp_path: Path) -> None:
         0,
     )
     arguments = ("--run", "SAC", "--env", "Pendulum-v1", *small, "--samples-per-insert", 4, "--final-episodes", 0)
-    done = raypid(
+    done = in_process(
         "train", *arguments, *stop(3), "--evaluation-interval", 0, "--evaluation-num-episodes", 1, "--out", "run"
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -123,13 +123,13 @@ def test_list_names_every_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"PPO", "A2C", "DQN", "Rainbow", "ApeX", "SQN", "SAC", "TD3", "DDPG"} <= set(text)
 
 
-def test_the_last_lines_show_the_best_policy(raypid: Raypid) -> None:
-    done = raypid(*TRAIN, *stop(2), "--out", "run")
+def test_the_last_lines_show_the_best_policy(in_process: Raypid) -> None:
+    done = in_process(*TRAIN, *stop(2), "--out", "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"\nbest policy +10\.0 (±|\+-) 0\.0 \(50 episodes, weights of step \d+\)\n", done.stdout), (
         done.stdout
     )
-    done = raypid(*TRAIN, *stop(2), "--out", "other", "--final-episodes", 0)
+    done = in_process(*TRAIN, *stop(2), "--out", "other", "--final-episodes", 0)
     assert re.search(r"\nbest policy +10\.0 in evaluation \(weights of step \d+\)\n", done.stdout), done.stdout
 
 
@@ -229,9 +229,9 @@ def test_environments_and_callbacks_of_a_script(
     assert main(["eval", str(tmp_path / "saved")]) == 2
 
 
-def test_callbacks_and_stop_by_name(raypid: Raypid, tmp_path: Path) -> None:
+def test_callbacks_and_stop_by_name(in_process: Raypid, tmp_path: Path) -> None:
     callbacks = ("--callbacks", "fragile:Metrics", "--env", "fragile:Fragile")
-    done = raypid("train", "--run", "A2C", *callbacks, *SMALL, "--stop", '{"custom/twice": 4}', "--out", "run")
+    done = in_process("train", "--run", "A2C", *callbacks, *SMALL, "--stop", '{"custom/twice": 4}', "--out", "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert "custom/twice reached 4" in done.stdout
     assert [row["twice"] for row in results(tmp_path / "run")] == [2, 4]

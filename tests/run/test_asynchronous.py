@@ -170,7 +170,7 @@ def test_a_slow_worker_holds_nobody_up(ray_backend: Any) -> None:
 @pytest.mark.parametrize("place", ["driver", "actor"])
 def test_what_waits_for_a_slow_learner_is_bounded(ray_backend: Any, place: str) -> None:
     """At most two parts of each worker are under way or wait, but for what the next update lacks."""
-    build = partial(paced.Learner, 0.3)
+    build = partial(paced.Learner, 0.1)
     learner = ray_backend.here(build) if place == "driver" else ray_backend.spawn(build)
     ctx = context(ray_backend, plan(update_size=1), (0.0, 0.0, 0.0), learner)
     ctx.workers.call_all(paced.Worker.ready)
@@ -256,7 +256,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("call", ["train", "save", "get_weights"])
 def test_a_learner_process_that_dies_is_named(call: str, ray_session: Any, tmp_path: Path) -> None:
-    with Agent("IMPALA", SMALL, num_learners=1, num_cpus_per_worker=0.25, out=tmp_path) as agent:
+    with Agent("IMPALA", SMALL, num_workers=1, num_learners=1, out=tmp_path) as agent:
         agent.train()
         agent.backend.kill(agent.context.learner)
         with pytest.raises(LearnersFailed, match=r"^The learner died in \w+\(\)."):
@@ -264,7 +264,7 @@ def test_a_learner_process_that_dies_is_named(call: str, ray_session: Any, tmp_p
 
 
 def test_a_save_wastes_no_update_of_a_learner_elsewhere(ray_session: Any, tmp_path: Path) -> None:
-    with Agent("IMPALA", SMALL, num_learners=1, num_cpus_per_worker=0.25) as agent:
+    with Agent("IMPALA", SMALL, num_workers=1, num_learners=1) as agent:
         agent.train()
         loop = agent._loop
         agent.save(tmp_path)

@@ -11,7 +11,12 @@ from call_chains import MOST, RUNS, chain
 DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
-@pytest.mark.parametrize("name", RUNS)
+SLOWER = "APPO, two learners"
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in RUNS if name != SLOWER), pytest.param(SLOWER, marks=pytest.mark.ci_slow)]
+)
 def test_calls_from_train_to_minimise(name: str, request: pytest.FixtureRequest) -> None:
     if RUNS[name][1].get("num_workers"):
         request.getfixturevalue("ray_session").cloudpickle.register_pickle_by_value(call_chains)

@@ -212,7 +212,7 @@ def test_a_rollback_learns_on_at_half_the_rate(case: str, tmp_path: Path) -> Non
         algorithm = agent.context.learner.role.algorithm  # type: ignore[attr-defined]
         assert outcome.result["lost/rollbacks"] == 2 and algorithm.config.lr == pytest.approx(2.5e-4)
         if case == "DQN":
-            assert algorithm.optimizers["acting"].optimizer.param_groups[0]["lr"] == pytest.approx(2.5e-4)
+            assert algorithm.optimizers["acting"].lr == pytest.approx(2.5e-4)
     told = [text for text in said if "rollback" in text]
     assert [text[:36] for text in told] == [f"Training diverged: rollback {k} of 3, " for k in (1, 2)]
     assert f"to iteration {first - 1} with lr 0.0005" in told[0] and "to iteration 3 with lr 0.00025" in told[1]
