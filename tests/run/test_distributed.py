@@ -412,7 +412,7 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
     assert learnt == sorted(learnt)  # in the order in which they came
 
 
-@pytest.mark.parametrize("num_storages", [1, 3])
+@pytest.mark.parametrize("num_storages", [pytest.param(1, marks=pytest.mark.ci_slow), 3])
 def test_what_is_held_never_exceeds_the_storages(
     num_storages: int, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
