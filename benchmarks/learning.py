@@ -43,6 +43,8 @@ class Task:
     """Most of an hour: one seed."""
 
 
+CONVOLUTIONS = {"network": "cnn", "channels": [8, 16], "hidden": [16]}
+"""A small CNN."""
 FRAGMENTS = {"fragment_length": 16}
 """On Ray, of replay flows: 16 rows of each stream a call, in place of 1."""
 
@@ -83,6 +85,14 @@ TASKS = {
     "appo-lander": Task(algo="APPO", env="LunarLanderContinuous-v3", threshold=200, seconds=180, every=20_000),
     "a3c-cartpole": Task(algo="A3C", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
     "es-cartpole": Task(algo="ES", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
+    "es-catch-cnn": Task(
+        algo="ES", env="raypid/Catch-v0", threshold=0.9, seconds=180, every=20_000,
+        config={"model": CONVOLUTIONS, "population": 128, "num_envs_per_worker": 64, "sigma": 0.1, "lr": 0.05},
+    ),
+    "ars-catch-cnn": Task(
+        algo="ARS", env="raypid/Catch-v0", threshold=0.9, seconds=180, every=20_000,
+        config={"model": CONVOLUTIONS, "population": 128, "num_envs_per_worker": 64, "sigma": 0.1, "lr": 0.1},
+    ),
     "ars-halfcheetah": Task(algo="ARS", env="HalfCheetah-v5", threshold=2000, seconds=400, every=100_000),
     "ppo-memory-cartpole": Task(algo="PPO", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
     "impala-memory-cartpole": Task(algo="IMPALA", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),

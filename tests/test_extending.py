@@ -208,7 +208,8 @@ def test_the_command_line_trains_and_resumes_a_module_s_class(
 @pytest.mark.parametrize(
     "run, env, model, says",
     [
-        ("ES", "CartPole-v1", {"network": "wide"}, "ES and ARS act with fully connected networks, not 'wide'"),
+        ("ES", "CartPole-v1", {"network": "wide", "memory": "gru"}, "ES and ARS act without a memory"),
+        ("ES", "CartPole-v1", {"network": "both"}, r"'both' must return features \[N, F\] for this algorithm"),
         ("SAC", "Pendulum-v1", {"network": "both"}, r"'both' must return features \[N, F\] for this algorithm"),
         ("TD3", "Pendulum-v1", {"network": "both"}, r"'both' must return features \[N, F\] for this algorithm"),
         ("DQN", "CartPole-v1", {"network": "both"}, r"'both' must return features \[N, F\] for this algorithm"),

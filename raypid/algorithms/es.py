@@ -12,10 +12,10 @@ import numpy as np
 from raypid.algorithms.base import Algorithm, AsynchronousConfig, OptimizerConfig, Parameters
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.numpy_mlp import initial_mlp
+from raypid.nn.population import initial_weights, make_population
 from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
 from raypid.ops.optim import SGD, Adam
-from raypid.types import Array, Fitness, Update
+from raypid.types import Array, Fitness, Update, flat_views
 
 
 @dataclass(kw_only=True, slots=True)
@@ -82,12 +82,12 @@ class ES(Algorithm[ESConfig]):
 
     def __init__(self, config: ESConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
-        inputs = spec.pipeline.vector_size
-        flat = initial_mlp(spec, inputs, self.rng)
+        flat, table = initial_weights(spec, seed, self.rng)
         if not spec.hidden:
-            # a linear policy needs no random start, and ARS has none
-            flat[:] = 0
-        self.network = Parameters(flat, spec.mlp_table(inputs))
+            # a linear policy needs no random start, and ARS has none; convolutions before it keep theirs
+            for name in ("policy.weight", "policy.bias"):
+                flat_views(flat, table)[name][:] = 0
+        self.network = Parameters(flat, table)
         self.optimizer = (
             Adam(flat, eps=config.adam_eps) if config.optimizer == "adam" else SGD(flat, momentum=config.momentum)
         )
@@ -98,17 +98,17 @@ class ES(Algorithm[ESConfig]):
         """A policy alone, without chance.
 
         Raises:
-            ConfigError: no fully connected network, or one that is large for the noise table.
+            ConfigError: a memory, or a network that is large for the noise table.
         """
-        if spec.network != "mlp" or spec.memory:
+        if spec.memory:
             raise ConfigError(
-                f"ES and ARS act with fully connected networks, not {spec.memory or spec.network!r}: set model.network to mlp (images are "
-                "flattened then), or take an algorithm that learns with gradients."
+                f"ES and ARS act without a memory, not with model.memory {spec.memory!r}: set frame_stack, or take an algorithm that "
+                "learns with gradients."
             )
         kinds = {"gaussian": "deterministic", "squashed_gaussian": "squashed_deterministic"}
         actions = tuple(replace(leaf, kind=kinds.get(leaf.kind, leaf.kind)) for leaf in spec.actions)
         spec = replace(spec, actions=actions, head="actor")
-        size = sum(int(np.prod(shape)) for _, shape in spec.mlp_table(spec.pipeline.vector_size))
+        size = make_population(spec, 1).streams.shape[1]
         if config.noise_table_size < 10 * size:
             raise ConfigError(
                 f"noise_table_size {config.noise_table_size:,} is small for {size:,} weights: take at least {10 * size:,}, so that "

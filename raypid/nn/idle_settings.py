@@ -19,6 +19,7 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
     floats = any(np.issubdtype(np.dtype(leaf.dtype), np.floating) for leaf in leaves)
     alone = "a network that has a policy or Q-values alone, as this algorithm's"
     owner = "this network, which has no layers to share" if spec.num_values else alone
+    has_critics = hasattr(config, "critic_norm")  # their layers have these widths too
     named = spec.network if own else "a registered network"
     return {
         **unless(not own, f"for {named}: it holds the arguments of a registered network", "model.custom"),
@@ -38,7 +39,7 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
             "normalize_observations",
         ),
         **unless(
-            own or spec.head not in ("actor_critic", "q") or _is_told(spec),
+            own or has_critics or spec.head == "model" or _is_told(spec),
             "for a registered network that takes no `spec`",
             "model.hidden",
             "model.channels",

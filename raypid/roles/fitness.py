@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from raypid.nn.network_policy import Exploration
-from raypid.nn.population import Population
+from raypid.nn.population import make_population
 from raypid.ops.normalizer import Moments, merge_moments, moments_of, zero_moments
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.rollout import RolloutWorker
@@ -34,7 +34,7 @@ class FitnessRollout(RolloutWorker):
     def __init__(self, spec: RolloutSpec, worker_index: int, restarts: int, noise: Array) -> None:
         self.noise = noise
         super().__init__(spec, worker_index, restarts)
-        self.population = Population(spec.network, self.env.num_envs)
+        self.population = make_population(spec.network, self.env.num_envs)
         self.policy.network = self.population
 
     def reset_streams(self, seeds: list[int] | None) -> None:
@@ -66,8 +66,8 @@ class FitnessRollout(RolloutWorker):
             if turn != _IDLE:
                 k, side = divmod(turn, 2)
                 noise = self.noise[index[k] : index[k] + len(weights.flat)]
-                np.multiply(noise, np.float32(-sigma if side else sigma), out=self.population.flat[b])
-                self.population.flat[b] += weights.flat
+                np.multiply(noise, np.float32(-sigma if side else sigma), out=self.population.streams[b])
+                self.population.streams[b] += weights.flat
 
         for b in range(self.env.num_envs):
             next_turn(b)

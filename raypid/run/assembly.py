@@ -209,6 +209,7 @@ def _learner(
     """
     network = spec.network
     wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
+    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
     threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
     given = (network, spec.seed, spec.networks, threads)
     build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=program)

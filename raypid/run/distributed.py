@@ -65,6 +65,7 @@ class DistributedAgent:
             message says so. backend="local" runs everything in this process.
         num_learners: learners that update together, each with rollouts of its own; a single one learns in this process.
         num_storages: most rollouts at a time: being filled, waiting, or being learned from. An actor that finds no free storage waits.
+            It is a bound and no set of buffers: each rollout is in arrays of its own, which are freed once it was learned from.
         pretraining: learn from an intrinsic reward instead of the task's: random network distillation, or the setting
             intrinsic_reward.
         kwargs: settings of the algorithm (batch_size, lr, entropy_coef, num_envs_per_worker, model, ...). hidden_dim is the width of

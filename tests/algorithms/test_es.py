@@ -244,10 +244,9 @@ def test_policies_are_deterministic(action: Any, distribution: Any, kinds: list[
     assert [leaf.kind for leaf in spec.actions] == kinds and spec.head == "actor" and not spec.num_values
 
 
-def test_images_of_any_size_need_a_flat_network() -> None:
+def test_images_are_convolved_unless_the_network_is_flat() -> None:
     image = spaces.Box(0, 255, (84, 84, 3), np.uint8)
-    with pytest.raises(ConfigError, match="set model.network to mlp"):
-        network_of(ESConfig(), image)
+    assert network_of(ESConfig(), image).network == "cnn"
     assert network_of(ESConfig(model=ModelConfig(network="mlp", hidden=(4,))), image).network == "mlp"
     with pytest.raises(ConfigError, match="noise_table_size 4,000,000 is small"):
         network_of(ESConfig(model=ModelConfig(network="mlp", hidden=(64,))), image)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import signal
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,8 @@ def test_trains_evaluates_and_saves_at_its_intervals(where: dict[str, Any]) -> N
         params = json.loads((agent.folder / "params.json").read_text())
         assert (params["run"], params["fragment_length"], params["model"]["hidden"]) == ("IMPALA", 16, [16, 16])
         for row in rows:
-            assert row["storages/free"] + row["storages/filling"] + row["storages/full"] == 4
+            states = [row[f"storages/{state}"] for state in ("free", "filling", "full")]
+            assert sum(states) == 4 and min(states) >= 0
         agent.train(300, eval_interval=0, save_interval=0, **QUIET)
         more = results(agent)[len(rows) :]
         assert more[-1]["timesteps_total"] >= steps[-1] + 300 and not any("evaluation/episodes" in r for r in more)
@@ -408,6 +410,65 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
     counts = [made.count(i) for i in range(4)]
     assert max(counts) - min(counts) <= 1, counts
     assert learnt == sorted(learnt)  # in the order in which they came
+
+
+@pytest.mark.parametrize("num_storages", [pytest.param(1, marks=pytest.mark.ci_slow), 3])
+def test_what_is_held_never_exceeds_the_storages(
+    num_storages: int, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    start = WorkerGroup.start
+
+    def started(group: Any, *args: Any) -> None:
+        start(group, *args)
+        held.append(sum(queues[-1].held.values()))
+
+    class Queue(loops.UpdateQueue):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            queues.append(self)
+
+        def add(self, part: Any) -> None:
+            super().add(part)
+            held.append(sum(self.held.values()))
+
+    queues: list[Queue] = []
+    monkeypatch.setattr(loops, "UpdateQueue", Queue)
+    monkeypatch.setattr(WorkerGroup, "start", started)
+    settings = {**SMALL, "num_actors": 2, "num_storages": num_storages, "num_steps": 8}
+    with raypid.IMPALAAgent("CartPole-v1", **settings, **where) as agent:
+        agent.train(300, eval_interval=0, save_interval=0, **QUIET)
+    assert len(held) > 30 and max(held) <= num_storages
+    if where["backend"] == "ray":
+        assert max(held) == num_storages  # all of them were used
+
+
+class Watchful(raypid.IMPALAAgent):
+    """Remembers the rewards of each rollout, weakly, and how many of them were alive at each update."""
+
+    def run(self, env: Any, actor_idx: int) -> Iterator[Any]:
+        while True:
+            trajectory = env.rollout()
+            made.append(weakref.ref(trajectory.reward))
+            yield trajectory
+            del trajectory
+
+    def update(self, batch: Any, timesteps: int) -> Update:
+        alive.append(sum(reward() is not None for reward in made))
+        return super().update(batch, timesteps)
+
+
+made: list[weakref.ref[Any]] = []
+alive: list[int] = []
+
+
+def test_a_rollout_that_was_learned_from_is_gone(local: dict[str, Any]) -> None:
+    made.clear()
+    alive.clear()
+    settings = {**local, "num_storages": 3, "num_actors": 3, "fragments_per_update": 2}
+    with Watchful("CartPole-v1", **settings) as agent:
+        agent.train(1000, eval_interval=0, save_interval=0, **QUIET)
+    assert len(made) > 20 and max(alive) <= 3, alive
 
 
 def test_a_subclass_goes_on_from_its_checkpoint(local: dict[str, Any]) -> None:
