@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from raypid.registry import ALGORITHMS, NETWORKS, Registry, import_string
+from raypid.registry import (
+    AGENT_METHODS,
+    AGENTS,
+    ALGORITHMS,
+    MODEL_METHODS,
+    NETWORKS,
+    Registry,
+    check_methods,
+    import_string,
+    within_remote,
+)
 
 if TYPE_CHECKING:
     from raypid.agents import *  # noqa: F403
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
     from raypid.envs import register_env as register_env
+    from raypid.envs.adapter import OBSERVATION as OBSERVATION
     from raypid.nn.policy import load_policy as load_policy
     from raypid.run.agent import Agent as Agent
     from raypid.run.distributed import APPOAgent as APPOAgent
@@ -24,6 +35,7 @@ Entry = TypeVar("Entry", bound="type | str")
 """A class, or "module:Class"."""
 
 _LAZY = {
+    "OBSERVATION": "raypid.envs.adapter:OBSERVATION",
     "Agent": "raypid.run.agent:Agent",
     "APPOAgent": "raypid.run.distributed:APPOAgent",
     "Callbacks": "raypid.callbacks:Callbacks",
@@ -77,20 +89,53 @@ def register_network(name: str, network: Entry | None = None) -> Entry | Callabl
 
     It is a torch.nn.Module, which is called with float tensors, [N, D] or images [N, C, H, W] (`raypid.nn.networks.UserModule`),
     and returns features [N, F], or (distribution parameters [N, P], value [N]) for an actor-critic. Or it is a whole
-    model, which acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run that with CustomModel.
+    model, which acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run that with an agent
+    (`--model_name mine`, or `raypid.CustomModel(model={"network": "mine"})`).
 
     Raises:
-        UserError: the name is one of raypid's own.
+        UserError: the name is one of raypid's own or that of other code, or a model lacks a method.
     """
-    return _register(NETWORKS, name, network)
+    return _register(NETWORKS, name, network, _check_model)
 
 
 register_model = register_network
 
 
-def _register(registry: Registry[type], name: str, entry: Entry | None) -> Entry | Callable[[Entry], Entry]:
+@overload
+def register_agent(name: str) -> Callable[[Entry], Entry]: ...
+@overload
+def register_agent(name: str, agent: Entry) -> Entry: ...
+def register_agent(name: str, agent: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
+    """Register a class as `agent=name`. Also a decorator: `@register_agent("custom_agent")`.
+
+    It turns what a worker has acted into gradients (`raypid.nn.user_agent.WorkerAgent`); a model acts and an optimizer in the
+    learner follows the gradients: `--agent_name custom_agent --model_name custom_model`, or
+    `raypid.CustomModel(agent="custom_agent", model={"network": "custom_model"})`.
+
+    Raises:
+        UserError: the name is one of raypid's own or that of other code, or the class lacks a method.
+    """
+    return _register(AGENTS, name, agent, _check_agent)
+
+
+def _check_model(entry: object) -> None:
+    is_network = any(base.__module__.startswith("torch.nn.") for base in getattr(entry, "__mro__", ()))
+    if not is_network or hasattr(entry, "choose_actions"):
+        check_methods("a model", entry, MODEL_METHODS)
+
+
+def _check_agent(entry: object) -> None:
+    check_methods("an agent", entry, AGENT_METHODS)
+
+
+def _register(
+    registry: Registry[type], name: str, entry: Entry | None, check: Callable[[object], None] | None = None
+) -> Entry | Callable[[Entry], Entry]:
     def add(new: Entry) -> Entry:
-        registry.add(name, new)
+        inside = within_remote(new)
+        if check is not None and not isinstance(inside, str):
+            check(inside)
+        registry.add(name, inside)
         return new
 
     return add if entry is None else add(entry)

@@ -36,15 +36,12 @@ from typing import (
     runtime_checkable,
 )
 
-from raypid.errors import UserError, reason, shown
+from raypid.errors import ConfigError as ConfigError
+from raypid.errors import reason, shown
 from raypid.plain_data import check_size, read_json
 from raypid.registry import did_you_mean
 
 C = TypeVar("C", bound="Settings")
-
-
-class ConfigError(UserError):
-    """A setting that does not exist or does not fit."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -332,6 +329,8 @@ class Config(Settings):
     """Environment: an id (CartPole-v1, ALE/Pong-v5), "envpool:Pong-v5", "module:Name", a registered name, a class or a function."""
     env_config: dict[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
+    custom_args: dict[str, object] = field(default_factory=dict)
+    """Values of the options that a project's options/custom_options.py declares: in `args` of environments, models and agents."""
     vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "async"] = "auto"
     """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
     num_workers: int = 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import UserError
@@ -51,6 +52,56 @@ def import_string(entry: str) -> Any:
         raise UserError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
 
 
+def within_remote(entry: Any) -> Any:
+    """The class inside of what `@ray.remote` made; anything else as it is. Ray is not imported for this."""
+    metadata = getattr(entry, "__ray_metadata__", None)
+    modified = getattr(metadata, "modified_class", None)
+    return entry if modified is None else getattr(modified, "__ray_actor_class__", modified)
+
+
+def place_of(entry: object) -> str:
+    """Say where a class or function is written, as "file:line", or else as "module:name"."""
+    if isinstance(entry, str):
+        return entry
+    try:
+        _, line = inspect.getsourcelines(entry)  # type: ignore[arg-type]
+        return f"{inspect.getsourcefile(entry)}:{max(line, 1)}"  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        module, _, name = _identity(entry)
+        return f"{module}:{name}"
+
+
+def _identity(entry: object) -> tuple[str, str, str]:
+    """(module, file, qualified name): what two definitions of the same code have in common, in part."""
+    if isinstance(entry, str):
+        module, _, name = entry.partition(":")
+        return module, "", name
+    name = getattr(entry, "__qualname__", type(entry).__qualname__)
+    code = getattr(entry, "__code__", None)
+    try:
+        file = code.co_filename if code is not None else inspect.getfile(entry)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        file = ""
+    return getattr(entry, "__module__", ""), file, name
+
+
+def _same_code(one: object, other: object) -> bool:
+    """Whether both are the same definition, perhaps run twice, as a notebook cell or a module that is loaded again is."""
+    (module, file, name), (module_2, file_2, name_2) = _identity(one), _identity(other)
+    return one is other or (name == name_2 and (module == module_2 or (file == file_2 and bool(file))))
+
+
+def check_methods(kind: str, entry: object, methods: Sequence[str]) -> None:
+    """Check that a class has all methods of its kind.
+
+    Raises:
+        UserError: names the class and those that it lacks.
+    """
+    if missing := [method for method in methods if not callable(getattr(entry, method, None))]:
+        name = getattr(entry, "__qualname__", repr(entry))
+        raise UserError(f"{name} lacks {', '.join(missing)}; {kind} has {', '.join(methods)}.")
+
+
 class Registry(Generic[T]):
     """A table from names to objects of type T, which users can add to.
 
@@ -83,10 +134,15 @@ class Registry(Generic[T]):
         """Register what a user has written.
 
         Raises:
-            UserError: the name is one of raypid's own, or the entry is of the wrong type.
+            UserError: the name is one of raypid's own or that of other code, or the entry is of the wrong type.
         """
         if name in self._own:
             raise UserError(f"{name!r} is the name of raypid's own {self.kind}: give yours another name.")
+        if name in self._entries and not _same_code(self._entries[name], entry):
+            raise UserError(
+                f"The {self.kind} {name!r} is registered already, by {place_of(self._entries[name])}; now {place_of(entry)} "
+                "takes the same name. Give one of them another."
+            )
         if not isinstance(entry, str):
             self._check(name, entry)
         self.register(name, entry)
@@ -131,6 +187,7 @@ class Registry(Generic[T]):
 
 
 ENVS: Registry[Any] = Registry("environment", {
+    "gym_env": "raypid.envs.gym_env:gym_env",
     "raypid/Catch-v0": "raypid.envs.toy:Catch",
     "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
     "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",
@@ -145,8 +202,26 @@ NETWORKS: Registry[type] = Registry("network", {
     "resnet": "raypid.nn.networks:OwnNetwork",
     "lstm": "raypid.nn.networks:OwnNetwork",
     "gru": "raypid.nn.networks:OwnNetwork",
+    "ppo": "raypid.algorithms.models:PPOModel",
+    "a2c": "raypid.algorithms.models:A2CModel",
 }, " One of your own is 'module:Class', or registered before (raypid.register_network).",
     reserved=["auto"])  # fmt: skip
+OWN_MODELS = ("a2c", "ppo")
+"""Those of NETWORKS that are whole models."""
+MODEL_METHODS = ("choose_actions", "step", "get_weights", "set_weights")
+AGENT_METHODS = ("set_weights", "send_trajectory", "fetch_grads")
+AGENTS: Registry[type] = Registry("agent", {
+    "default_agent": "raypid.nn.user_agent:DefaultAgent",
+}, " One of your own is 'module:Class', or registered before (raypid.register_agent).")  # fmt: skip
+
+
+def is_model(network: str) -> bool:
+    """Whether a name of NETWORKS, or "module:Class", is that of a whole model, which acts and differentiates by itself."""
+    return network in OWN_MODELS or (
+        network != "auto" and not NETWORKS.is_own(network) and hasattr(NETWORKS.get(network), "choose_actions")
+    )
+
+
 ALGORITHMS: Registry[Any] = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",

@@ -33,7 +33,6 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
 
     Config = A3CConfig
     metric_names = A2C.metric_names
-    several_learners = False
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
         """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""
@@ -45,6 +44,24 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
         self.optimizer.differentiate(loss)
         flat = to_numpy(self.optimizer.gradient).copy()
         return Gradients(flat, trajectory.version, len(batch), self.mean_metrics([{**metrics}]), trajectory.moments)
+
+    _sent: Trajectory | None = None
+
+    def begin(self, weights: Weights) -> None:
+        """In a worker: nothing, `gradients` loads them."""
+
+    def send(self, trajectory: Trajectory) -> None:
+        """In a worker: take the fragment that the next gradient is made of."""
+        self._sent = trajectory
+
+    def fetch(self, weights: Weights) -> Gradients | None:
+        """In a worker: the gradient over the fragment that was sent."""
+        sent, self._sent = self._sent, None
+        return None if sent is None else self.gradients(sent, weights)
+
+    def restart(self) -> None:
+        """In a worker: forget the fragment."""
+        self._sent = None
 
     def local_state(self) -> State:
         """In a worker: how it scales its rewards."""

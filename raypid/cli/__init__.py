@@ -14,7 +14,7 @@ from typing import NoReturn, TypeAlias
 
 from raypid import __version__
 from raypid.config import ELSEWHERE
-from raypid.errors import UserError, one_line, reason, shown
+from raypid.errors import CodeError, UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
 from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
@@ -94,7 +94,8 @@ def _command(arguments: Sequence[str]) -> int:
         code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
-        print(f"raypid: {_with_saved(error)}", file=sys.stderr)
+        text = _with_saved(error)
+        print(text if isinstance(error, CodeError) else f"raypid: {text}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
@@ -104,7 +105,7 @@ def _command(arguments: Sequence[str]) -> int:
 
 def _with_saved(error: Exception) -> str:
     """The error, and after it what a run has saved before it ended."""
-    text = str(error) if isinstance(error, UserError) and error.has_traceback else one_line(error)
+    text = str(error) if getattr(error, "has_traceback", False) else one_line(error)
     saved = getattr(error, "saved", "")
     return f"{text}{chr(10) if chr(10) in text else ' '}{saved}" if saved else text
 

@@ -14,14 +14,17 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.algorithms.base import Algorithm, AsynchronousConfig
+from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError, given_names, overlay
 from raypid.envs import EnvSpec, portable, spaces
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
+from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
+from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
@@ -237,11 +240,10 @@ def _workers(
 ) -> Workers:
     """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
     build: Callable[..., object] = partial(Rollout, spec)
-    if algorithm.collect == "gradients" and algorithm.own_model:  # the model itself computes them
-        build = partial(GradientRollout, spec, None)
+    if isinstance(c, CustomModelConfig):  # the user's agent and model compute them
+        build = partial(GradientRollout, spec, partial(AgentSource, agent_class(c.agent), c.agent_config))
     elif algorithm.collect == "gradients":  # the algorithm computes them, in the worker
-        assert issubclass(algorithm, GradientSource)
-        build = partial(GradientRollout, spec, partial(algorithm, c, spec.network, spec.seed))
+        build = partial(GradientRollout, spec, partial(_differentiating, algorithm, c, spec))
     elif program is not None:
         build = partial(Actor, spec, program)
     elif algorithm.collect == "fitness":
@@ -258,6 +260,13 @@ def _workers(
     )
     workers.call_all(Rollout.ready)
     return workers
+
+
+def _differentiating(algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, policy: NetworkPolicy) -> GradientSource:
+    """An algorithm that computes gradients in a worker, beside the policy that acts there."""
+    source = algorithm(c, spec.network, spec.seed)
+    assert isinstance(source, GradientSource)
+    return source
 
 
 def _replay_factory(
