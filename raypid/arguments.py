@@ -90,11 +90,14 @@ def defaults(declare: Callable[[argparse.ArgumentParser], object], setting: str)
 
 def _tokens(action: argparse.Action, value: object) -> list[str]:
     """Write a value as on a command line, so that argparse checks types and choices."""
-    if action.nargs == 0:
-        # a switch
-        return [action.option_strings[0]] if value == action.const else []
     if value is None:
         return []
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return [next(flag for flag in action.option_strings if flag.startswith("--no-") != bool(value))]
+    if action.nargs == 0:  # a switch
+        return [action.option_strings[0]] if value == action.const else []
+    if isinstance(action, argparse._AppendAction) and isinstance(value, (list, tuple)):
+        return [f"{action.option_strings[0]}={one}" for one in value]
     if isinstance(value, (list, tuple)):
         return [action.option_strings[0], *map(str, value)]
     return [f"{action.option_strings[0]}={value}"]

@@ -64,10 +64,10 @@ class Settings:
         for raw_key, value in values.items():
             if not isinstance(raw_key, str):
                 raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
-            key, _, rest = raw_key.replace("-", "_").partition(".")
-            key = ALIASES.get(key, key)
-            if key in ALIASES.values() and values.get(key) not in (None, value):
-                raise ConfigError(f"{raw_key!r} and {key!r} are the same setting: give one of them.")
+            name = canonical(raw_key)
+            if name != raw_key and values.get(name, value) not in (None, value):
+                raise ConfigError(f"{raw_key!r} and {name!r} are the same setting: give one of them.")
+            key, _, rest = name.partition(".")
             if key not in hints:
                 ours = ELSEWHERE.get(key, "")
                 hint = f" Here it is called {ours!r}." if ours in hints else did_you_mean(key, hints)
@@ -110,7 +110,13 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
         raise ConfigError(f"In {key!r}: {error}") from None
 
 
-ALIASES = {"weights_file": "init_from"}
+def canonical(key: str) -> str:
+    """Our name of a setting, with underscores."""
+    full = key.replace("-", "_")
+    return ALIASES.get(full, full)
+
+
+ALIASES = {"weights_file": "init_from", "env_name": "env", "agent_name": "agent", "model_name": "model.network"}
 """Older or other names of settings -> their names."""
 
 
@@ -346,6 +352,8 @@ class Config(Settings):
     """CPUs to start Ray with; none: all. Workers are bound by the machine's own in any case; more make room for learners."""
     num_gpus: float = 0
     """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
+    gpu: str | None = None
+    """Ids of the GPUs that the run may use, such as 0,1,2: one learner for each, unless num_gpus or num_learners say otherwise; none: all."""
     num_cpus_per_worker: float = 1
     """CPUs that each rollout worker reserves; fractions are allowed."""
     backend: Literal["auto", "local", "ray"] = "auto"
@@ -505,6 +513,8 @@ class Config(Settings):
 
     def own_checks(self) -> None:
         """What this class checks beside its `ranges`; those of its bases are checked before."""
+        if self.gpu is not None and self.num_gpus > len(gpu_ids(self.gpu)):
+            raise ConfigError(f"num_gpus is {self.num_gpus:g}, but gpu {self.gpu!r} names {len(gpu_ids(self.gpu))}.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
         if self.num_learners > max(1, self.num_workers):
@@ -547,12 +557,24 @@ def given_names(values: Mapping[str, object]) -> set[str]:
     """Return the full names ("lr", "model.hidden") of the settings in a mapping."""
     names: set[str] = set()
     for key, value in values.items():
-        name, _, rest = key.replace("-", "_").partition(".")
+        name, _, rest = canonical(key).partition(".")
         if isinstance(value, ModelConfig):
             value = value.to_dict()
         parts = value if name == "model" and not rest and isinstance(value, Mapping) else [rest.partition(".")[0]]
-        names |= {f"model.{part}" for part in parts} if name == "model" else {ALIASES.get(name, name)}
+        names |= {f"model.{part}" for part in parts} if name == "model" else {name}
     return names
+
+
+def gpu_ids(text: str) -> list[str]:
+    """The ids in a list such as "0,1,2".
+
+    Raises:
+        ConfigError: it is no such list.
+    """
+    ids = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(re.fullmatch(r"\d+|GPU-[\w-]+", part) for part in ids) or len(set(ids)) < len(ids):
+        raise ConfigError(f"gpu takes ids of GPUs such as '0,1,2', each once, not {shown(text)}.")
+    return ids
 
 
 _ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "worker_timeout_s")

@@ -26,7 +26,7 @@ FILES = {
         "outputs.py",
         "plain_data.py",
     ],
-    "registry": ["registry.py", "trust.py", "arguments.py"],
+    "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],

@@ -1,4 +1,4 @@
-"""The command line: `raypid train | eval | plot | list | doctor`, one file per command. Nothing heavy is imported before it is needed."""
+"""The command line: `raypid train | eval | plot | list | doctor | init`, one file per command. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from raypid import __version__
 from raypid.config import ELSEWHERE
 from raypid.errors import CodeError, UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
+from raypid.project import load_project
 from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "eval", "plot", "list", "doctor")
+COMMANDS = ("train", "eval", "plot", "list", "doctor", "init")
+USES_PROJECT = ("train", "eval", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 """What a command adds its parser to."""
@@ -82,6 +84,8 @@ def _command(arguments: Sequence[str]) -> int:
     try:
         put_on_path(arguments)  # "module:Name" means the user's own files first
         _check_threads()
+        if arguments[:1] and arguments[0] in USES_PROJECT:
+            load_project()
         commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments)

@@ -76,7 +76,7 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
     return env
 
 
-def call(target: Any, spec: EnvSpec, stream: int, **more: object) -> Any:
+def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object) -> Any:
     """Call a class or function in the style that its signature shows, with those of `more` that it names.
 
     A class with the one parameter `args` gets a Namespace; anything else with one positional parameter that has no default,
@@ -89,7 +89,9 @@ def call(target: Any, spec: EnvSpec, stream: int, **more: object) -> Any:
     ]
     single = needed[0] if len(names) == 1 and len(needed) == 1 else None
     if single is not None and single.name == "args" and inspect.isclass(target):
-        return target(arguments(target, target.__qualname__, "env_config", spec.env_config, {**indices, **spec.args}))
+        args = arguments(target, target.__qualname__, "env_config", spec.env_config, {**indices, **spec.args})
+        made: Any = target
+        return made(args)
     name = next(iter(names), "")
     is_dict = (single is not None and name not in indices) or (len(names) == 1 and name in CONFIG_NAMES)
     if is_dict and name not in spec.env_config:

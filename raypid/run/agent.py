@@ -458,7 +458,8 @@ class Agent:
         weights = weights if weights is not None else self.get_weights()
         c = self.config
         env = {
-            "env": entry_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
+            "env": entry_name(c.env), "env_config": dict(c.env_config), "args": dict(c.custom_args),
+            "vectorizer": c.vectorizer, "time_limit": c.time_limit,
             "action_repeat": c.action_repeat, "atari": c.atari,
         }  # fmt: skip
         about = {"algorithm": self.run, "env": env, "timesteps_total": self.timesteps, "score": None}

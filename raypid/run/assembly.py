@@ -8,17 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from raypid import checkpoint
+from raypid import checkpoint, project
 from raypid.algorithms.base import Algorithm, AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from raypid.arguments import arguments
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError, given_names, overlay
+from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
 from raypid.envs import EnvSpec, portable, spaces
+from raypid.envs.gym_env import by_id
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
@@ -102,6 +105,10 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     config = algorithm.Config().replace(overlay(below or {}, settings))
+    config.env, config.env_config = by_id(config.env, config.env_config)
+    config.custom_args = _custom_args(config.custom_args)
+    if config.gpu is not None:
+        _use_gpus(config, algorithm, given_names(settings))
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
@@ -111,6 +118,29 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     config.validate()
     config.refuse(config.idle(), given_names(settings))
     return config
+
+
+def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
+    """The values of all options that the project declares, with `given` over their defaults.
+
+    Raises:
+        ConfigError: one is given that the project does not declare.
+    """
+    declare = project.get_custom_args
+    if declare is None:
+        return dict(given)
+    owner = SimpleNamespace(add_args=declare)
+    return vars(arguments(owner, project.OPTIONS, "custom_args", given, {}))
+
+
+def _use_gpus(config: Config, algorithm: AlgorithmClass, given: set[str]) -> None:
+    """Let `gpu` say how many GPUs and learners there are, where nobody has said otherwise."""
+    assert config.gpu is not None
+    num = len(gpu_ids(config.gpu))
+    if "num_gpus" not in given:
+        config.num_gpus = num
+    if "num_learners" not in given and num > 1 and algorithm.several_learners and config.on_ray:
+        config.num_learners = int(config.num_gpus)
 
 
 def assemble(
@@ -393,6 +423,7 @@ def env_spec_of(c: Config) -> EnvSpec:
     return EnvSpec(
         env=portable(c.env),
         env_config=dict(c.env_config),
+        args=dict(c.custom_args),
         vectorizer=c.vectorizer,
         num_envs=c.num_envs_per_worker,
         time_limit=c.time_limit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from dataclasses import fields, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from raypid.config import Config, divides
+from raypid.config import Config, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
@@ -38,6 +39,8 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
     use_ray = config.on_ray
+    if config.gpu is not None and num_gpus() and config.address is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     needs = needs_of(config, network)
     ray = sys.modules.get("ray")
     joins = use_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
@@ -105,6 +108,8 @@ def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[Conf
     changes, notes = preflight(needs, has, fit=config.fit, words=words)
     config = config.replace(changes)
     most = min(config.num_learners, max(1, config.num_workers))
+    if config.gpu is not None and "num_gpus" in changes:  # its learners were one for each GPU
+        most = min(most, int(config.num_gpus))
     fits = next(n for n in range(most, -1, -1) if divides(config.num_gpus, n) and _splits(config, n))
     if fits < config.num_learners:
         notes.append(f"{config.num_learners} learners are too many for that: going on with num_learners={fits}")
