@@ -6,7 +6,7 @@ An agent in each worker asks them for gradients; the optimizer is the learner's 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -30,16 +30,18 @@ _ACTION, _LOG_PROB = "canonical", "log_prob"
 class ActorCriticModel:
     """An actor-critic algorithm of raypid's own as a model: its networks, its loss, its returns.
 
-    `args` has, beside what every model is given, its settings in `own_settings` and `hidden`.
+    `args` has, beside what every model is given, its own settings (`own_settings`) and `hidden`.
     """
 
     algorithm_class: ClassVar[type[ActorCritic[Any]]]
-    own_settings: ClassVar[tuple[str, ...]] = (
-        "gae_lambda", "value_coef", "entropy_coef", "normalize_rewards", "normalize_advantages",
-    )  # fmt: skip
+    own_settings: ClassVar[Mapping[str, str]] = {
+        **{name: name for name in ("gae_lambda", "value_coef", "entropy_coef", "normalize_advantages")},
+        "scale_rewards": "normalize_rewards",
+    }
+    """Its arguments -> the settings of the algorithm that they are."""
 
     def __init__(self, args: Any) -> None:
-        own = {name: getattr(args, name) for name in self.own_settings}
+        own = {setting: getattr(args, name) for name, setting in self.own_settings.items()}
         config = self.algorithm_class.Config().replace({**own, "gamma": args.gamma, "batch_size": args.batch_size})
         spec = build_spec(args.observation_space, args.action_space, ModelConfig(hidden=tuple(args.hidden)))
         self.algorithm = self.algorithm_class(config, spec, args.seed)
@@ -55,9 +57,9 @@ class ActorCriticModel:
         parser.add_argument(
             "--hidden", type=int, nargs="*", default=[64, 64], help="widths of the fully connected layers"
         )
-        for name in cls.own_settings:
-            default = getattr(defaults, name)
-            parser.add_argument(f"--{name}", type=partial(_read, name, hints[name]), default=default, help=docs[name])
+        for name, setting in cls.own_settings.items():
+            read = partial(_read, name, hints[setting])
+            parser.add_argument(f"--{name}", type=read, default=getattr(defaults, setting), help=docs[setting])
 
     def choose_actions(
         self,
@@ -135,7 +137,7 @@ class PPOModel(ActorCriticModel):
     """PPO's clipped loss, several epochs over each fragment (`raypid.algorithms.ppo`)."""
 
     algorithm_class = PPO
-    own_settings = (*ActorCriticModel.own_settings, "num_epochs", "clip", "value_clip")
+    own_settings = {**ActorCriticModel.own_settings, **{name: name for name in ("num_epochs", "clip", "value_clip")}}
 
 
 class A2CModel(ActorCriticModel):

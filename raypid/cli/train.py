@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -91,6 +92,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         formatter_class=argparse.RawTextHelpFormatter,
         allow_abbrev=False,
     )
+    parser.set_defaults(argv=list(argv))
     add = parser.add_argument
     add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
@@ -323,6 +325,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.assembly import resolve_config
     from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
     from raypid.run.known_keys import check_stop, known_keys
+    from raypid.runtime.resources import ResourceError
 
     stop = read_mapping(options.stop, "--stop") if options.stop else {}
     given = settings_of(options)
@@ -334,7 +337,12 @@ def main(options: argparse.Namespace) -> int:
     if options.resume:
         agent = Agent.from_checkpoint(options.resume, given, out=out, trust=options.trust)
     else:
-        agent = Agent(name, given, out=out, below=below)
+        try:
+            agent = Agent(name, given, out=out, below=below)
+        except ResourceError as error:
+            if not error.fits:
+                raise
+            raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
     if not options.quiet:
         agent.notes += _hints(options, agent)
     try:
@@ -346,6 +354,26 @@ def main(options: argparse.Namespace) -> int:
     finally:
         agent.close()
     return 0
+
+
+def fitting_command(argv: Sequence[str], fits: Mapping[str, float]) -> str:
+    """The command with the settings that fit, and without --gpu where these leave no GPU."""
+    changes = {f"--{name.replace('_', '-')}": f"{value:g}" for name, value in fits.items()}
+    gone = {*changes, *(["--gpu"] if fits.get("num_gpus") == 0 else [])}
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if flag in gone:
+            if not equals:
+                next(words, None)
+        else:
+            kept.append(word)
+    if fits.get("num_gpus") == 0:
+        changes.pop("--num-gpus")
+    if fits.get("num_learners") == 0:
+        changes.pop("--num-learners")
+    return shlex.join(["raypid", *kept, *(word for pair in changes.items() for word in pair)])
 
 
 def _check_together(options: argparse.Namespace) -> None:

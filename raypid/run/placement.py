@@ -78,6 +78,7 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
         num_trunks=network.num_trunks,
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
         copies=5 if "buffer_size" in sizes else 4,
+        learners_by_gpu=config.gpu is not None and config.num_learners == config.num_gpus > 1,
     )
 
 
@@ -108,8 +109,6 @@ def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[Conf
     changes, notes = preflight(needs, has, fit=config.fit, words=words)
     config = config.replace(changes)
     most = min(config.num_learners, max(1, config.num_workers))
-    if config.gpu is not None and "num_gpus" in changes:  # its learners were one for each GPU
-        most = min(most, int(config.num_gpus))
     fits = next(n for n in range(most, -1, -1) if divides(config.num_gpus, n) and _splits(config, n))
     if fits < config.num_learners:
         notes.append(f"{config.num_learners} learners are too many for that: going on with num_learners={fits}")
