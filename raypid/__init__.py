@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from raypid.envs import register_env as register_env
     from raypid.envs.adapter import OBSERVATION as OBSERVATION
     from raypid.nn.policy import load_policy as load_policy
+    from raypid.project import load_project as load_project
     from raypid.run.agent import Agent as Agent
     from raypid.run.distributed import APPOAgent as APPOAgent
     from raypid.run.distributed import DistributedAgent as DistributedAgent
@@ -44,6 +45,7 @@ _LAZY = {
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
+    "load_project": "raypid.project:load_project",
 }
 
 if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos

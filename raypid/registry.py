@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from raypid.errors import UserError
+from raypid.errors import ConfigError, UserError
 from raypid.ownership import path_hint
 
 T = TypeVar("T")
@@ -95,11 +95,11 @@ def check_methods(kind: str, entry: object, methods: Sequence[str]) -> None:
     """Check that a class has all methods of its kind.
 
     Raises:
-        UserError: names the class and those that it lacks.
+        ConfigError: names the class and those that it lacks.
     """
     if missing := [method for method in methods if not callable(getattr(entry, method, None))]:
         name = getattr(entry, "__qualname__", repr(entry))
-        raise UserError(f"{name} lacks {', '.join(missing)}; {kind} has {', '.join(methods)}.")
+        raise ConfigError(f"{name} lacks {', '.join(missing)}; {kind} has {', '.join(methods)}.")
 
 
 class Registry(Generic[T]):

@@ -69,7 +69,7 @@ TORCH_FILES = {
 
 
 def files() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+    return sorted(path for path in PACKAGE.rglob("*.py") if "project_template" not in path.parts)
 
 
 def name_of(path: Path) -> str:

@@ -10,13 +10,14 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from raypid import __version__
 from raypid.config import ELSEWHERE
 from raypid.errors import CodeError, UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
-from raypid.project import load_project
+from raypid.project import foreign_project, load_project
 from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
 
@@ -98,13 +99,26 @@ def _command(arguments: Sequence[str]) -> int:
         code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
-        text = _with_saved(error)
+        text = _with_saved(error) + _unmarked(error)
         print(text if isinstance(error, CodeError) else f"raypid: {text}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
             print(f"raypid: {saved}", file=sys.stderr)
         raise
+
+
+def _unmarked(error: Exception) -> str:
+    """Say, of a name that is not known, that the project here was not looked at; "" if that cannot be why."""
+    if not isinstance(error, UserError) or not str(error).startswith("Unknown "):
+        return ""
+    project = foreign_project(Path.cwd())
+    if project is None:
+        return ""
+    return (
+        f" {project} is a project that was not made here by you (a copy, a clone, or somebody else's), so nothing of it was imported: "
+        "`raypid init .` in it makes it yours."
+    )
 
 
 def _with_saved(error: Exception) -> str:

@@ -146,12 +146,19 @@ _NAMED = (
 
 
 def _name_from_files(named: argparse.Namespace) -> None:
-    """Fill in what --config names and no flag does."""
-    for text in named.config:
+    """Fill in what --config names, or the run that is resumed, and no flag does. Nothing is imported for it that is not known here."""
+    for text in filter(None, named.config):
+        if not text.lstrip().startswith("{") and run_folder_of(Path(text.removeprefix("@"))) is not None:
+            continue  # it may name code that this user has not written
         with contextlib.suppress(UserError):  # main says what is wrong with it
             for key, value in given_parts(read_mapping(text, "--config")).items():
                 if getattr(named, key) is None and isinstance(value, str):
                     setattr(named, key, value)
+    if named.resume is not None:
+        saved = given_parts(read_params(named.resume))
+        for key, registry in (("env", ENVS), ("model", NETWORKS), ("agent", AGENTS)):
+            if getattr(named, key) is None and saved.get(key) in registry:
+                setattr(named, key, saved[key])
 
 
 def given_parts(settings: Mapping[str, object]) -> dict[str, object]:

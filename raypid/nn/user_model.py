@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from raypid.types import Array, Trajectory, Tree, Weights, as_tree, flat_views, 
 Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
 T = TypeVar("T")
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class Model(Protocol):
@@ -130,6 +132,8 @@ def called(owner: str, method: str, function: Callable[..., T], *args: object, *
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this one
+        theirs = [place for place, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
+        frames = frames[theirs[0] if theirs else 0 :]
         lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
         place = f" ({frames[0].filename}:{frames[0].lineno})" if frames else ""
         raise CodeError(

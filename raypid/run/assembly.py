@@ -127,8 +127,13 @@ def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
         ConfigError: one is given that the project does not declare.
     """
     declare = project.get_custom_args
+    if declare is None and given:
+        raise ConfigError(
+            f"custom_args has {next(iter(given))!r}, an option that a project's {project.OPTIONS} declares, and no project with such "
+            "options is loaded: run in its folder, or call raypid.load_project(folder) first."
+        )
     if declare is None:
-        return dict(given)
+        return {}
     owner = SimpleNamespace(add_args=declare)
     return vars(arguments(owner, project.OPTIONS, "custom_args", given, {}))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ def test_one_worker_learns_what_a2c_does(kernel: str) -> None:
     shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000, "kernel": kernel, "normalize_observations": True}
     network = spec_of()
     a3c, a2c = A3C(A3CConfig(**shared), network, 0), A2C(A2CConfig(**shared), network, 0)
-    sends = GradientRollout(rollout_spec(network), partial(A3C, A3CConfig(**shared), network, 7))
+    sends = GradientRollout(rollout_spec(network), lambda policy: A3C(A3CConfig(**shared), network, 7))
     plain = Rollout(rollout_spec(network))
     for k in range(4):
         report, gradients = sends.collect(a3c.weights())
@@ -58,7 +57,7 @@ def test_a_fragment_without_a_step_gives_no_gradient() -> None:
     a3c = A3C(A3CConfig(), spec_of(normalize=False), 0)
     env = EnvSpec(env="CartPole-v1", num_envs=1, seed=3, vectorizer="sync", time_limit=1)
     spec = RolloutSpec(env=env, network=spec_of(normalize=False), fragment_length=1, seed=3)
-    worker = GradientRollout(spec, partial(A3C, A3CConfig(), spec.network, 7))
+    worker = GradientRollout(spec, lambda policy: A3C(A3CConfig(), spec.network, 7))
     reports = [worker.collect(a3c.weights()) for _ in range(4)]
     assert [(report.num_steps, gradients.num_steps) for report, gradients in reports] == [(1, 1)] * 4
     assert [report.episode_lengths for report, _ in reports] == [[1]] * 4
@@ -95,17 +94,17 @@ def test_gradients_count_in_the_order_of_arrival() -> None:
 
 def test_a_worker_keeps_how_it_scales_rewards() -> None:
     config, network = A3CConfig(), spec_of(normalize=False)
-    one = GradientRollout(rollout_spec(network), partial(A3C, config, network, 0))
+    one = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
     weights = A3C(config, network, 0).weights()
     one.collect(weights)
     state = one.state_dict()
-    other = GradientRollout(rollout_spec(network), partial(A3C, config, network, 0))
+    other = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
     other.load_state_dict(state)
     for role in (one, other):
         role.boundary(1)
     a, b = one.collect(weights)[1], other.collect(weights)[1]
     np.testing.assert_array_equal(a.flat, b.flat)
-    fresh = GradientRollout(rollout_spec(network), partial(A3C, config, network, 0))
+    fresh = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
     fresh.load_state_dict({**state, "source": {}})
     fresh.boundary(1)
     assert np.abs(fresh.collect(weights)[1].flat - a.flat).max() > 0
