@@ -24,7 +24,7 @@ class Careful:
     def send_trajectory(self, trajectory: Any, Rs: Any = None) -> None:
         assert Rs.shape == trajectory.reward.shape == (16, 3)
         self.calls.append("send_trajectory")
-        self.trajectory, self.returns, self.left = trajectory, Rs, self.args.passes
+        self.gradient, self.left = self.model.step(trajectory), self.args.passes
 
     def fetch_grads(self, weights: Any) -> Any:
         if not self.left:
@@ -32,7 +32,7 @@ class Careful:
         self.calls.append("fetch_grads")
         self.left -= 1
         self.model.set_weights(weights)
-        return self.model.step(self.trajectory), {"left": self.left, "sent": self.calls.count("send_trajectory")}
+        return self.gradient, {"left": self.left, "sent": self.calls.count("send_trajectory")}
 
 
 class Faulty(Careful):
