@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
     from raypid.envs import register_env as register_env
+    from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
     from raypid.nn.policy import load_policy as load_policy
     from raypid.run.agent import Agent as Agent
     from raypid.run.distributed import APPOAgent as APPOAgent
@@ -30,6 +31,7 @@ _LAZY = {
     "DistributedAgent": "raypid.run.distributed:DistributedAgent",
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
+    "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
 }
