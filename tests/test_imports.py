@@ -25,6 +25,7 @@ FILES = {
         "ownership.py",
         "outputs.py",
         "plain_data.py",
+        "names.py",
     ],
     "registry": ["registry.py", "trust.py"],
     "config": ["config.py"],

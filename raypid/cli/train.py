@@ -20,6 +20,7 @@ from raypid.config import (
     Settings,
     field_docs,
     load_file,
+    overlay,
     parse_value,
     type_hints,
 )
@@ -129,21 +130,23 @@ def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: st
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value, hint = getattr(settings, field.name), hints[field.name]
-        names = [field.name, *(name for name, ours in ALIASES.items() if ours == field.name)]
         text = docs[field.name]
         if not isinstance(value, ModelConfig):
             default = list(value) if isinstance(value, tuple) else value
             text = f"{text} (default: {'none' if default is None else default})"
         switch = bool in (hint, *get_args(hint))
-        group.add_argument(
-            *(f"--{prefix}{name}".replace("_", "-") for name in names),
-            dest=f"{_SETTING}{prefix}{field.name}",
-            metavar=_metavar(hint),
-            default=argparse.SUPPRESS,
-            help="\n".join(textwrap.wrap(text.replace("%", "%%"), 90)),
-            nargs="?" if switch else None,
-            const="true" if switch else None,
-        )
+        flag = f"--{prefix}{field.name}".replace("_", "-")
+        others = [(name, f"the same as {flag}") for name, ours in ALIASES.items() if f"{prefix}{field.name}" == ours]
+        for name, said in [(field.name, text), *others]:
+            group.add_argument(
+                f"--{prefix}{name}".replace("_", "-"),
+                dest=f"{_SETTING}{prefix}{name}",
+                metavar=_metavar(hint),
+                default=argparse.SUPPRESS,
+                help="\n".join(textwrap.wrap(said.replace("%", "%%"), 90)),
+                nargs="?" if switch else None,
+                const="true" if switch else None,
+            )
         if isinstance(value, ModelConfig):
             _add_settings(group, value, f"{field.name}.")
 
@@ -188,15 +191,15 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
     for name, value in vars(options).items():
         if name.startswith(_SETTING):
             key = name.removeprefix(_SETTING)
-            flags[key] = value if key in _TEXTS else parse_value(value)
+            flags[key] = value if ALIASES.get(key, key) in _TEXTS else parse_value(value)
     given: dict[str, object] = {}
     for text in options.config:
         values, file = read_mapping(text, "--config"), Path(text.removeprefix("@"))
         if not text.lstrip().startswith("{") and run_folder_of(file) is not None:
             used = {key: value for key, value in values.items() if key not in flags}
             check_names(file, used, trusted=options.trust, given=flags)
-        given.update(values)
-    return given | flags
+        given = overlay(given, values)
+    return overlay(given, flags)
 
 
 def main(options: argparse.Namespace) -> int:
