@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
 
@@ -16,6 +17,7 @@ from raypid.registry import (
     import_string,
     within_remote,
 )
+from raypid.registry import get_registry as get_registry
 
 if TYPE_CHECKING:
     from raypid.agents import *  # noqa: F403
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from raypid.callbacks import Callbacks as Callbacks
     from raypid.envs import register_env as register_env
     from raypid.envs.adapter import OBSERVATION as OBSERVATION
+    from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
     from raypid.nn.policy import load_policy as load_policy
     from raypid.project import load_project as load_project
     from raypid.run.agent import Agent as Agent
     from raypid.run.distributed import APPOAgent as APPOAgent
     from raypid.run.distributed import DistributedAgent as DistributedAgent
+    from raypid.run.distributed import DistributedWrapper as DistributedWrapper
     from raypid.run.distributed import IMPALAAgent as IMPALAAgent
 
 __version__ = "0.1.0"
@@ -41,8 +45,10 @@ _LAZY = {
     "APPOAgent": "raypid.run.distributed:APPOAgent",
     "Callbacks": "raypid.callbacks:Callbacks",
     "DistributedAgent": "raypid.run.distributed:DistributedAgent",
+    "DistributedWrapper": "raypid.roles.actor:DistributedWrapper",
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
+    "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
     "load_project": "raypid.project:load_project",
@@ -51,7 +57,8 @@ _LAZY = {
 if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
     def __getattr__(name):
-        """Import a public name when it is first used. An algorithm's name is `Agent` bound to that algorithm."""
+        """Import a public name when it is first used. An algorithm's name is `Agent` bound to that algorithm; PPOAgent is PPO."""
+        run = name.removesuffix("Agent")
         if name in _LAZY:
             value = import_string(_LAZY[name])
         elif name in ALGORITHMS:
@@ -60,8 +67,10 @@ if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
             value = getattr(agents, name, None) or type(
                 name, (agents.Agent,), {"algorithm": name, "__module__": "raypid"}
             )
+        elif run in ALGORITHMS:
+            value = __getattr__(run)
         else:
-            raise AttributeError(f"module 'raypid' has no attribute {name!r}")
+            raise _missing(name, imported=sys._getframe(1).f_code.co_name == "_handle_fromlist")
         globals()[name] = value
         return value
 
@@ -143,5 +152,18 @@ def _register(
     return add if entry is None else add(entry)
 
 
+def _missing(name: str, *, imported: bool) -> Exception:
+    """The error for a name that raypid lacks; `imported`: by `from raypid import NAME`, which drops the text of an AttributeError."""
+    import raypid.names
+
+    run, text = name.upper(), f"module 'raypid' has no attribute {name!r}"
+    told = raypid.names.ATTRIBUTES.get(name, "")
+    if name.islower() and run in ALGORITHMS:  # RLlib has a module for each
+        told = f"The agent is raypid.{run}, its settings raypid.{run}.DEFAULT_CONFIG."
+    if not told:
+        return AttributeError(text)
+    return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}")
+
+
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY, *ALGORITHMS.names()])
+    return sorted({*globals(), *_LAZY, *(name + end for name in ALGORITHMS.names() for end in ("", "Agent"))})

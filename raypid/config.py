@@ -38,6 +38,7 @@ from typing import (
 
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import reason, shown
+from raypid.names import answer
 from raypid.plain_data import check_size, read_json
 from raypid.registry import did_you_mean
 
@@ -60,18 +61,15 @@ class Settings:
             ConfigError: an unknown key (the message names the nearest ones) or a value of the wrong type.
         """
         changed = copy.copy(self)
-        hints = type_hints(type(self))
+        hints, said_again = type_hints(type(self)), self._said_again(values)
         for raw_key, value in values.items():
             if not isinstance(raw_key, str):
                 raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
-            name = canonical(raw_key)
-            if name != raw_key and values.get(name, value) not in (None, value):
-                raise ConfigError(f"{raw_key!r} and {name!r} are the same setting: give one of them.")
-            key, _, rest = name.partition(".")
+            if raw_key.replace("-", "_") in said_again:
+                continue
+            key, _, rest = canonical(raw_key).partition(".")
             if key not in hints:
-                ours = ELSEWHERE.get(key, "")
-                hint = f" Here it is called {ours!r}." if ours in hints else did_you_mean(key, hints)
-                raise ConfigError(f"Unknown setting {raw_key!r}.{hint}")
+                raise ConfigError(f"Unknown setting {raw_key!r}.{_known_as(key, hints) or did_you_mean(key, hints)}")
             current = getattr(changed, key)
             if isinstance(current, Settings):
                 value = _nested(current, key, {rest: value} if rest else value)
@@ -84,6 +82,19 @@ class Settings:
             setattr(changed, key, value)
         return changed
 
+    def _said_again(self, values: Mapping[str, object]) -> set[str]:
+        """Return the settings that `values` leaves as they are by their own name, and sets by another.
+
+        Raises:
+            ConfigError: two names of one setting, with two values.
+        """
+        given = {key.replace("-", "_"): value for key, value in values.items() if isinstance(key, str)}
+        twice = {ours: name for name, ours in ALIASES.items() if name in given and ours in given}
+        for ours, name in twice.items():
+            if given[ours] not in (given[name], getattr(self, ours, given[ours])):
+                raise ConfigError(f"{name!r} and {ours!r} are the same setting: give one of them.")
+        return set(twice)
+
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}
@@ -93,6 +104,14 @@ class Settings:
                 value = value.to_dict()
             plain[f.name] = list(value) if isinstance(value, tuple) else copy.copy(value)
         return plain
+
+
+def _known_as(key: str, hints: Collection[str]) -> str:
+    """Say what a setting of another library is called here; "" if it is not known."""
+    ours, told = ELSEWHERE.get(key, ""), answer(key)
+    if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
+        return f" Here it is called 'model.{ours}'."
+    return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""
 
 
 def _nested(current: Settings, key: str, value: object) -> Settings:
@@ -116,27 +135,40 @@ def canonical(key: str) -> str:
     return ALIASES.get(full, full)
 
 
-ALIASES = {"weights_file": "init_from", "env_name": "env", "agent_name": "agent", "model_name": "model.network"}
-"""Older or other names of settings -> their names."""
+ALIASES = {
+    "weights_file": "init_from", "num_sgd_iter": "num_epochs", "sgd_batchsize": "batch_size", "redis_address": "address",
+    "env_name": "env", "agent_name": "agent", "model_name": "model.network",
+}  # fmt: skip
+"""Older or other names of settings -> their names. They mean the same, in the same unit."""
+OURS_TOO = ("env_name", "agent_name", "model_name")
+"""Those that need no remark."""
 
 
 def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Lay the settings `above` over those `below`. What is below and says the same as a setting above is dropped."""
-    named = _SAME_THING & {key.replace("-", "_") for key in above}
-    hidden = _SAME_THING - named if named else set()
-    return {**{k: v for k, v in below.items() if k not in hidden}, **above}
+    named = {key.replace("-", "_") for key in above}
+    hidden = {name for same in _SAME_THING if same & named for name in same - named}
+    return {**{k: v for k, v in below.items() if k.replace("-", "_") not in hidden}, **above}
 
 
-_SAME_THING = {"samples_per_insert", "a_l_ratio"}
-"""Two settings that say the same: what is given last wins."""
+def renamed(values: Mapping[str, object]) -> list[str]:
+    """Say of settings that were given by another name what they are called here."""
+    given = [key.replace("-", "_") for key in values]
+    return [f"{name} is called {ALIASES[name]} here" for name in given if name in ALIASES and name not in OURS_TOO]
+
+
+_SAME_THING = [{"samples_per_insert", "a_l_ratio"}, *({name, ours} for name, ours in ALIASES.items())]
+"""Settings that say the same: what is given last wins."""
 
 ELSEWHERE = {
     "learning_rate": "lr", "n_envs": "num_envs_per_worker", "num_envs": "num_envs_per_worker", "discount": "gamma",
     "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
     "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "train_batch_size": "batch_size", "n_epochs": "num_epochs",
-    "num_sgd_iter": "num_epochs", "update_epochs": "num_epochs", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
+    "update_epochs": "num_epochs", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
     "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip", "lambda": "gae_lambda", "lambda_": "gae_lambda",
-    "policy": "model", "net_arch": "model", "num_env_runners": "num_workers",
+    "policy": "model", "net_arch": "model", "num_env_runners": "num_workers", "num_actors": "num_workers", "replay_size": "buffer_size",
+    "init_model_path": "init_from", "eval_env": "evaluation_env", "num_eval_episodes": "evaluation_num_episodes",
+    "cpu": "num_cpus", "fcnet_hiddens": "hidden", "fcnet_activation": "activation",
 }  # fmt: skip
 """What other libraries call our settings."""
 

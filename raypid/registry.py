@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import ConfigError, UserError
@@ -248,3 +249,32 @@ REPLAYS: Registry[type] = Registry("replay", {
 INTRINSIC_REWARDS: Registry[object] = Registry("intrinsic reward", {
     "rnd": "raypid.algorithms.intrinsic:RandomNetworkDistillation",
 })  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """All names that this process knows: raypid's own, and those that have been registered here.
+
+    It shows what is there: `raypid.get_registry().envs.names()`, `"mine" in raypid.get_registry().networks`. An agent that is
+    given it (`raypid.PPOAgent(env="mine", registry=raypid.get_registry())`) finds no more by it: every agent of a process looks
+    its names up here, and its workers on Ray are told what they need.
+    """
+
+    envs: Registry[Any]
+    """Registered by `raypid.register_env`. Gymnasium has a registry of its own."""
+    networks: Registry[type]
+    """Registered by `raypid.register_network` or `register_model`."""
+    algorithms: Registry[Any]
+    """Registered by `raypid.register_algorithm`."""
+    agents: Registry[type]
+    """Registered by `raypid.register_agent`."""
+    replays: Registry[type]
+    intrinsic_rewards: Registry[object]
+
+
+_THE_REGISTRIES = Registries(ENVS, NETWORKS, ALGORITHMS, AGENTS, REPLAYS, INTRINSIC_REWARDS)
+
+
+def get_registry() -> Registries:
+    """Return all names that this process knows; the same object each time."""
+    return _THE_REGISTRIES

@@ -25,6 +25,7 @@ FILES = {
         "ownership.py",
         "outputs.py",
         "plain_data.py",
+        "names.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py"],
@@ -64,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 RAY_FILES = {"runtime/ray.py"}
 TORCH_FILES = {
-    "nn/networks.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py", "algorithms/torch_backprop.py",
+    "nn/networks.py", "nn/catalog_network.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py", "algorithms/torch_backprop.py",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, State
+from raypid.algorithms.module_names import offer_defaults
 from raypid.config import ConfigError
 from raypid.types import Gradients, Trajectory, Weights, to_numpy
 
@@ -70,3 +71,8 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
     def load_local_state(self, state: State) -> None:
         if self.return_scaler is not None and state:
             self.return_scaler.load_state_dict(state)
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of A3C with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "A3C")

@@ -12,6 +12,7 @@ import numpy as np
 
 from raypid.algorithms.backprop import NumpyOptimizer
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, OptimizerConfig, Parameters
+from raypid.algorithms.module_names import offer_defaults
 from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
@@ -84,3 +85,8 @@ class CustomModel(FollowsGradients[CustomModelConfig]):
     def network_spec(cls, config: CustomModelConfig, spec: NetworkSpec) -> NetworkSpec:
         told = {"gamma": config.gamma, "batch_size": config.batch_size, "device": config.device}
         return replace(spec, facts={**config.custom_args, **spec.facts, **told})
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of CustomModel with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "CustomModel")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from raypid import __version__
+from raypid import __version__, names
 from raypid.config import ELSEWHERE
 from raypid.errors import CodeError, UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
@@ -162,8 +162,12 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
     if not argument.startswith("-"):
         raise UserError(f"Unexpected argument {argument!r}. {hint}")
-    if ours := ELSEWHERE.get(option.removeprefix("--").replace("-", "_")):
-        raise UserError(f"Unknown option {option!r}. Here it is called --{ours.replace('_', '-')}.")
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    group = "model." if option.startswith("--model.") else ""
+    if ours := ELSEWHERE.get(option.removeprefix("--").removeprefix(group).replace("-", "_"), "").replace("_", "-"):
+        flag = f"--model.{ours}" if f"--model.{ours}" in flags else f"--{ours}"
+        raise UserError(f"Unknown option {option!r}. Here it is called {flag}.")
+    if told := names.answer(option):
+        raise UserError(f"Unknown option {option!r}. {told}")
     near = suggest(option, flags)
     raise UserError(f"Unknown option {option!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else hint}")

@@ -18,6 +18,7 @@ from raypid.arguments import declared, declares
 from raypid.cli import dashed
 from raypid.config import (
     ALIASES,
+    OURS_TOO,
     Config,
     ConfigError,
     ModelConfig,
@@ -25,6 +26,7 @@ from raypid.config import (
     canonical,
     field_docs,
     load_file,
+    overlay,
     parse_value,
     type_hints,
 )
@@ -254,21 +256,23 @@ def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: st
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value, hint = getattr(settings, field.name), hints[field.name]
-        names = [f"{prefix}{field.name}", *(name for name, ours in ALIASES.items() if ours == f"{prefix}{field.name}")]
         text = docs[field.name]
         if not isinstance(value, ModelConfig):
             default = list(value) if isinstance(value, tuple) else value
             text = f"{text} (default: {'none' if default is None else default})"
         switch = bool in (hint, *get_args(hint))
-        group.add_argument(
-            *(f"--{name}".replace("_", "-") for name in names),
-            dest=f"{_SETTING}{prefix}{field.name}",
-            metavar=_metavar(hint),
-            default=argparse.SUPPRESS,
-            help="\n".join(textwrap.wrap(text.replace("%", "%%"), 90)),
-            nargs="?" if switch else None,
-            const="true" if switch else None,
-        )
+        flag = f"--{prefix}{field.name}".replace("_", "-")
+        others = [(name, f"the same as {flag}") for name, ours in ALIASES.items() if f"{prefix}{field.name}" == ours]
+        for name, said in [(f"{prefix}{field.name}", text), *others]:
+            group.add_argument(
+                f"--{name}".replace("_", "-"),
+                dest=f"{_SETTING}{name}",
+                metavar=_metavar(hint),
+                default=argparse.SUPPRESS,
+                help="\n".join(textwrap.wrap(said.replace("%", "%%"), 90)),
+                nargs="?" if switch else None,
+                const="true" if switch else None,
+            )
         if isinstance(value, ModelConfig):
             _add_settings(group, value, f"{field.name}.")
 
@@ -313,7 +317,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
     for name, value in vars(options).items():
         if name.startswith(_SETTING):
             key = name.removeprefix(_SETTING)
-            is_text = isinstance(value, str) and key not in _TEXTS and not key.startswith(_DECLARED)
+            is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
     given: dict[str, object] = {}
     for text in options.config:
@@ -321,8 +325,9 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
         if not text.lstrip().startswith("{") and run_folder_of(file) is not None:
             used = {key: value for key, value in values.items() if key not in flags}
             check_names(file, used, trusted=options.trust, given=flags)
-        given.update(values)
-    return {canonical(key): value for key, value in given.items()} | flags
+        given = overlay(given, values)
+    named = overlay(given, flags)
+    return {canonical(key) if key.replace("-", "_") in OURS_TOO else key: value for key, value in named.items()}
 
 
 def main(options: argparse.Namespace) -> int:

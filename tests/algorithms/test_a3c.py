@@ -110,3 +110,26 @@ def test_a_worker_keeps_how_it_scales_rewards() -> None:
     assert np.abs(fresh.collect(weights)[1].flat - a.flat).max() > 0
     for role in (one, other, fresh):
         role.close()
+
+
+@pytest.mark.parametrize("network", ["lstm", "gru"])
+def test_one_worker_with_a_memory_learns_what_a2c_does(network: str) -> None:
+    """The gradient through the memory, from its state at the start of each fragment, is A2C's over all streams at once."""
+    shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000}
+    spec = build_spec(STATE, spaces.Discrete(2), ModelConfig(hidden=(16,), network=network, memory_size=8))
+    a3c, a2c = A3C(A3CConfig(**shared), spec, 0), A2C(A2CConfig(**shared), spec, 0)
+    sends = GradientRollout(rollout_spec(spec), lambda policy: A3C(A3CConfig(**shared), spec, 7))
+    plain = Rollout(rollout_spec(spec))
+    begun_within = 0
+    for _ in range(4):
+        _, gradients = sends.collect(a3c.weights())
+        _, trajectory = plain.collect(a2c.weights())
+        begun_within += int(trajectory.first[1:].sum())
+        before = a3c.weights().as_dict()["memory.recurrent"].copy()
+        ours, theirs = a3c.update([gradients], 0), a2c.update(trajectory, 0)
+        assert ours.metrics["grad_norm"] == pytest.approx(theirs.metrics["grad_norm"], rel=1e-4)
+        assert np.abs(a3c.weights().as_dict()["memory.recurrent"] - before).max() > 1e-4
+        np.testing.assert_allclose(a3c.network.numpy(), a2c.network.numpy(), atol=1e-5)
+    assert begun_within and np.abs(np.asarray(trajectory.state["memory"])).max() > 0
+    sends.close()
+    plain.close()
