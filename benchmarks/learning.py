@@ -96,6 +96,7 @@ TASKS = {
     "ars-halfcheetah": Task(algo="ARS", env="HalfCheetah-v5", threshold=2000, seconds=400, every=100_000),
     "ppo-memory-cartpole": Task(algo="PPO", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
     "impala-memory-cartpole": Task(algo="IMPALA", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
+    "a3c-memory-cartpole": Task(algo="A3C", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=10_000),
     "r2d2-memory-cartpole": Task(
         algo="R2D2", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=4_000, on_ray=FRAGMENTS,
     ),

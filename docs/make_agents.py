@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+import raypid
 from raypid.config import ALIASES, Config, ModelConfig, type_hints
 from raypid.registry import ALGORITHMS
 
@@ -54,11 +55,15 @@ def lines() -> Iterator[str]:
     for module, cls in sorted({(c.__module__, c.__name__) for c in configs.values()}):
         yield f"    from {module} import {cls}"
     yield "    from raypid.config import ModelConfig"
+    yield "    from raypid.registry import Registries"
+    others = [name for name in names if f"{name}Agent" not in raypid._LAZY]
     yield "\n__all__ = ["
-    yield from (f"    {name!r}," for name in names)
+    yield from (f"    {name!r}," for name in sorted(names + [f"{name}Agent" for name in others]))
     yield "]"
     for name, config in configs.items():
         yield from agent(name, config)
+    yield "\n"
+    yield from (f"{name}Agent = {name}" for name in others)
     yield ""
 
 
@@ -78,7 +83,8 @@ class {name}(Agent):
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
-            tuned: bool = False,'''
+            tuned: bool = False,
+            registry: Registries | None = None,'''
     defaults, hints = config(), type_hints(config)
     for field in dataclasses.fields(config):
         for key in (field.name, *(alias for alias, ours in ALIASES.items() if ours == field.name)):

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from raypid.registry import ALGORITHMS, NETWORKS, Registry, import_string
+from raypid.registry import (
+    AGENT_METHODS,
+    AGENTS,
+    ALGORITHMS,
+    MODEL_METHODS,
+    NETWORKS,
+    Registry,
+    check_methods,
+    import_string,
+    within_remote,
+)
+from raypid.registry import get_registry as get_registry
 
 if TYPE_CHECKING:
     from raypid.agents import *  # noqa: F403
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
     from raypid.envs import register_env as register_env
+    from raypid.envs.adapter import OBSERVATION as OBSERVATION
+    from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
     from raypid.nn.policy import load_policy as load_policy
+    from raypid.project import load_project as load_project
     from raypid.run.agent import Agent as Agent
     from raypid.run.distributed import APPOAgent as APPOAgent
     from raypid.run.distributed import DistributedAgent as DistributedAgent
+    from raypid.run.distributed import DistributedWrapper as DistributedWrapper
     from raypid.run.distributed import IMPALAAgent as IMPALAAgent
 
 __version__ = "0.1.0"
@@ -24,20 +40,25 @@ Entry = TypeVar("Entry", bound="type | str")
 """A class, or "module:Class"."""
 
 _LAZY = {
+    "OBSERVATION": "raypid.envs.adapter:OBSERVATION",
     "Agent": "raypid.run.agent:Agent",
     "APPOAgent": "raypid.run.distributed:APPOAgent",
     "Callbacks": "raypid.callbacks:Callbacks",
     "DistributedAgent": "raypid.run.distributed:DistributedAgent",
+    "DistributedWrapper": "raypid.roles.actor:DistributedWrapper",
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
+    "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
+    "load_project": "raypid.project:load_project",
 }
 
 if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
     def __getattr__(name):
-        """Import a public name when it is first used. An algorithm's name is `Agent` bound to that algorithm."""
+        """Import a public name when it is first used. An algorithm's name is `Agent` bound to that algorithm; PPOAgent is PPO."""
+        run = name.removesuffix("Agent")
         if name in _LAZY:
             value = import_string(_LAZY[name])
         elif name in ALGORITHMS:
@@ -46,8 +67,10 @@ if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
             value = getattr(agents, name, None) or type(
                 name, (agents.Agent,), {"algorithm": name, "__module__": "raypid"}
             )
+        elif run in ALGORITHMS:
+            value = __getattr__(run)
         else:
-            raise AttributeError(f"module 'raypid' has no attribute {name!r}")
+            raise _missing(name, imported=sys._getframe(1).f_code.co_name == "_handle_fromlist")
         globals()[name] = value
         return value
 
@@ -77,24 +100,70 @@ def register_network(name: str, network: Entry | None = None) -> Entry | Callabl
 
     It is a torch.nn.Module, which is called with float tensors, [N, D] or images [N, C, H, W] (`raypid.nn.networks.UserModule`),
     and returns features [N, F], or (distribution parameters [N, P], value [N]) for an actor-critic. Or it is a whole
-    model, which acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run that with CustomModel.
+    model, which acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run that with an agent
+    (`--model_name mine`, or `raypid.CustomModel(model={"network": "mine"})`).
 
     Raises:
-        UserError: the name is one of raypid's own.
+        UserError: the name is one of raypid's own or that of other code, or a model lacks a method.
     """
-    return _register(NETWORKS, name, network)
+    return _register(NETWORKS, name, network, _check_model)
 
 
 register_model = register_network
 
 
-def _register(registry: Registry[type], name: str, entry: Entry | None) -> Entry | Callable[[Entry], Entry]:
+@overload
+def register_agent(name: str) -> Callable[[Entry], Entry]: ...
+@overload
+def register_agent(name: str, agent: Entry) -> Entry: ...
+def register_agent(name: str, agent: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
+    """Register a class as `agent=name`. Also a decorator: `@register_agent("custom_agent")`.
+
+    It turns what a worker has acted into gradients (`raypid.nn.user_agent.WorkerAgent`); a model acts and an optimizer in the
+    learner follows the gradients: `--agent_name custom_agent --model_name custom_model`, or
+    `raypid.CustomModel(agent="custom_agent", model={"network": "custom_model"})`.
+
+    Raises:
+        UserError: the name is one of raypid's own or that of other code, or the class lacks a method.
+    """
+    return _register(AGENTS, name, agent, _check_agent)
+
+
+def _check_model(entry: object) -> None:
+    is_network = any(base.__module__.startswith("torch.nn.") for base in getattr(entry, "__mro__", ()))
+    if not is_network or hasattr(entry, "choose_actions"):
+        check_methods("a model", entry, MODEL_METHODS)
+
+
+def _check_agent(entry: object) -> None:
+    check_methods("an agent", entry, AGENT_METHODS)
+
+
+def _register(
+    registry: Registry[type], name: str, entry: Entry | None, check: Callable[[object], None] | None = None
+) -> Entry | Callable[[Entry], Entry]:
     def add(new: Entry) -> Entry:
-        registry.add(name, new)
+        inside = within_remote(new)
+        if check is not None and not isinstance(inside, str):
+            check(inside)
+        registry.add(name, inside)
         return new
 
     return add if entry is None else add(entry)
 
 
+def _missing(name: str, *, imported: bool) -> Exception:
+    """The error for a name that raypid lacks; `imported`: by `from raypid import NAME`, which drops the text of an AttributeError."""
+    import raypid.names
+
+    run, text = name.upper(), f"module 'raypid' has no attribute {name!r}"
+    told = raypid.names.ATTRIBUTES.get(name, "")
+    if name.islower() and run in ALGORITHMS:  # RLlib has a module for each
+        told = f"The agent is raypid.{run}, its settings raypid.{run}.DEFAULT_CONFIG."
+    if not told:
+        return AttributeError(text)
+    return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}")
+
+
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY, *ALGORITHMS.names()])
+    return sorted({*globals(), *_LAZY, *(name + end for name in ALGORITHMS.names() for end in ("", "Agent"))})

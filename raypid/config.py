@@ -37,15 +37,13 @@ from typing import (
     runtime_checkable,
 )
 
-from raypid.errors import UserError, reason, shown
+from raypid.errors import ConfigError as ConfigError
+from raypid.errors import reason, shown
+from raypid.names import answer
 from raypid.plain_data import check_size, read_json
 from raypid.registry import did_you_mean
 
 C = TypeVar("C", bound="Settings")
-
-
-class ConfigError(UserError):
-    """A setting that does not exist or does not fit."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -64,18 +62,15 @@ class Settings:
             ConfigError: an unknown key (the message names the nearest ones) or a value of the wrong type.
         """
         changed = copy.copy(self)
-        hints = type_hints(type(self))
+        hints, said_again = type_hints(type(self)), self._said_again(values)
         for raw_key, value in values.items():
             if not isinstance(raw_key, str):
                 raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
-            key, _, rest = raw_key.replace("-", "_").partition(".")
-            key = ALIASES.get(key, key)
-            if key in ALIASES.values() and values.get(key) not in (None, value):
-                raise ConfigError(f"{raw_key!r} and {key!r} are the same setting: give one of them.")
+            if raw_key.replace("-", "_") in said_again:
+                continue
+            key, _, rest = canonical(raw_key).partition(".")
             if key not in hints:
-                ours = ELSEWHERE.get(key, "")
-                hint = f" Here it is called {ours!r}." if ours in hints else did_you_mean(key, hints)
-                raise ConfigError(f"Unknown setting {raw_key!r}.{hint}")
+                raise ConfigError(f"Unknown setting {raw_key!r}.{_known_as(key, hints) or did_you_mean(key, hints)}")
             current = getattr(changed, key)
             if isinstance(current, Settings):
                 value = _nested(current, key, {rest: value} if rest else value)
@@ -88,6 +83,19 @@ class Settings:
             setattr(changed, key, value)
         return changed
 
+    def _said_again(self, values: Mapping[str, object]) -> set[str]:
+        """Return the settings that `values` leaves as they are by their own name, and sets by another.
+
+        Raises:
+            ConfigError: two names of one setting, with two values.
+        """
+        given = {key.replace("-", "_"): value for key, value in values.items() if isinstance(key, str)}
+        twice = {ours: name for name, ours in ALIASES.items() if name in given and ours in given}
+        for ours, name in twice.items():
+            if given[ours] not in (given[name], getattr(self, ours, given[ours])):
+                raise ConfigError(f"{name!r} and {ours!r} are the same setting: give one of them.")
+        return set(twice)
+
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}
@@ -97,6 +105,14 @@ class Settings:
                 value = value.to_dict()
             plain[f.name] = list(value) if isinstance(value, tuple) else copy.copy(value)
         return plain
+
+
+def _known_as(key: str, hints: Collection[str]) -> str:
+    """Say what a setting of another library is called here; "" if it is not known."""
+    ours, told = ELSEWHERE.get(key, ""), answer(key)
+    if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
+        return f" Here it is called 'model.{ours}'."
+    return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""
 
 
 def _nested(current: Settings, key: str, value: object) -> Settings:
@@ -114,27 +130,46 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
         raise ConfigError(f"In {key!r}: {error}") from None
 
 
-ALIASES = {"weights_file": "init_from"}
-"""Older or other names of settings -> their names."""
+def canonical(key: str) -> str:
+    """Our name of a setting, with underscores."""
+    full = key.replace("-", "_")
+    return ALIASES.get(full, full)
+
+
+ALIASES = {
+    "weights_file": "init_from", "num_sgd_iter": "num_epochs", "sgd_batchsize": "batch_size", "redis_address": "address",
+    "env_name": "env", "agent_name": "agent", "model_name": "model.network",
+}  # fmt: skip
+"""Older or other names of settings -> their names. They mean the same, in the same unit."""
+OURS_TOO = ("env_name", "agent_name", "model_name")
+"""Those that need no remark."""
 
 
 def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Lay the settings `above` over those `below`. What is below and says the same as a setting above is dropped."""
-    named = _SAME_THING & {key.replace("-", "_") for key in above}
-    hidden = _SAME_THING - named if named else set()
-    return {**{k: v for k, v in below.items() if k not in hidden}, **above}
+    named = {key.replace("-", "_") for key in above}
+    hidden = {name for same in _SAME_THING if same & named for name in same - named}
+    return {**{k: v for k, v in below.items() if k.replace("-", "_") not in hidden}, **above}
 
 
-_SAME_THING = {"samples_per_insert", "a_l_ratio"}
-"""Two settings that say the same: what is given last wins."""
+def renamed(values: Mapping[str, object]) -> list[str]:
+    """Say of settings that were given by another name what they are called here."""
+    given = [key.replace("-", "_") for key in values]
+    return [f"{name} is called {ALIASES[name]} here" for name in given if name in ALIASES and name not in OURS_TOO]
+
+
+_SAME_THING = [{"samples_per_insert", "a_l_ratio"}, *({name, ours} for name, ours in ALIASES.items())]
+"""Settings that say the same: what is given last wins."""
 
 ELSEWHERE = {
     "learning_rate": "lr", "n_envs": "num_envs_per_worker", "num_envs": "num_envs_per_worker", "discount": "gamma",
     "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
     "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "train_batch_size": "batch_size", "n_epochs": "num_epochs",
-    "num_sgd_iter": "num_epochs", "update_epochs": "num_epochs", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
+    "update_epochs": "num_epochs", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
     "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip", "lambda": "gae_lambda", "lambda_": "gae_lambda",
-    "policy": "model", "net_arch": "model", "num_env_runners": "num_workers",
+    "policy": "model", "net_arch": "model", "num_env_runners": "num_workers", "num_actors": "num_workers", "replay_size": "buffer_size",
+    "init_model_path": "init_from", "eval_env": "evaluation_env", "num_eval_episodes": "evaluation_num_episodes",
+    "cpu": "num_cpus", "fcnet_hiddens": "hidden", "fcnet_activation": "activation",
 }  # fmt: skip
 """What other libraries call our settings."""
 
@@ -340,6 +375,8 @@ class Config(Settings):
     """Environment: an id (CartPole-v1, ALE/Pong-v5), "envpool:Pong-v5", "module:Name", a registered name, a class or a function."""
     env_config: dict[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
+    custom_args: dict[str, object] = field(default_factory=dict)
+    """Values of the options that a project's options/custom_options.py declares: in `args` of environments, models and agents."""
     vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "async"] = "auto"
     """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
     num_workers: int = 0
@@ -355,6 +392,8 @@ class Config(Settings):
     """CPUs to start Ray with; none: all. Workers are bound by the machine's own in any case; more make room for learners."""
     num_gpus: float = 0
     """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
+    gpu: str | None = None
+    """Ids of the GPUs that the run may use, such as 0,1,2: one learner for each, unless num_gpus or num_learners say otherwise; none: all."""
     num_cpus_per_worker: float = 1
     """CPUs that each rollout worker reserves; fractions are allowed."""
     backend: Literal["auto", "local", "ray"] = "auto"
@@ -514,6 +553,8 @@ class Config(Settings):
 
     def own_checks(self) -> None:
         """What this class checks beside its `ranges`; those of its bases are checked before."""
+        if self.gpu is not None and self.num_gpus > len(gpu_ids(self.gpu)):
+            raise ConfigError(f"num_gpus is {self.num_gpus:g}, but gpu {self.gpu!r} names {len(gpu_ids(self.gpu))}.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
         if self.num_learners > max(1, self.num_workers):
@@ -556,12 +597,24 @@ def given_names(values: Mapping[str, object]) -> set[str]:
     """Return the full names ("lr", "model.hidden") of the settings in a mapping."""
     names: set[str] = set()
     for key, value in values.items():
-        name, _, rest = key.replace("-", "_").partition(".")
+        name, _, rest = canonical(key).partition(".")
         if isinstance(value, ModelConfig):
             value = value.to_dict()
         parts = value if name == "model" and not rest and isinstance(value, Mapping) else [rest.partition(".")[0]]
-        names |= {f"model.{part}" for part in parts} if name == "model" else {ALIASES.get(name, name)}
+        names |= {f"model.{part}" for part in parts} if name == "model" else {name}
     return names
+
+
+def gpu_ids(text: str) -> list[str]:
+    """The ids in a list such as "0,1,2".
+
+    Raises:
+        ConfigError: it is no such list.
+    """
+    ids = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(re.fullmatch(r"\d+|GPU-[\w-]+", part) for part in ids) or len(set(ids)) < len(ids):
+        raise ConfigError(f"gpu takes ids of GPUs such as '0,1,2', each once, not {shown(text)}.")
+    return ids
 
 
 _ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "worker_timeout_s")

@@ -29,7 +29,7 @@ from raypid.trust import check_names
 from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
 
 _ENV_HINTS = {
-    "env": str, "env_config": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
+    "env": str, "env_config": dict, "args": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
 }  # fmt: skip
 """What policy.json says of the environment."""
 MAX_VIDEO_STEPS = 5000
@@ -90,7 +90,7 @@ def environment_of(
         spec = EnvSpec(**about)
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
     given = {"env": env or "", "env_config": env_config or {}}
-    names = {"env": spec.env, "env_config": spec.env_config}
+    names = {"env": spec.env, "env_config": spec.env_config, "custom_args": spec.args}
     check_names(folder, names, trusted=trust or signed, given=given)
     if str(spec.env).startswith("__main__:"):
         raise UserError(

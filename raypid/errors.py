@@ -12,6 +12,16 @@ class UserError(ValueError):
     """Its text ends with the traceback of a user's code, so it is shown with its lines."""
 
 
+class ConfigError(UserError):
+    """A setting that does not exist or does not fit."""
+
+
+class CodeError(RuntimeError):
+    """A class of the user's raised: its traceback, and which method it was."""
+
+    has_traceback = True
+
+
 class Diverged(RuntimeError):
     """Learning left the finite numbers: a run stops here, or goes back to its last checkpoint.
 

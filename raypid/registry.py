@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from raypid.errors import UserError
+from raypid.errors import ConfigError, UserError
 from raypid.ownership import path_hint
 
 T = TypeVar("T")
@@ -51,6 +53,56 @@ def import_string(entry: str) -> Any:
         raise UserError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
 
 
+def within_remote(entry: Any) -> Any:
+    """The class inside of what `@ray.remote` made; anything else as it is. Ray is not imported for this."""
+    metadata = getattr(entry, "__ray_metadata__", None)
+    modified = getattr(metadata, "modified_class", None)
+    return entry if modified is None else getattr(modified, "__ray_actor_class__", modified)
+
+
+def place_of(entry: object) -> str:
+    """Say where a class or function is written, as "file:line", or else as "module:name"."""
+    if isinstance(entry, str):
+        return entry
+    try:
+        _, line = inspect.getsourcelines(entry)  # type: ignore[arg-type]
+        return f"{inspect.getsourcefile(entry)}:{max(line, 1)}"  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        module, _, name = _identity(entry)
+        return f"{module}:{name}"
+
+
+def _identity(entry: object) -> tuple[str, str, str]:
+    """(module, file, qualified name): what two definitions of the same code have in common, in part."""
+    if isinstance(entry, str):
+        module, _, name = entry.partition(":")
+        return module, "", name
+    name = getattr(entry, "__qualname__", type(entry).__qualname__)
+    code = getattr(entry, "__code__", None)
+    try:
+        file = code.co_filename if code is not None else inspect.getfile(entry)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        file = ""
+    return getattr(entry, "__module__", ""), file, name
+
+
+def _same_code(one: object, other: object) -> bool:
+    """Whether both are the same definition, perhaps run twice, as a notebook cell or a module that is loaded again is."""
+    (module, file, name), (module_2, file_2, name_2) = _identity(one), _identity(other)
+    return one is other or (name == name_2 and (module == module_2 or (file == file_2 and bool(file))))
+
+
+def check_methods(kind: str, entry: object, methods: Sequence[str]) -> None:
+    """Check that a class has all methods of its kind.
+
+    Raises:
+        ConfigError: names the class and those that it lacks.
+    """
+    if missing := [method for method in methods if not callable(getattr(entry, method, None))]:
+        name = getattr(entry, "__qualname__", repr(entry))
+        raise ConfigError(f"{name} lacks {', '.join(missing)}; {kind} has {', '.join(methods)}.")
+
+
 class Registry(Generic[T]):
     """A table from names to objects of type T, which users can add to.
 
@@ -83,10 +135,15 @@ class Registry(Generic[T]):
         """Register what a user has written.
 
         Raises:
-            UserError: the name is one of raypid's own, or the entry is of the wrong type.
+            UserError: the name is one of raypid's own or that of other code, or the entry is of the wrong type.
         """
         if name in self._own:
             raise UserError(f"{name!r} is the name of raypid's own {self.kind}: give yours another name.")
+        if name in self._entries and not _same_code(self._entries[name], entry):
+            raise UserError(
+                f"The {self.kind} {name!r} is registered already, by {place_of(self._entries[name])}; now {place_of(entry)} "
+                "takes the same name. Give one of them another."
+            )
         if not isinstance(entry, str):
             self._check(name, entry)
         self.register(name, entry)
@@ -131,6 +188,7 @@ class Registry(Generic[T]):
 
 
 ENVS: Registry[Any] = Registry("environment", {
+    "gym_env": "raypid.envs.gym_env:gym_env",
     "raypid/Catch-v0": "raypid.envs.toy:Catch",
     "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
     "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",
@@ -145,8 +203,26 @@ NETWORKS: Registry[type] = Registry("network", {
     "resnet": "raypid.nn.networks:OwnNetwork",
     "lstm": "raypid.nn.networks:OwnNetwork",
     "gru": "raypid.nn.networks:OwnNetwork",
+    "ppo": "raypid.algorithms.models:PPOModel",
+    "a2c": "raypid.algorithms.models:A2CModel",
 }, " One of your own is 'module:Class', or registered before (raypid.register_network).",
     reserved=["auto"])  # fmt: skip
+OWN_MODELS = ("a2c", "ppo")
+"""Those of NETWORKS that are whole models."""
+MODEL_METHODS = ("choose_actions", "step", "get_weights", "set_weights")
+AGENT_METHODS = ("set_weights", "send_trajectory", "fetch_grads")
+AGENTS: Registry[type] = Registry("agent", {
+    "default_agent": "raypid.nn.user_agent:DefaultAgent",
+}, " One of your own is 'module:Class', or registered before (raypid.register_agent).")  # fmt: skip
+
+
+def is_model(network: str) -> bool:
+    """Whether a name of NETWORKS, or "module:Class", is that of a whole model, which acts and differentiates by itself."""
+    return network in OWN_MODELS or (
+        network != "auto" and not NETWORKS.is_own(network) and hasattr(NETWORKS.get(network), "choose_actions")
+    )
+
+
 ALGORITHMS: Registry[Any] = Registry("algorithm", {
     "PPO": "raypid.algorithms.ppo:PPO",
     "A2C": "raypid.algorithms.a2c:A2C",
@@ -173,3 +249,32 @@ REPLAYS: Registry[type] = Registry("replay", {
 INTRINSIC_REWARDS: Registry[object] = Registry("intrinsic reward", {
     "rnd": "raypid.algorithms.intrinsic:RandomNetworkDistillation",
 })  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """All names that this process knows: raypid's own, and those that have been registered here.
+
+    It shows what is there: `raypid.get_registry().envs.names()`, `"mine" in raypid.get_registry().networks`. An agent that is
+    given it (`raypid.PPOAgent(env="mine", registry=raypid.get_registry())`) finds no more by it: every agent of a process looks
+    its names up here, and its workers on Ray are told what they need.
+    """
+
+    envs: Registry[Any]
+    """Registered by `raypid.register_env`. Gymnasium has a registry of its own."""
+    networks: Registry[type]
+    """Registered by `raypid.register_network` or `register_model`."""
+    algorithms: Registry[Any]
+    """Registered by `raypid.register_algorithm`."""
+    agents: Registry[type]
+    """Registered by `raypid.register_agent`."""
+    replays: Registry[type]
+    intrinsic_rewards: Registry[object]
+
+
+_THE_REGISTRIES = Registries(ENVS, NETWORKS, ALGORITHMS, AGENTS, REPLAYS, INTRINSIC_REWARDS)
+
+
+def get_registry() -> Registries:
+    """Return all names that this process knows; the same object each time."""
+    return _THE_REGISTRIES

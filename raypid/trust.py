@@ -17,10 +17,10 @@ from pathlib import Path
 
 from raypid.errors import UserError
 from raypid.ownership import project_of, run_folder_of
-from raypid.registry import ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
+from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
 
 _REGISTRIES = {
-    "algorithm": ALGORITHMS, "env": ENVS, "evaluation_env": ENVS, "intrinsic_reward": INTRINSIC_REWARDS, "network": NETWORKS,
+    "agent": AGENTS, "algorithm": ALGORITHMS, "env": ENVS, "evaluation_env": ENVS, "intrinsic_reward": INTRINSIC_REWARDS, "network": NETWORKS,
     "replay": REPLAYS,
 }  # fmt: skip
 _PATHS = ("init_from", "weights_file")
@@ -71,7 +71,7 @@ def _names_code(key: str, text: str) -> bool:
     first, _, last = key.replace("-", "_").rpartition(".")
     if last in _PATHS and not first:
         return False
-    if {"env_config", "custom"} & set(key.replace("-", "_").split(".")):
+    if {"env_config", "custom", "agent_config", "custom_args"} & set(key.replace("-", "_").split(".")):
         return _FREE.fullmatch(text) is not None
     registry = _REGISTRIES.get(last)
     if registry is not None and (text in registry or text in map(registry.entry, registry.names())):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import raypid
 from raypid.algorithms.ppo import PPO
@@ -141,6 +142,8 @@ def test_workers_find_a_module_that_only_the_driver_s_path_leads_to(tmp_path: Pa
     (tmp_path / "script.py").write_text(f"""
 import sys
 sys.path.insert(0, {str(tmp_path / "lib")!r})
+import torch
+
 import raypid
 
 if __name__ == "__main__":
@@ -182,7 +185,9 @@ def test_what_is_no_algorithm_is_refused() -> None:
         raypid.register_algorithm("PPO", PPO)
     for name in ("auto", "mlp", "lstm"):
         with pytest.raises(UserError, match=f"{name!r} is the name of raypid's own network"):
-            raypid.register_network(name, dict)
+            raypid.register_network(name, torch.nn.Module)
+    with pytest.raises(UserError, match="dict lacks choose_actions, step, get_weights, set_weights; a model has"):
+        raypid.register_model("mine", dict)
 
 
 def test_the_command_line_trains_and_resumes_a_module_s_class(

@@ -25,8 +25,9 @@ FILES = {
         "ownership.py",
         "outputs.py",
         "plain_data.py",
+        "names.py",
     ],
-    "registry": ["registry.py", "trust.py"],
+    "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
@@ -64,13 +65,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 RAY_FILES = {"runtime/ray.py"}
 TORCH_FILES = {
-    "nn/networks.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py", "nn/torch_population.py",
-    "algorithms/torch_backprop.py",
+    "nn/networks.py", "nn/catalog_network.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py",
+    "nn/torch_population.py", "algorithms/torch_backprop.py",
 }  # fmt: skip
 
 
 def files() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+    return sorted(path for path in PACKAGE.rglob("*.py") if "project_template" not in path.parts)
 
 
 def name_of(path: Path) -> str:

@@ -57,11 +57,15 @@ def test_what_a_user_adds_is_checked() -> None:
             registry.add("wrong", wrong)  # type: ignore[arg-type]
     registry.add("lazy", "json:JSONDecodeError")  # imported, and checked, when it is used
     assert registry.get("lazy") is json.JSONDecodeError
-    registry.add("lazy", "json:JSONDecoder")
     with pytest.raises(
-        UserError, match="Error 'lazy' must be a subclass of builtins.Exception, not <class 'json.decoder"
+        UserError, match=r"The error 'lazy' is registered already, by json:JSONDecodeError; now .*decoder.py:\d+ takes"
     ):
-        registry.get("lazy")
+        registry.add("lazy", json.JSONDecodeError)
+    registry.add("wrong", "json:JSONDecoder")
+    with pytest.raises(
+        UserError, match="Error 'wrong' must be a subclass of builtins.Exception, not <class 'json.decoder"
+    ):
+        registry.get("wrong")
     assert registry.find("absent", "builtins:OSError") is OSError
 
 

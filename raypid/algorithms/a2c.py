@@ -8,6 +8,7 @@ import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient
+from raypid.algorithms.module_names import offer_defaults
 from raypid.types import Array, Tensor, Trajectory, Update
 
 
@@ -63,3 +64,8 @@ class A2C(AdvantageLoss[A2CConfig]):
             steps.append(step_metrics(metrics, norm, minibatch.fraction))
         self.finish(batch)
         return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of A2C with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "A2C")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, State
+from raypid.algorithms.module_names import offer_defaults
 from raypid.config import ConfigError
 from raypid.types import Gradients, Trajectory, Weights, to_numpy
 
@@ -33,7 +34,6 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
 
     Config = A3CConfig
     metric_names = A2C.metric_names
-    several_learners = False
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
         """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""
@@ -46,6 +46,24 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
         flat = to_numpy(self.optimizer.gradient).copy()
         return Gradients(flat, trajectory.version, len(batch), self.mean_metrics([{**metrics}]), trajectory.moments)
 
+    _sent: Trajectory | None = None
+
+    def begin(self, weights: Weights) -> None:
+        """In a worker: nothing, `gradients` loads them."""
+
+    def send(self, trajectory: Trajectory) -> None:
+        """In a worker: take the fragment that the next gradient is made of."""
+        self._sent = trajectory
+
+    def fetch(self, weights: Weights) -> Gradients | None:
+        """In a worker: the gradient over the fragment that was sent."""
+        sent, self._sent = self._sent, None
+        return None if sent is None else self.gradients(sent, weights)
+
+    def restart(self) -> None:
+        """In a worker: forget the fragment."""
+        self._sent = None
+
     def local_state(self) -> State:
         """In a worker: how it scales its rewards."""
         return {} if self.return_scaler is None else self.return_scaler.state_dict()
@@ -53,3 +71,8 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
     def load_local_state(self, state: State) -> None:
         if self.return_scaler is not None and state:
             self.return_scaler.load_state_dict(state)
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of A3C with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "A3C")

@@ -329,6 +329,7 @@ def check_table(theirs: Table, ours: Table) -> None:
 class FollowsGradients(Algorithm[ConfigT]):
     """Workers differentiate; here one optimizer follows their gradients, in the order of arrival."""
 
+    several_learners = True
     flow: ClassVar[Literal["sync", "async", "replay"]] = "async"
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]] = "gradients"
     optimizer: Optimizer[Any, Any]
@@ -339,16 +340,25 @@ class FollowsGradients(Algorithm[ConfigT]):
         return config.gradients_per_update
 
     def update(self, batch: list[Gradients], timesteps: int) -> Update:
-        """Take one step down several gradients, which add up as `gradient_reduce` says; the metrics are the means of theirs."""
+        """Take one step down several gradients, which add up as `gradient_reduce` says; the metrics are the means of theirs.
+
+        Several learners each bring the gradients of their own workers, add up all of them, and take the same step.
+        """
         lr, total = self.lr(timesteps), np.add.reduce([part.flat for part in batch])
+        metrics, seen, num = [part.metrics for part in batch], [part.moments for part in batch], len(batch)
+        if self.collective is not None:
+            total = self.collective.sum(total)
+            everywhere = self.collective.gather((metrics, seen))
+            metrics, seen = ([x for parts in column for x in parts] for column in zip(*everywhere, strict=True))
+            num = len(seen)
         config: Config = self.config
         assert isinstance(config, GradientsConfig)
-        self.optimizer.load_gradient(total / len(batch) if config.gradient_reduce == "mean" else total)
+        self.optimizer.load_gradient(total / num if config.gradient_reduce == "mean" else total)
         norm = float(self.optimizer.descend(lr))
-        for part in batch:
-            self.merge(part.moments)
+        for moments in seen:
+            self.merge(moments)
         self.version += 1
-        return Update({**means([part.metrics for part in batch]), "grad_norm": norm, "lr": lr}, 1)
+        return Update({**means(metrics), "grad_norm": norm, "lr": lr}, 1)
 
 
 def schedule(kind: str, timesteps: int, horizon: int | None, end: float) -> float:

@@ -1,17 +1,18 @@
-"""Training of a model in any framework: it acts and computes gradients in the workers, one optimizer here follows them.
+"""Training of a model in any framework by an agent: they act and compute gradients in the workers, one optimizer here follows them.
 
 Asynchronous gradient descent, as in Downpour SGD (Dean et al. 2012) and A3C (Mnih et al. 2016, arXiv:1602.01783).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
 
 from raypid.algorithms.backprop import NumpyOptimizer
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, OptimizerConfig, Parameters
+from raypid.algorithms.module_names import offer_defaults
 from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
@@ -22,6 +23,12 @@ from raypid.ops.optim import SGD, Adam, RMSProp
 class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     """Settings of CustomModel."""
 
+    agent: str = "default_agent"
+    """What makes gradients of what the model has acted: default_agent, which calls the model's step; a registered class; "module:Class"."""
+    agent_config: dict[str, object] = field(default_factory=dict)
+    """Values of the arguments that the agent's add_args declares."""
+    batch_size: int = 256
+    """Given to agent and model as args.batch_size. The models ppo and a2c make each gradient of so many rows; others use it as they like."""
     lr: float = 3e-3
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
     """What follows the gradients; one for all workers."""
@@ -40,7 +47,7 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
             "for a model of your own, which is given observations and rewards as they are, and learns by itself: change them in "
             "the model, or in the environment with a Gymnasium wrapper",
         ),
-        **dict.fromkeys(("kernel", "num_gpus"), "for a model of your own, which learns by itself in the workers"),
+        "kernel": "for a model of your own, which learns by itself in the workers",
         **{
             f"model.{f.name}": "for a model of your own, whose arguments are in model.custom"
             for f in fields(ModelConfig)
@@ -52,7 +59,10 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
 
 
 class CustomModel(FollowsGradients[CustomModelConfig]):
-    """The optimizer of a registered model. Gradients are applied in the order of arrival."""
+    """The optimizer of a registered model and agent. Gradients are applied in the order of arrival.
+
+    `--agent_name` and `--model_name` on the command line run this.
+    """
 
     Config = CustomModelConfig
     own_model = True
@@ -74,4 +84,9 @@ class CustomModel(FollowsGradients[CustomModelConfig]):
     @classmethod
     def network_spec(cls, config: CustomModelConfig, spec: NetworkSpec) -> NetworkSpec:
         told = {"gamma": config.gamma, "batch_size": config.batch_size, "device": config.device}
-        return replace(spec, facts={**spec.facts, **told})
+        return replace(spec, facts={**config.custom_args, **spec.facts, **told})
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of CustomModel with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "CustomModel")

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
@@ -216,3 +217,8 @@ class ApeX(DQN):
 
     Config = ApeXConfig
     metric_names = DQN.metric_names
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of DQN with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "DQN")

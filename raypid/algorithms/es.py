@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, AsynchronousConfig, OptimizerConfig, Parameters
+from raypid.algorithms.module_names import offer_defaults
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.population import initial_weights, make_population
@@ -197,3 +198,8 @@ class ARS(ES):
         if deviation > 0:
             weight[best] = (value[best, 0] - value[best, 1]) / (b * deviation)
         return weight
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of ES with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "ES")

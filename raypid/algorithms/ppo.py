@@ -10,6 +10,7 @@ import numpy as np
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
+from raypid.algorithms.module_names import offer_defaults
 from raypid.config import unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.types import Array, Tensor, Trajectory, Update
@@ -137,3 +138,8 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
         self.finish(batch)
         more = {"lr": lr, "explained_variance": self.explained_variance(rows)}
         return Update({**self.mean_metrics(steps), **more}, len(steps))
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of PPO with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "PPO")

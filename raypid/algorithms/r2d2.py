@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
+from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
@@ -232,3 +233,8 @@ def unscaled(x: Tensor) -> Tensor:
     """The inverse of `rescaled`."""
     root = ((1 + 4 * _EPSILON * (x.abs() + 1 + _EPSILON)).sqrt() - 1) / (2 * _EPSILON)
     return x.sign() * (root * root - 1)
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of R2D2 with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "R2D2")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypid.algorithms.base import State
+from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import (
     Batch,
     CriticsConfig,
@@ -162,3 +163,8 @@ class SAC(PolicyAndCritics[SACConfig]):
         for i, s in enumerate(self.critics.statistics):
             saved = matching(state["statistics"][str(i)], np.empty(s.shape))
             s.copy_(torch.from_numpy(np.array(saved)))
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of SAC with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "SAC")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
+from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import Batch, TemperatureConfig
 from raypid.nn.q_head import q_values
 from raypid.types import Tensor, Weights
@@ -80,3 +81,8 @@ class SQN(DQN):
         weights = DQN.weights(self)
         weights.extra["temperature"] = np.array(self.networks["alpha"].module().item(), np.float32)
         return weights
+
+
+DEFAULT_CONFIG: dict[str, object]
+"""The settings of SQN with their defaults, a dict of your own each time."""
+offer_defaults(__name__, "SQN")

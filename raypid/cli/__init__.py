@@ -1,4 +1,4 @@
-"""The command line: `raypid train | eval | plot | list | doctor`, one file per command. Nothing heavy is imported before it is needed."""
+"""The command line: `raypid train | eval | plot | list | doctor | init`, one file per command. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from raypid import __version__
+from raypid import __version__, names
 from raypid.config import ELSEWHERE
-from raypid.errors import UserError, one_line, reason, shown
+from raypid.errors import CodeError, UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
+from raypid.project import foreign_project, load_project
 from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "eval", "plot", "list", "doctor")
+COMMANDS = ("train", "eval", "plot", "list", "doctor", "init")
+USES_PROJECT = ("train", "eval", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 """What a command adds its parser to."""
@@ -82,6 +85,8 @@ def _command(arguments: Sequence[str]) -> int:
     try:
         put_on_path(arguments)  # "module:Name" means the user's own files first
         _check_threads()
+        if arguments[:1] and arguments[0] in USES_PROJECT:
+            load_project()
         commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments)
@@ -94,7 +99,8 @@ def _command(arguments: Sequence[str]) -> int:
         code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
-        print(f"raypid: {_with_saved(error)}", file=sys.stderr)
+        text = _with_saved(error) + _unmarked(error)
+        print(text if isinstance(error, CodeError) else f"raypid: {text}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
@@ -102,9 +108,22 @@ def _command(arguments: Sequence[str]) -> int:
         raise
 
 
+def _unmarked(error: Exception) -> str:
+    """Say, of a name that is not known, that the project here was not looked at; "" if that cannot be why."""
+    if not isinstance(error, UserError) or not str(error).startswith("Unknown "):
+        return ""
+    project = foreign_project(Path.cwd())
+    if project is None:
+        return ""
+    return (
+        f" {project} is a project that was not made here by you (a copy, a clone, or somebody else's), so nothing of it was imported: "
+        "`raypid init .` in it makes it yours."
+    )
+
+
 def _with_saved(error: Exception) -> str:
     """The error, and after it what a run has saved before it ended."""
-    text = str(error) if isinstance(error, UserError) and error.has_traceback else one_line(error)
+    text = str(error) if getattr(error, "has_traceback", False) else one_line(error)
     saved = getattr(error, "saved", "")
     return f"{text}{chr(10) if chr(10) in text else ' '}{saved}" if saved else text
 
@@ -143,8 +162,12 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
     if not argument.startswith("-"):
         raise UserError(f"Unexpected argument {argument!r}. {hint}")
-    if ours := ELSEWHERE.get(option.removeprefix("--").replace("-", "_")):
-        raise UserError(f"Unknown option {option!r}. Here it is called --{ours.replace('_', '-')}.")
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    group = "model." if option.startswith("--model.") else ""
+    if ours := ELSEWHERE.get(option.removeprefix("--").removeprefix(group).replace("-", "_"), "").replace("_", "-"):
+        flag = f"--model.{ours}" if f"--model.{ours}" in flags else f"--{ours}"
+        raise UserError(f"Unknown option {option!r}. Here it is called {flag}.")
+    if told := names.answer(option):
+        raise UserError(f"Unknown option {option!r}. {told}")
     near = suggest(option, flags)
     raise UserError(f"Unknown option {option!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else hint}")

@@ -1,4 +1,4 @@
-"""`raypid list envs|networks|agents|tuned`: show what can be named."""
+"""`raypid list envs|networks|models|agents|tuned`: show what can be named."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser("list", help="show environments, networks, algorithms or tuned settings")
-    parser.add_argument("what", choices=("envs", "networks", "agents", "tuned"))
+    parser = subparsers.add_parser(
+        "list", help="show environments, networks, models, algorithms and agents, or tuned settings"
+    )
+    parser.add_argument("what", choices=("envs", "networks", "models", "agents", "tuned"))
 
 
 def main(options: argparse.Namespace) -> int:
@@ -25,8 +27,13 @@ def main(options: argparse.Namespace) -> int:
 
         names = [f"{algorithm:6} {env}" for algorithm, env in sorted(TUNED)]
     else:
-        from raypid.registry import ALGORITHMS, NETWORKS
+        from raypid.registry import AGENTS, ALGORITHMS, NETWORKS, is_model
 
-        names = NETWORKS.names() if options.what == "networks" else ALGORITHMS.names()
+        models = [name for name in NETWORKS.names() if is_model(name)]
+        names = {
+            "networks": [name for name in NETWORKS.names() if name not in models],
+            "models": models,
+            "agents": [*ALGORITHMS.names(), *(f"{name} (--agent_name)" for name in AGENTS.names())],
+        }[options.what]
     print("\n".join(names))
     return 0

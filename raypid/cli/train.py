@@ -6,26 +6,33 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from raypid import project
+from raypid.arguments import declared, declares
+from raypid.cli import dashed
 from raypid.config import (
     ALIASES,
+    OURS_TOO,
     Config,
     ConfigError,
     ModelConfig,
     Settings,
+    canonical,
     field_docs,
     load_file,
+    overlay,
     parse_value,
     type_hints,
 )
 from raypid.errors import UserError, shown
 from raypid.ownership import run_folder_of
-from raypid.registry import ALGORITHMS
+from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
 from raypid.trust import check_names
 
@@ -34,8 +41,20 @@ if TYPE_CHECKING:
     from raypid.run.agent import Agent
 
 _SETTING = "setting:"
-_TEXTS = ("env", "evaluation_env", "callbacks", "init_from", "address", "intrinsic_reward")
+_TEXTS = (
+    "env",
+    "evaluation_env",
+    "callbacks",
+    "init_from",
+    "address",
+    "intrinsic_reward",
+    "gpu",
+    "agent",
+    "model.network",
+)
 """Settings whose values are names: never JSON."""
+_DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
+"""Settings that users' own options fill."""
 
 
 def _algorithm(name: str) -> str:
@@ -75,6 +94,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         formatter_class=argparse.RawTextHelpFormatter,
         allow_abbrev=False,
     )
+    parser.set_defaults(argv=list(argv))
     add = parser.add_argument
     add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
@@ -93,17 +113,124 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     text = "import what a run's folder names (--resume, --config), though you did not write it"
     add("--trust", action="store_true", help=text)
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--run", "--resume"):
-        early.add_argument(flag, nargs="?")
+    for flag, dest in (("--run", "run"), ("--resume", "resume"), *_NAMED):
+        early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("--trust", action="store_true")
-    named, _ = early.parse_known_args(argv)
-    name = named.run or (_algorithm_in(named.resume, named.trust) if argv[:1] == ["train"] else None)
+    early.add_argument("--config", action="append", default=[], nargs="?")
+    trains = argv[:1] == ["train"]
+    named, _ = early.parse_known_args(argv if trains else [])
+    _name_from_files(named)
+    name = named.run or (_algorithm_in(named.resume, named.trust) if trains else None)
+    if named.agent is not None and name is not None and name != AGENT_RUN:
+        raise ConfigError(
+            f"--agent_name {named.agent} learns by an agent of its own, {f'--run {name}' if named.run else 'the run'} by an algorithm: "
+            "give one of the two."
+        )
+    if name is None and (named.agent is not None or _is_model(named.model)):
+        name = AGENT_RUN
+        parser.set_defaults(run=name)
     cls = Config
-    if isinstance(name, str) and argv[:1] == ["train"]:
+    if isinstance(name, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
     _add_settings(parser.add_argument_group(title), cls(), "")
+    if trains:
+        _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
+
+
+AGENT_RUN = "CustomModel"
+"""The algorithm that --agent_name and --model_name run."""
+_NAMED = (
+    ("--env", "env"), ("--env-name", "env"), ("--model.network", "model"), ("--model-name", "model"), ("--agent", "agent"),
+    ("--agent-name", "agent"),
+)  # fmt: skip
+
+
+def _name_from_files(named: argparse.Namespace) -> None:
+    """Fill in what --config names, or the run that is resumed, and no flag does. Nothing is imported for it that is not known here."""
+    for text in filter(None, named.config):
+        if not text.lstrip().startswith("{") and run_folder_of(Path(text.removeprefix("@"))) is not None:
+            continue  # it may name code that this user has not written
+        with contextlib.suppress(UserError):  # main says what is wrong with it
+            for key, value in given_parts(read_mapping(text, "--config")).items():
+                if getattr(named, key) is None and isinstance(value, str):
+                    setattr(named, key, value)
+    if named.resume is not None:
+        saved = given_parts(read_params(named.resume))
+        for key, registry in (("env", ENVS), ("model", NETWORKS), ("agent", AGENTS)):
+            if getattr(named, key) is None and saved.get(key) in registry:
+                setattr(named, key, saved[key])
+
+
+def given_parts(settings: Mapping[str, object]) -> dict[str, object]:
+    """What settings say of environment, model and agent: by the names of `_NAMED`."""
+    model = settings.get("model")
+    network = {"model.network": model.get("network")} if isinstance(model, Mapping) else {}
+    flat = {key.replace("-", "_"): value for key, value in {**settings, **network}.items() if isinstance(key, str)}
+    return {part: flat[key] for flag, part in _NAMED if (key := flag[2:].replace("-", "_")) in flat}
+
+
+def _is_model(name: str | None) -> bool:
+    try:
+        return name is not None and is_model(name)
+    except Exception:  # whatever is wrong with it is said where it is used
+        return False
+
+
+def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str | None, agent: str | None) -> None:
+    """Add the options that the named classes and the project declare, each under its owner.
+
+    Raises:
+        ConfigError: two owners declare the same option.
+    """
+    owners: list[tuple[str, str, object]] = []
+    for kind, name, registry, setting in (
+        ("environment", env, ENVS, "env_config"),
+        ("model", model, NETWORKS, "model.custom"),
+        ("agent", agent, AGENTS, "agent_config"),
+    ):
+        if name is not None and (name in registry or ":" in name) and not name.startswith("envpool:"):
+            with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is used
+                owners.append((f"{kind} {name}", setting, declares(registry.get(name), name)))
+    owners.append((project.OPTIONS, "custom_args", project.get_custom_args))
+    taken = dict.fromkeys(parser._option_string_actions, "raypid itself")
+    for owner, setting, declare in owners:
+        if not callable(declare):
+            continue
+        group = parser.add_argument_group(f"arguments of {owner}")
+        for action in declared(declare, setting).values():
+            for flag in action.option_strings:
+                if other := taken.get(dashed(flag)):
+                    raise ConfigError(
+                        f"Both {other} and {owner} declare {dashed(flag)}: give that of {owner} another name."
+                    )
+                taken[dashed(flag)] = owner
+            _add_declared(group, action, f"{_SETTING}{setting}.{action.dest}")
+
+
+def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest: str) -> None:
+    """Add an option that a user's class has declared; the class's own parser will read its value again."""
+    flags = [dashed(flag) for flag in action.option_strings if not flag.startswith("--no-")]
+    text = (action.help or "") if action.help != argparse.SUPPRESS else ""
+    if "%(default)" not in text and action.default not in (None, argparse.SUPPRESS):
+        text = f"{text} (default: {action.default})".strip()
+    more: dict[str, Any] = {
+        "dest": dest,
+        "default": argparse.SUPPRESS,
+        "help": text.replace("%(default)s", str(action.default)),
+    }
+    if isinstance(action, argparse.BooleanOptionalAction):
+        group.add_argument(*flags, action=argparse.BooleanOptionalAction, **more)
+    elif action.nargs == 0:
+        group.add_argument(*flags, action="store_const", const=action.const, **more)
+    else:
+        more |= {"nargs": action.nargs, "choices": action.choices, "metavar": action.metavar or action.dest.upper()}
+        if action.type in (int, float):  # of other types the class's own parser makes more than text
+            more["type"] = action.type
+        if isinstance(action, argparse._AppendAction):
+            more["action"] = "append"
+        group.add_argument(*flags, **more)
 
 
 def _algorithm_in(folder: str | None, trust: bool) -> str | None:
@@ -129,21 +256,23 @@ def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: st
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value, hint = getattr(settings, field.name), hints[field.name]
-        names = [field.name, *(name for name, ours in ALIASES.items() if ours == field.name)]
         text = docs[field.name]
         if not isinstance(value, ModelConfig):
             default = list(value) if isinstance(value, tuple) else value
             text = f"{text} (default: {'none' if default is None else default})"
         switch = bool in (hint, *get_args(hint))
-        group.add_argument(
-            *(f"--{prefix}{name}".replace("_", "-") for name in names),
-            dest=f"{_SETTING}{prefix}{field.name}",
-            metavar=_metavar(hint),
-            default=argparse.SUPPRESS,
-            help="\n".join(textwrap.wrap(text.replace("%", "%%"), 90)),
-            nargs="?" if switch else None,
-            const="true" if switch else None,
-        )
+        flag = f"--{prefix}{field.name}".replace("_", "-")
+        others = [(name, f"the same as {flag}") for name, ours in ALIASES.items() if f"{prefix}{field.name}" == ours]
+        for name, said in [(f"{prefix}{field.name}", text), *others]:
+            group.add_argument(
+                f"--{name}".replace("_", "-"),
+                dest=f"{_SETTING}{name}",
+                metavar=_metavar(hint),
+                default=argparse.SUPPRESS,
+                help="\n".join(textwrap.wrap(said.replace("%", "%%"), 90)),
+                nargs="?" if switch else None,
+                const="true" if switch else None,
+            )
         if isinstance(value, ModelConfig):
             _add_settings(group, value, f"{field.name}.")
 
@@ -188,15 +317,17 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
     for name, value in vars(options).items():
         if name.startswith(_SETTING):
             key = name.removeprefix(_SETTING)
-            flags[key] = value if key in _TEXTS else parse_value(value)
+            is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
+            flags[key] = parse_value(value) if is_text else value
     given: dict[str, object] = {}
     for text in options.config:
         values, file = read_mapping(text, "--config"), Path(text.removeprefix("@"))
         if not text.lstrip().startswith("{") and run_folder_of(file) is not None:
             used = {key: value for key, value in values.items() if key not in flags}
             check_names(file, used, trusted=options.trust, given=flags)
-        given.update(values)
-    return given | flags
+        given = overlay(given, values)
+    named = overlay(given, flags)
+    return {canonical(key) if key.replace("-", "_") in OURS_TOO else key: value for key, value in named.items()}
 
 
 def main(options: argparse.Namespace) -> int:
@@ -206,6 +337,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.assembly import resolve_config
     from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
     from raypid.run.known_keys import check_stop, known_keys
+    from raypid.runtime.resources import ResourceError
 
     stop = read_mapping(options.stop, "--stop") if options.stop else {}
     given = settings_of(options)
@@ -217,7 +349,12 @@ def main(options: argparse.Namespace) -> int:
     if options.resume:
         agent = Agent.from_checkpoint(options.resume, given, out=out, trust=options.trust)
     else:
-        agent = Agent(name, given, out=out, below=below)
+        try:
+            agent = Agent(name, given, out=out, below=below)
+        except ResourceError as error:
+            if not error.fits:
+                raise
+            raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
     if not options.quiet:
         agent.notes += _hints(options, agent)
     try:
@@ -229,6 +366,26 @@ def main(options: argparse.Namespace) -> int:
     finally:
         agent.close()
     return 0
+
+
+def fitting_command(argv: Sequence[str], fits: Mapping[str, float]) -> str:
+    """The command with the settings that fit, and without --gpu where these leave no GPU."""
+    changes = {f"--{name.replace('_', '-')}": f"{value:g}" for name, value in fits.items()}
+    gone = {*changes, *(["--gpu"] if fits.get("num_gpus") == 0 else [])}
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if flag in gone:
+            if not equals:
+                next(words, None)
+        else:
+            kept.append(word)
+    if fits.get("num_gpus") == 0:
+        changes.pop("--num-gpus")
+    if fits.get("num_learners") == 0:
+        changes.pop("--num-learners")
+    return shlex.join(["raypid", *kept, *(word for pair in changes.items() for word in pair)])
 
 
 def _check_together(options: argparse.Namespace) -> None:
@@ -259,7 +416,9 @@ def _new(
 
     name, env = options.run, given.get("env")
     if name is None:
-        raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
+        raise ConfigError(
+            f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}; or an agent and a model: --agent_name, --model_name."
+        )
     if not env:
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
     tuned = tuned_settings(name, env) if options.tuned else {}

@@ -24,7 +24,7 @@ from raypid.envs.resolve import portable as portable
 from raypid.envs.resolve import resolve as resolve
 from raypid.envs.vector import Step as Step
 from raypid.envs.vector import VectorEnv as VectorEnv
-from raypid.registry import ENVS
+from raypid.registry import ENVS, check_methods, within_remote
 
 Creator = TypeVar("Creator")
 
@@ -46,19 +46,24 @@ def register_env(name: str, creator: object = None) -> object:
     """Give an environment a name: `register_env("Mine", Mine)`, or as a decorator `@register_env("Mine")`.
 
     Args:
-        name: what `env` and `--env` will accept.
-        creator: a gymnasium.Env class, a gymnasium.vector.VectorEnv class, a function that returns either, or a string
-            "module:Name" that is imported when used.
+        name: what `env` and `--env` (`--env_name`) will accept.
+        creator: a gymnasium.Env class, a gymnasium.vector.VectorEnv class, a function that returns either, a class with
+            `__init__(self, args)`, `reset()` and `step(action)` that return `raypid.OBSERVATION` (also one that is decorated with
+            @ray.remote: the class inside is used), or a string "module:Name" that is imported when used.
 
     Returns:
         The creator; without one, a decorator.
 
     Raises:
         EnvError: the creator does not make environments.
+        UserError: the name is one of raypid's own or that of other code, or a class lacks reset or step.
     """
     if creator is None:
         return partial(register_env, name)
-    if not isinstance(creator, str):
-        resolve(creator)
-    ENVS.register(name, creator)
+    inside = within_remote(creator)
+    if not isinstance(inside, str):
+        if isinstance(inside, type) and not issubclass(inside, gymnasium.vector.VectorEnv):
+            check_methods("an environment", inside, ("reset", "step"))
+        resolve(inside)
+    ENVS.add(name, inside)
     return creator

@@ -1,7 +1,7 @@
 """How one environment, or one vector of them, is made from a spec.
 
-Constructors get env_config as keyword arguments, and worker_index and stream_index where they name them; a single
-parameter named config, env_config or cfg gets one dict with all of it (RLlib's style).
+Constructors get env_config as keyword arguments, and worker_index and stream_index where they name them. What has a single
+positional parameter gets one dict with all of it (RLlib's style); a class whose parameter is called args gets a Namespace.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import numpy as np
 from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from raypid.arguments import arguments
+from raypid.envs.adapter import Adapted, takes_seed
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
@@ -61,8 +63,10 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
     if missing:
         raise EnvError(
             f"Environment {resolved.name!r} gave a {type(env).__name__} without {', '.join(missing)}; "
-            "it must give a gymnasium.Env or a gymnasium.vector.VectorEnv."
+            "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
         )
+    if not isinstance(env, gymnasium.Env) or not takes_seed(env):
+        env = Adapted(env, resolved.name)
     if spec.time_limit is not None and (resolved.kind not in GYM or _with_atari(spec, resolved)):
         env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)
     if spec.action_repeat > 1:
@@ -73,10 +77,24 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
 
 
 def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object) -> Any:
-    """Call a class or function in the style that its signature shows, with those of `more` that it names."""
-    names = list(parameters(target))
+    """Call a class or function in the style that its signature shows, with those of `more` that it names.
+
+    A class with the one parameter `args` gets a Namespace; anything else with one positional parameter that has no default,
+    whatever its name, gets a dict with env_config and the indices; all others get keywords.
+    """
+    names = parameters(target)
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
-    if len(names) == 1 and names[0] in CONFIG_NAMES and names[0] not in spec.env_config:
+    needed = [
+        p for p in names.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    single = needed[0] if len(names) == 1 and len(needed) == 1 else None
+    if single is not None and single.name == "args" and inspect.isclass(target):
+        args = arguments(target, target.__qualname__, "env_config", spec.env_config, {**indices, **spec.args})
+        made: Any = target
+        return made(args)
+    name = next(iter(names), "")
+    is_dict = (single is not None and name not in indices) or (len(names) == 1 and name in CONFIG_NAMES)
+    if is_dict and name not in spec.env_config:
         return target({**spec.env_config, **indices})
     return target(**_with_named(indices, target, spec))
 

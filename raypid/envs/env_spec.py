@@ -19,6 +19,8 @@ class EnvSpec:
     """Gymnasium id, "envpool:Task-v5", "module:Name", registered name, class, or function that returns an environment."""
     env_config: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
+    args: Mapping[str, object] = field(default_factory=dict)
+    """What a class that takes `args` is given beside env_config."""
     vectorizer: str = "auto"
     """One of VECTORIZERS; auto chooses the fastest that fits."""
     num_envs: int = 1

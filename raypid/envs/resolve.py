@@ -27,6 +27,8 @@ GYM_PACKAGES = {
 """Which package an entry point's module needs."""
 EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
 VERSIONED = re.compile(r"-v\d+$")
+OLD_ATARI = re.compile(r"(Deterministic|NoFrameskip)$")
+"""What Gym's ids of Atari games ended in, before the version."""
 
 Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
 GYM = ("gym", "ale")
@@ -201,13 +203,14 @@ def _unknown(name: str) -> EnvError:
         namespace, base, version = registration.parse_env_id(name)
     except gymnasium.error.Error:
         return EnvError(f"{name!r} is not an environment id.{_suggestion(name, list_envs())}")
+    game = OLD_ATARI.sub("", base)
+    if namespace is None and (game != base or f"ALE/{game}-v5" in gymnasium.registry):
+        return EnvError(f"Unknown environment {name!r}. Atari games are named 'ALE/{game}-v5' or 'envpool:{game}-v5'.")
     newest = registration.find_highest_version(namespace, base)
     if newest is not None:
         full = f"{namespace}/{base}" if namespace else base
         problem = "has no version" if version is None else "does not exist in this version"
         return EnvError(f"Environment {name!r} {problem}; the newest is {f'{full}-v{newest}'!r}.")
-    if namespace is None and f"ALE/{base}-v5" in gymnasium.registry:
-        return EnvError(f"Unknown environment {name!r}. Atari games are named 'ALE/{base}-v5' or 'envpool:{base}-v5'.")
     return EnvError(f"Unknown environment {name!r}.{_suggestion(name, list_envs())}")
 
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.network_spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.nn.numpy_cells import STEPS
-from raypid.registry import NETWORKS
+from raypid.registry import NETWORKS, is_model
 from raypid.spaces import Space, SpaceLeaf, space_leaves, space_to_json
 
 MIN_SIDE = 16
@@ -73,8 +73,8 @@ def build_spec(
         network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"
     _check(model, network, leaves)
     facts: dict[str, object] = {}
-    # a registered class that acts is a whole model (`raypid.nn.user_model.Model`), not a network that gets heads
-    whole = not NETWORKS.is_own(network) and hasattr(NETWORKS.get(network), "choose_actions")
+    # a class that acts is a whole model (`raypid.nn.user_model.Model`), not a network that gets heads
+    whole = is_model(network)
     if whole:
         facts = {"observation_space": space_to_json(observation_space), "action_space": space_to_json(action_space)}
     return NetworkSpec(

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NoReturn, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from raypid.arguments import arguments
 from raypid.config import ConfigError
-from raypid.errors import UserError
+from raypid.errors import CodeError, UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
-from raypid.nn.pipeline import nest
-from raypid.registry import NETWORKS, did_you_mean
+from raypid.ops.returns import gae, next_values
+from raypid.registry import MODEL_METHODS, NETWORKS, check_methods
 from raypid.spaces import space_from_json
-from raypid.types import Array, Gradients, Trajectory, Tree, Weights, as_tree, flat_views, to_numpy, tree_leaves
+from raypid.types import Array, Trajectory, Tree, Weights, as_tree, flat_views, to_numpy, tree_leaves, tree_map
 
 Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
 T = TypeVar("T")
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class Model(Protocol):
@@ -32,6 +32,9 @@ class Model(Protocol):
     `args` has observation_space, action_space, gamma, batch_size, device and seed (a different one in each worker), and what
     `model.custom` gives. A model with a static method add_args(parser) declares argparse options with defaults there; then
     `model.custom` may set these and no others.
+
+    Optional: values(observation), the values [B] of observations [B, *], with which the returns that agents are given go on
+    beyond a fragment; get_state() and set_state(state), what an exact resume needs beside the weights.
     """
 
     def choose_actions(self, observation: Tree) -> object:
@@ -45,11 +48,16 @@ class Model(Protocol):
             `trajectory.behaviour`.
         """
 
-    def step(self, trajectory: Trajectory) -> object:
-        """Compute the gradient of the loss over a fragment that this model has acted.
+    def step(self, trajectory: Trajectory, Rs: Array | None = None) -> object:
+        """Compute the gradient of the loss over a fragment that this model has acted. Called by `default_agent`; an agent of
+        your own calls it as it likes.
+
+        Args:
+            Rs: [T, B] discounted returns (`WorkerAgent.send_trajectory`). The method need not take them.
 
         Returns:
-            Parts as in `get_weights`, which an optimizer will descend; or (gradient, metrics) with numbers by name.
+            Parts as in `get_weights`, which an optimizer will descend; or (gradient, metrics) with numbers by name. A
+            generator yields several: before each one, the newest weights are set.
         """
 
     def get_weights(self) -> Parts: ...
@@ -62,7 +70,6 @@ class Layout:
     """The place of each array of a model's weights in one flat float32 buffer."""
 
     def __init__(self, weights: Parts, owner: str) -> None:
-        self.owner = owner
         self._structure = weights
         arrays = {name: to_numpy(part) for name, part in _named(weights).items()}
         for name, array in arrays.items():
@@ -75,14 +82,14 @@ class Layout:
         self.table = tuple((name, array.shape) for name, array in arrays.items())
         self._dtypes = [array.dtype for array in arrays.values()]
 
-    def flat(self, parts: Parts, method: str) -> Array:
-        """Join weights or gradients into one array [P] float32.
+    def flat(self, parts: Parts, who: str) -> Array:
+        """Join weights or gradients, which `who` returned, into one array [P] float32.
 
         Raises:
             UserError: names or shapes differ from those of the first weights.
         """
         found = _named(parts)
-        who, names = f"{self.owner}.{method}", [name for name, _ in self.table]
+        names = [name for name, _ in self.table]
         if missing := [name for name in names if found.get(name) is None]:
             raise UserError(f"{who} returned nothing for {missing[0]!r}; get_weights() has {', '.join(names)}.")
         if unknown := [name for name in found if name not in names]:
@@ -113,22 +120,43 @@ def _rebuilt(structure: Parts, arrays: Iterator[Array]) -> Parts:
     return next(arrays)
 
 
+def called(owner: str, method: str, function: Callable[..., T], *args: object, **keywords: object) -> T:
+    """Call a method of a user's class.
+
+    Raises:
+        CodeError: what it raised, with the traceback from the user's first line on.
+    """
+    try:
+        return function(*args, **keywords)
+    except UserError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this one
+        theirs = [place for place, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
+        frames = frames[theirs[0] if theirs else 0 :]
+        lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
+        place = f" ({frames[0].filename}:{frames[0].lineno})" if frames else ""
+        raise CodeError(
+            f"Traceback (most recent call last):\n{lines.rstrip()}\nraypid: {owner}.{method}() raised {type(error).__name__}{place}."
+        ) from None
+
+
 class ModelPolicy(NetworkPolicy):
-    """Acts with a registered model, which also computes the gradient over what it acted (a `GradientSource`)."""
+    """Acts with a registered model."""
 
     def __init__(self, spec: NetworkSpec, seed: int) -> None:
         super().__init__(spec)
         entry = NETWORKS.find(spec.network, spec.target)
         self.name = getattr(entry, "__qualname__", spec.network)
-        self._file = getattr(sys.modules.get(entry.__module__), "__file__", None)
-        methods = ("choose_actions", "step", "get_weights", "set_weights")
-        if missing := [method for method in methods if not hasattr(entry, method)]:
-            raise ConfigError(f"{self.name} lacks {', '.join(missing)}; a model has {', '.join(methods)}.")
+        check_methods("a model", entry, MODEL_METHODS)
         if hasattr(entry, "get_state") != hasattr(entry, "set_state"):
             raise ConfigError(
                 f"{self.name} has one of get_state and set_state: a state that is saved is also restored."
             )
-        self.model: Model = self._call("__init__", entry, _arguments(entry, self.name, spec, seed))
+        self.seed, self.gamma = seed, float(spec.facts["gamma"])
+        self.model: Model = self._call(
+            "__init__", entry, arguments(entry, self.name, "model.custom", spec.custom, facts_of(spec, seed))
+        )
         self.layout = Layout(self._call("get_weights", self.model.get_weights), self.name)
         accepted = inspect.signature(self.model.choose_actions).parameters
         every = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
@@ -137,20 +165,7 @@ class ModelPolicy(NetworkPolicy):
         self._extras: set[str] | None = None
 
     def _call(self, method: str, function: Callable[..., T], *args: object, **keywords: object) -> T:
-        """Call a method of the model.
-
-        Raises:
-            RuntimeError: what the model raised, with the file and line.
-        """
-        try:
-            return function(*args, **keywords)
-        except UserError:
-            raise
-        except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            frame = ([f for f in frames if f.filename == self._file] or frames)[-1]
-            where = f"{frame.filename}:{frame.lineno}"
-            raise RuntimeError(f"{self.name}.{method}() raised {type(error).__name__}: {error} ({where})") from error
+        return called(self.name, method, function, *args, **keywords)
 
     def load(self, weights: Weights) -> None:
         self._call("set_weights", self.model.set_weights, self.layout.parts(weights.flat))
@@ -158,7 +173,7 @@ class ModelPolicy(NetworkPolicy):
 
     def weights(self) -> Array:
         """Return the model's weights [P]."""
-        return self.layout.flat(self._call("get_weights", self.model.get_weights), "get_weights()")
+        return self.layout.flat(self._call("get_weights", self.model.get_weights), f"{self.name}.get_weights()")
 
     def act(self, obs: Tree, state: Tree | None, first: Array, rng: np.random.Generator, *, explore: bool) -> Acted:
         offered = {"deterministic": not explore, "first": first, "rng": rng}
@@ -216,28 +231,49 @@ class ModelPolicy(NetworkPolicy):
             action = np.clip(action, np.reshape(leaf.low, leaf.shape), np.reshape(leaf.high, leaf.shape))
         return action.astype(leaf.dtype, copy=False)
 
-    def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
-        """Have the model differentiate a fragment.
+    def gradient_of(self, returned: object, who: str) -> tuple[Array, dict[str, float]]:
+        """Check what a model's step(), or an agent's fetch_grads(), returned: the gradient [P] and its metrics.
 
         Raises:
-            UserError: it returned no gradient, or one that is not finite, or metrics that are not numbers.
+            UserError: it is no gradient of this model's weights, or one that is not finite, or metrics that are not numbers.
         """
-        trajectory = replace(trajectory, action=nest(dict(tree_leaves(trajectory.action))))
-        returned = self._call("step", self.model.step, trajectory)
         gradient, metrics = _pair(returned, [name for name, _ in self.layout.table])
-        flat = self.layout.flat(gradient, "step()")
+        flat = self.layout.flat(gradient, who)
         if not np.isfinite(flat.dot(flat)):
             bad = [name for name, part in _named(gradient).items() if not np.isfinite(to_numpy(part)).all()]
-            raise UserError(
-                f"{self.name}.step() returned NaN or infinite gradients (first: {(bad or ['all together'])[0]!r})."
-            )
+            raise UserError(f"{who} returned NaN or infinite gradients (first: {(bad or ['all together'])[0]!r}).")
         numbers = {}
         for name, metric in metrics.items():
             value = to_numpy(metric)
             if value.ndim or not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
-                raise UserError(f"{self.name}.step() returned metric {name!r} = {metric!r:.80}; metrics are numbers.")
+                raise UserError(f"{who} returned metric {name!r} = {metric!r:.80}; metrics are numbers.")
             numbers[name] = float(value)
-        return Gradients(flat, trajectory.version, trajectory.num_valid, numbers)
+        return flat, numbers
+
+    def returns(self, trajectory: Trajectory) -> Array:
+        """The discounted returns [T, B] of a fragment. Where the rewards of an episode go on beyond it, they end with the model's
+        value of the observation there, if it has values(observation), and with nothing more if it has not."""
+        t = trajectory
+        if not hasattr(self.model, "values"):
+            value, final = np.zeros(t.first.shape, np.float32), None
+        else:
+            rows = tree_map(lambda x: x.reshape(-1, *x.shape[2:]), t.obs)
+            value = self._values(rows, t.first.size).reshape(t.first.shape)
+            final = None if t.final is None else self._values(t.final.obs, len(t.final.t))
+        last = (
+            ()
+            if t.final is None
+            else (t.final.t, t.final.b, np.zeros(len(t.final.t), np.float32) if final is None else final)
+        )
+        ends = (t.terminated, t.truncated, t.valid)
+        advantage: Array = gae(t.reward, value[:-1], next_values(value, *last), *ends, self.gamma, 1.0)
+        return advantage + value[:-1]
+
+    def _values(self, obs: Tree, num: int) -> Array:
+        value = to_numpy(self._call("values", self.model.values, obs))  # type: ignore[attr-defined]
+        if value.shape != (num,):
+            raise UserError(f"{self.name}.values() returned shape {value.shape}; {num} observations take ({num},).")
+        return value.astype(np.float32, copy=False)
 
     def local_state(self) -> dict[str, object]:
         """Return what the model keeps apart from its weights, if it has get_state()."""
@@ -274,48 +310,7 @@ def _fault(leaf: ActionLeaf, action: Array) -> str:
     return f"action {flat[b, k]}; the environment takes {low[b, k]} to {low[b, k] + size[b, k] - 1}"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"model.custom: {message}.")
-
-
-def _arguments(entry: type, name: str, spec: NetworkSpec, seed: int) -> argparse.Namespace:
-    """Build the `args` of a model.
-
-    Raises:
-        ConfigError: `model.custom` has an argument that the model's add_args does not declare.
-    """
-    given, args = spec.custom, argparse.Namespace(**spec.custom)
-    if hasattr(entry, "add_args"):
-        if not isinstance(inspect.getattr_static(entry, "add_args"), (staticmethod, classmethod)):
-            raise ConfigError(f"{name}.add_args is called before there is a model: put @staticmethod before it.")
-        parser = _Parser(add_help=False, allow_abbrev=False)
-        entry.add_args(parser)
-        known = {action.dest: action for action in parser._actions}
-        tokens: list[str] = []
-        for key, value in given.items():
-            if key not in known:
-                raise ConfigError(f"model.custom: {name} has no argument {key!r}.{did_you_mean(key, known)}")
-            tokens += _tokens(known[key], value)
-        args = parser.parse_args(tokens)
-    provided = {**spec.facts, "seed": seed}
-    if clash := [name for name in provided if hasattr(args, name)]:
-        raise ConfigError(
-            f"{name}: `{clash[0]}` is already provided in args; give the model's own argument another name."
-        )
-    for role in ("observation_space", "action_space"):
-        provided[role] = space_from_json(spec.facts[role])
-    vars(args).update(provided)
-    return args
-
-
-def _tokens(action: argparse.Action, value: object) -> list[str]:
-    """Write a value as on a command line, so that argparse checks types and choices."""
-    if action.nargs == 0:
-        # a switch
-        return [action.option_strings[0]] if value == action.const else []
-    if value is None:
-        return []
-    if isinstance(value, (list, tuple)):
-        return [action.option_strings[0], *map(str, value)]
-    return [f"{action.option_strings[0]}={value}"]
+def facts_of(spec: NetworkSpec, seed: int) -> dict[str, object]:
+    """What the `args` of models and agents have beside their own: spaces, gamma, batch_size, device, seed and the project's options."""
+    spaces = {role: space_from_json(spec.facts[role]) for role in ("observation_space", "action_space")}
+    return {**spec.facts, "seed": seed, **spaces}

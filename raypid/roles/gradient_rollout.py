@@ -9,18 +9,32 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from raypid.checkpoint import refusing
-from raypid.nn.network_policy import Exploration
+from raypid.errors import UserError
+from raypid.nn.network_policy import Exploration, NetworkPolicy
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.rollout import FragmentWorker, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
+MAX_FRAGMENTS = 1000
+"""Fragments in a row without a gradient after which an agent is given up."""
+_PARTS = ("env", "inference", "total")
+
 
 @runtime_checkable
 class GradientSource(Protocol):
-    """What turns a fragment into a gradient: an algorithm, or the policy of a user's model."""
+    """What turns fragments into gradients: an algorithm (A3C), or a user's agent with its model (`raypid.nn.user_agent`)."""
 
-    def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
-        """Compute the gradient over the fragment, in the order of the weights that acted."""
+    def begin(self, weights: Weights) -> None:
+        """The worker acts with these weights from here on."""
+
+    def send(self, trajectory: Trajectory) -> None:
+        """Take a fragment, which has a valid row."""
+
+    def fetch(self, weights: Weights) -> Gradients | None:
+        """Compute the next gradient over what was sent, at these weights; None asks for another fragment."""
+
+    def restart(self) -> None:
+        """Forget what was sent."""
 
     def local_state(self) -> dict[str, object]:
         """Return what it keeps from fragment to fragment, apart from the weights."""
@@ -32,32 +46,55 @@ class GradientRollout(FragmentWorker):
     """A rollout worker that computes gradients.
 
     Args:
-        source: builds what computes them; None: the policy itself does, which is then a user's model.
+        source: builds what computes them, for the policy that acts.
     """
 
     def __init__(
-        self, spec: RolloutSpec, source: Callable[[], GradientSource] | None, worker_index: int = 0, restarts: int = 0
+        self,
+        spec: RolloutSpec,
+        source: Callable[[NetworkPolicy], GradientSource],
+        worker_index: int = 0,
+        restarts: int = 0,
     ) -> None:
         super().__init__(spec, worker_index, restarts)
-        differentiates = self.policy if source is None else source()
-        assert isinstance(differentiates, GradientSource)
-        self.source = differentiates
+        self.source = source(self.policy)
+        self._sent = False
+        """Whether the source may have more gradients over what it was sent."""
 
     def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Gradients]:
-        """Act for `fragment_length` rows, then differentiate; timing's total counts both.
+        """The next gradient. Where the source has no more over the last fragment, act for `fragment_length` rows first, with the
+        same weights; timing's total counts both.
 
-        A short fragment may have no valid row, where environments take one to reset. It gives no gradient, so more rows are
-        collected.
+        Raises:
+            UserError: fragment after fragment was sent, and no gradient came.
         """
-        report, trajectory = self.collect_fragment(weights, exploration)
-        while not trajectory.num_valid:
+        report, clock = (
+            Report(self.worker_index, 0, weights.version, timing=dict.fromkeys(_PARTS, 0.0)),
+            time.perf_counter,
+        )
+        for _ in range(MAX_FRAGMENTS):
+            if self._sent:
+                before = clock()
+                with np.errstate(all="ignore"):
+                    gradients = self.source.fetch(weights)
+                report.timing["total"] += clock() - before
+                if gradients is not None:
+                    return report, gradients
+            self.source.begin(weights)
             more, trajectory = self.collect_fragment(weights, exploration)
             report.join(more)
-        before = time.perf_counter()
-        with np.errstate(all="ignore"):
-            gradients = self.source.gradients(trajectory, weights)
-        report.timing["total"] += time.perf_counter() - before
-        return report, gradients
+            if trajectory.num_valid:  # a short fragment may have none, where environments take a row to reset
+                self.source.send(trajectory)
+                self._sent = True
+        raise UserError(
+            f"No gradient came of {MAX_FRAGMENTS} fragments: fetch_grads() of the agent returned None each time. It returns one gradient "
+            "a call, and None when it needs another fragment."
+        )
+
+    def boundary(self, save_count: int) -> None:
+        super().boundary(save_count)
+        self.source.restart()
+        self._sent = False
 
     def state_dict(self) -> WorkerState:
         return {**super().state_dict(), "source": self.source.local_state()}

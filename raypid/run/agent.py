@@ -12,11 +12,11 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from raypid import checkpoint
-from raypid.config import ConfigError, overlay
+from raypid.config import ConfigError, overlay, renamed
 from raypid.errors import Diverged, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
-from raypid.registry import ALGORITHMS
+from raypid.registry import ALGORITHMS, Registries, get_registry
 from raypid.replay.disk import checksums_in
 from raypid.roles.evaluator import Evaluation, Order, cut_note
 from raypid.roles.learner import Learner
@@ -82,6 +82,7 @@ class Agent:
         below: settings below those given, from a checkpoint. They may be without effect.
         program: replaces the algorithm's collecting and learning (`raypid.DistributedAgent`).
         like: the network that the agent must have, for instance that of a checkpoint that will be restored.
+        registry: what `raypid.get_registry()` returns, or nothing: names are looked up in this process in either case.
 
     Raises:
         ConfigError: a setting that does not exist or does not fit. ResourceError: more workers or GPUs than there are.
@@ -101,8 +102,14 @@ class Agent:
         program: RunProgram | None = None,
         like: NetworkSpec | None = None,
         below: Mapping[str, object] | None = None,
+        registry: Registries | None = None,
         **settings: object,
     ) -> None:
+        if registry is not None and registry is not get_registry():
+            raise ConfigError(
+                f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
+                "its kin; what is registered in this process is found without a registry too."
+            )
         if isinstance(run, Mapping):  # raypid.PPO({...})
             run, config = None, run
         name = run or self.algorithm
@@ -134,8 +141,8 @@ class Agent:
         self.config, self.network, self.context = system.config, system.network, system.context
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
         self.backend = system.context.backend
-        self.notes = system.notes
-        """What was changed to make the run fit."""
+        self.notes = [*system.notes, *renamed(given)]
+        """What was changed to make the run fit, and settings that have another name."""
         self._loop = self._new_loop()
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
@@ -458,7 +465,8 @@ class Agent:
         weights = weights if weights is not None else self.get_weights()
         c = self.config
         env = {
-            "env": entry_name(c.env), "env_config": dict(c.env_config), "vectorizer": c.vectorizer, "time_limit": c.time_limit,
+            "env": entry_name(c.env), "env_config": dict(c.env_config), "args": dict(c.custom_args),
+            "vectorizer": c.vectorizer, "time_limit": c.time_limit,
             "action_repeat": c.action_repeat, "atari": c.atari,
         }  # fmt: skip
         about = {"algorithm": self.run, "env": env, "timesteps_total": self.timesteps, "score": None}

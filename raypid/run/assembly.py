@@ -8,20 +8,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from raypid import checkpoint
+from raypid import checkpoint, project
 from raypid.algorithms.base import Algorithm, AsynchronousConfig
+from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from raypid.arguments import arguments
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError, given_names, overlay
+from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
 from raypid.envs import EnvSpec, portable, spaces
+from raypid.envs.gym_env import by_id
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
+from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
+from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.registry import ALGORITHMS, NETWORKS, import_string
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
@@ -99,6 +105,10 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     config = algorithm.Config().replace(overlay(below or {}, settings))
+    config.env, config.env_config = by_id(config.env, config.env_config)
+    config.custom_args = _custom_args(config.custom_args)
+    if config.gpu is not None:
+        _use_gpus(config, algorithm, given_names(settings))
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
@@ -108,6 +118,34 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     config.validate()
     config.refuse(config.idle(), given_names(settings))
     return config
+
+
+def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
+    """The values of all options that the project declares, with `given` over their defaults.
+
+    Raises:
+        ConfigError: one is given that the project does not declare.
+    """
+    declare = project.get_custom_args
+    if declare is None and given:
+        raise ConfigError(
+            f"custom_args has {next(iter(given))!r}, an option that a project's {project.OPTIONS} declares, and no project with such "
+            "options is loaded: run in its folder, or call raypid.load_project(folder) first."
+        )
+    if declare is None:
+        return {}
+    owner = SimpleNamespace(add_args=declare)
+    return vars(arguments(owner, project.OPTIONS, "custom_args", given, {}))
+
+
+def _use_gpus(config: Config, algorithm: AlgorithmClass, given: set[str]) -> None:
+    """Let `gpu` say how many GPUs and learners there are, where nobody has said otherwise."""
+    assert config.gpu is not None
+    num = len(gpu_ids(config.gpu))
+    if "num_gpus" not in given:
+        config.num_gpus = num
+    if "num_learners" not in given and num > 1 and algorithm.several_learners and config.on_ray:
+        config.num_learners = int(config.num_gpus)
 
 
 def assemble(
@@ -238,11 +276,10 @@ def _workers(
 ) -> Workers:
     """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
     build: Callable[..., object] = partial(Rollout, spec)
-    if algorithm.collect == "gradients" and algorithm.own_model:  # the model itself computes them
-        build = partial(GradientRollout, spec, None)
+    if isinstance(c, CustomModelConfig):  # the user's agent and model compute them
+        build = partial(GradientRollout, spec, partial(AgentSource, agent_class(c.agent), c.agent_config))
     elif algorithm.collect == "gradients":  # the algorithm computes them, in the worker
-        assert issubclass(algorithm, GradientSource)
-        build = partial(GradientRollout, spec, partial(algorithm, c, spec.network, spec.seed))
+        build = partial(GradientRollout, spec, partial(_differentiating, algorithm, c, spec))
     elif program is not None:
         build = partial(Actor, spec, program)
     elif algorithm.collect == "fitness":
@@ -259,6 +296,13 @@ def _workers(
     )
     workers.call_all(Rollout.ready)
     return workers
+
+
+def _differentiating(algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, policy: NetworkPolicy) -> GradientSource:
+    """An algorithm that computes gradients in a worker, beside the policy that acts there."""
+    source = algorithm(c, spec.network, spec.seed)
+    assert isinstance(source, GradientSource)
+    return source
 
 
 def _replay_factory(
@@ -385,6 +429,7 @@ def env_spec_of(c: Config) -> EnvSpec:
     return EnvSpec(
         env=portable(c.env),
         env_config=dict(c.env_config),
+        args=dict(c.custom_args),
         vectorizer=c.vectorizer,
         num_envs=c.num_envs_per_worker,
         time_limit=c.time_limit,

@@ -20,7 +20,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import IntervalLines
-from raypid.roles.actor import DistributedWrapper
+from raypid.roles.actor import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import new_run_folder, resolve_config
 from raypid.run.experiment import Run, RunOptions, lock_folder
@@ -300,13 +300,15 @@ class DistributedAgent:
 
 
 class IMPALAAgent(DistributedAgent):
-    """IMPALA (Espeholt et al. 2018, arXiv:1802.01561)."""
+    """IMPALA (Espeholt et al. 2018, arXiv:1802.01561) as a DistributedAgent. The plain agent is `raypid.IMPALA`; the other names of this
+    kind, such as `raypid.PPOAgent`, are plain agents too."""
 
     algorithm = "IMPALA"
 
 
 class APPOAgent(DistributedAgent):
-    """APPO: IMPALA with PPO's clipped surrogate (Luo et al. 2020, arXiv:1912.00167)."""
+    """APPO, IMPALA with PPO's clipped surrogate (Luo et al. 2020, arXiv:1912.00167), as a DistributedAgent. The plain agent is
+    `raypid.APPO`."""
 
     algorithm = "APPO"
 

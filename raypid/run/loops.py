@@ -191,12 +191,14 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
     try:
         while True:
             start, steps_before, learner_s, reports = clock(), ctx.timesteps, 0.0, list[Report]()
-            while not queue.done or not plan.is_over(len(reports) / len(ctx.workers), ctx.timesteps - steps_before):
+            calls = 0  # those that collected: an agent may make several gradients of one fragment
+            while not queue.done or not plan.is_over(calls / len(ctx.workers), ctx.timesteps - steps_before):
                 for i in queue.free_workers():
                     ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
                     queue.num_calls[i] += 1
                 for i, (report, data) in ctx.workers.finished(*queue.patience()):
                     reports.append(report)
+                    calls += report.num_steps > 0
                     ctx.timesteps += report.num_steps
                     queue.add(Part(i, report, data))
                 queue.publish_finished()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from dataclasses import fields, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from raypid.config import Config, divides
+from raypid.config import Config, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
@@ -38,6 +39,8 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
     use_ray = config.on_ray
+    if config.gpu is not None and num_gpus() and config.address is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     needs = needs_of(config, network)
     ray = sys.modules.get("ray")
     joins = use_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
@@ -75,6 +78,7 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
         num_trunks=network.num_trunks,
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
         copies=5 if "buffer_size" in sizes else 4,
+        learners_by_gpu=config.gpu is not None and config.num_learners == config.num_gpus > 1,
     )
 
 

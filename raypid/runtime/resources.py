@@ -150,6 +150,8 @@ class Needs:
     num_learners: int = 0
     num_replay_shards: int = 0
     num_gpus: float = 0.0
+    learners_by_gpu: bool = False
+    """There are several learners only because there are several GPUs: with fewer GPUs there are fewer learners."""
     num_envs_per_worker: int = 1
     fragment_length: int = 1
     fragments_per_update: int = 0
@@ -314,9 +316,13 @@ class Shortage:
 class ResourceError(UserError):
     """More was asked for than there is. A preflight says what: `shortages`."""
 
-    def __init__(self, message: str, shortages: Sequence[Shortage] = ()) -> None:
+    def __init__(
+        self, message: str, shortages: Sequence[Shortage] = (), fits: Mapping[str, Number] | None = None
+    ) -> None:
         super().__init__(message)
         self.shortages = shortages
+        self.fits = fits or {}
+        """Settings with which all of it fits; empty where nothing does, or where it would change what is learnt."""
 
 
 def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
@@ -336,8 +342,11 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit."""
     if needs.num_gpus > has.gpus:
+        gpus: dict[str, Number] = {"num_gpus": float(has.gpus)}
+        if needs.learners_by_gpu:
+            gpus["num_learners"] = int(has.gpus) if has.gpus > 1 else 0
         return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
-                        resource="GPU", place=has.place, fits={"num_gpus": float(has.gpus)})  # fmt: skip
+                        resource="GPU", place=has.place, fits=gpus)  # fmt: skip
     return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
 
 
@@ -439,14 +448,14 @@ def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tup
     while (short := check(needs, has)) is not None:
         shortages.append(short)
         if short.hopeless or (fit and not all(name in _SHRINK for name in short.fits)):
-            fit = False
+            fit, changes = False, {}
             break
         changes |= short.fits
         needs = copy.copy(needs)
         for name, value in short.fits.items():
             setattr(needs, name.removeprefix("model."), value)
     if shortages and not fit:
-        raise ResourceError(_refusal(shortages, words), shortages)
+        raise ResourceError(_refusal(shortages, words), shortages, changes)
     going = [", ".join(words.assigned(name, value) for name, value in s.fits.items()) for s in shortages]
     return changes, [f"{s.reason(words)}: going on with {fits}" for s, fits in zip(shortages, going, strict=True)]
 

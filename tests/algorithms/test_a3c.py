@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ def test_one_worker_learns_what_a2c_does(kernel: str) -> None:
     shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000, "kernel": kernel, "normalize_observations": True}
     network = spec_of()
     a3c, a2c = A3C(A3CConfig(**shared), network, 0), A2C(A2CConfig(**shared), network, 0)
-    sends = GradientRollout(rollout_spec(network), partial(A3C, A3CConfig(**shared), network, 7))
+    sends = GradientRollout(rollout_spec(network), lambda policy: A3C(A3CConfig(**shared), network, 7))
     plain = Rollout(rollout_spec(network))
     for k in range(4):
         report, gradients = sends.collect(a3c.weights())
@@ -58,7 +57,7 @@ def test_a_fragment_without_a_step_gives_no_gradient() -> None:
     a3c = A3C(A3CConfig(), spec_of(normalize=False), 0)
     env = EnvSpec(env="CartPole-v1", num_envs=1, seed=3, vectorizer="sync", time_limit=1)
     spec = RolloutSpec(env=env, network=spec_of(normalize=False), fragment_length=1, seed=3)
-    worker = GradientRollout(spec, partial(A3C, A3CConfig(), spec.network, 7))
+    worker = GradientRollout(spec, lambda policy: A3C(A3CConfig(), spec.network, 7))
     reports = [worker.collect(a3c.weights()) for _ in range(4)]
     assert [(report.num_steps, gradients.num_steps) for report, gradients in reports] == [(1, 1)] * 4
     assert [report.episode_lengths for report, _ in reports] == [[1]] * 4
@@ -95,19 +94,42 @@ def test_gradients_count_in_the_order_of_arrival() -> None:
 
 def test_a_worker_keeps_how_it_scales_rewards() -> None:
     config, network = A3CConfig(), spec_of(normalize=False)
-    one = GradientRollout(rollout_spec(network), partial(A3C, config, network, 0))
+    one = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
     weights = A3C(config, network, 0).weights()
     one.collect(weights)
     state = one.state_dict()
-    other = GradientRollout(rollout_spec(network), partial(A3C, config, network, 0))
+    other = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
     other.load_state_dict(state)
     for role in (one, other):
         role.boundary(1)
     a, b = one.collect(weights)[1], other.collect(weights)[1]
     np.testing.assert_array_equal(a.flat, b.flat)
-    fresh = GradientRollout(rollout_spec(network), partial(A3C, config, network, 0))
+    fresh = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
     fresh.load_state_dict({**state, "source": {}})
     fresh.boundary(1)
     assert np.abs(fresh.collect(weights)[1].flat - a.flat).max() > 0
     for role in (one, other, fresh):
         role.close()
+
+
+@pytest.mark.parametrize("network", ["lstm", "gru"])
+def test_one_worker_with_a_memory_learns_what_a2c_does(network: str) -> None:
+    """The gradient through the memory, from its state at the start of each fragment, is A2C's over all streams at once."""
+    shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000}
+    spec = build_spec(STATE, spaces.Discrete(2), ModelConfig(hidden=(16,), network=network, memory_size=8))
+    a3c, a2c = A3C(A3CConfig(**shared), spec, 0), A2C(A2CConfig(**shared), spec, 0)
+    sends = GradientRollout(rollout_spec(spec), lambda policy: A3C(A3CConfig(**shared), spec, 7))
+    plain = Rollout(rollout_spec(spec))
+    begun_within = 0
+    for _ in range(4):
+        _, gradients = sends.collect(a3c.weights())
+        _, trajectory = plain.collect(a2c.weights())
+        begun_within += int(trajectory.first[1:].sum())
+        before = a3c.weights().as_dict()["memory.recurrent"].copy()
+        ours, theirs = a3c.update([gradients], 0), a2c.update(trajectory, 0)
+        assert ours.metrics["grad_norm"] == pytest.approx(theirs.metrics["grad_norm"], rel=1e-4)
+        assert np.abs(a3c.weights().as_dict()["memory.recurrent"] - before).max() > 1e-4
+        np.testing.assert_allclose(a3c.network.numpy(), a2c.network.numpy(), atol=1e-5)
+    assert begun_within and np.abs(np.asarray(trajectory.state["memory"])).max() > 0
+    sends.close()
+    plain.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
+from raypid.nn.user_agent import AgentSource, DefaultAgent
 from raypid.nn.user_model import Layout, ModelPolicy
 from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import RolloutSpec
@@ -93,7 +95,8 @@ def network_of(model: str, custom: dict[str, Any] | None = None, env: Any = None
 
 def rollout(network: Any, worker_index: int = 0) -> GradientRollout:
     env = EnvSpec(env="CartPole-v1", num_envs=3, seed=1)
-    return GradientRollout(RolloutSpec(env=env, network=network, fragment_length=12, seed=1), None, worker_index)
+    spec = RolloutSpec(env=env, network=network, fragment_length=12, seed=1)
+    return GradientRollout(spec, partial(AgentSource, DefaultAgent, {}), worker_index)
 
 
 def test_workers_differ_and_a_worker_goes_on_from_its_state() -> None:
@@ -194,8 +197,11 @@ def test_what_a_model_raises_comes_with_its_place(backend: str, ray_session: Any
     model = {"network": "foreign:Wrong", "custom": {"fault": "raise"}}
     more: dict[str, Any] = {"num_workers": 1, "num_cpus_per_worker": 0.5} if backend == "ray" else {}
     with raypid.CustomModel(env="CartPole-v1", model=model, **more) as agent:
-        with pytest.raises(RuntimeError, match=r"Wrong.step\(\) raised RuntimeError: my fault \(.*foreign.py:\d+\)"):
+        with pytest.raises(RuntimeError) as caught:
             agent.train()
+    first, *_, last = str(caught.value).splitlines()
+    assert first == "Traceback (most recent call last):" and str(caught.value).count("RuntimeError: my fault") == 1
+    assert re.fullmatch(r"raypid: Wrong.step\(\) raised RuntimeError \(.*foreign.py:\d+\)\.", last)
 
 
 def test_arrays_may_be_used_again_and_weights_may_want_gradients() -> None:
@@ -271,7 +277,11 @@ def test_arguments_as_they_are_given() -> None:
     ("run", "settings", "says"),
     [
         ("CustomModel", {}, "CustomModel trains a model of your own: set model.network"),
-        ("CustomModel", {"model.network": "foreign:NoStep"}, "NoStep lacks step, get_weights, set_weights"),
+        (
+            "CustomModel",
+            {"model.network": "foreign:NoStep"},
+            "NoStep lacks step, get_weights, set_weights; a model",
+        ),
         ("PPO", {"model.network": "foreign:Reinforce"}, "is a whole model, which learns by itself: run CustomModel"),
         (
             "CustomModel",
@@ -285,7 +295,6 @@ def test_arguments_as_they_are_given() -> None:
             "model.hidden has no effect for a model of your own, whose arguments are in model.custom",
         ),
         ("CustomModel", {"kernel": "torch"}, "kernel has no effect for a model of your own, which learns by itself"),
-        ("CustomModel", {"num_learners": 2, "num_workers": 2}, "learns in one place"),
         ("CustomModel", {"momentum": 2.0}, r"momentum must lie in \[0, 1\], not 2.0"),
         ("CustomModel", {"gradients_per_update": 0}, "gradients_per_update must be at least 1, not 0"),
     ],

@@ -1,14 +1,22 @@
-"""A member of a collective for tests: it sums, gathers, and learns from fragments as one of several learners."""
+"""Members of a collective for tests: they sum, gather, and learn from fragments as one of several learners."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from raypid.ops.normalizer import moments_of
 from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
 from raypid.runtime.collective import TorchCollective
+from raypid.types import Final, Trajectory, tree_map
+
+SIZE = 3
+T, B = 14, 2
+F = np.float32
 
 
 class Member:
@@ -66,3 +74,58 @@ class Member:
                 learner.add(worker, fragment)
             learner.learn(100 * k, num_updates)
         return drawn, set_, learner.metrics(), learner.state_dict()
+
+    def follow(self, algorithm: Any, parts: list[Any]) -> Any:
+        """One update of an algorithm with this member's gradients; returns its weights and metrics."""
+        built = algorithm()
+        built.meet(self.collective)
+        update = built.update(parts, 0)
+        return built.network.numpy(), update.metrics
+
+
+class Members:
+    """SIZE processes that have met."""
+
+    def __init__(self, backend: Any, size: int, timeout_s: float = 60.0) -> None:
+        self.backend = backend
+        self.handles = [backend.spawn(partial(Member, rank, size, timeout_s)) for rank in range(size)]
+        for handle in self.handles:
+            backend.get(handle.ready)
+        address = self.handles[0].submit(Member.open)
+        self.call(Member.join, *[(address,)] * size)
+
+    def call(self, method: Callable[..., Any], *each: tuple[Any, ...]) -> list[Any]:
+        futures = [h.submit(method, *args) for h, args in zip(self.handles, each, strict=True)]
+        return [self.backend.get(future) for future in futures]
+
+
+def fragment(seed: int, masked: bool, no_valid: bool = False, streams: int = B) -> Trajectory:
+    """Random rows, some invalid, with episodes that end and final observations."""
+    rng = np.random.default_rng(seed)
+    terminated, truncated = rng.random((2, T, streams)) < 0.15
+    x = rng.normal(1, 2, (T + 1, streams, 4)).astype(F)
+    action = rng.integers(3, size=(T, streams))
+    obs: Any = x
+    if masked:
+        mask = rng.random((T + 1, streams, 3)) < 0.6
+        np.put_along_axis(mask[:-1], action[..., None], True, -1)
+        obs = {"action_mask": mask.astype(np.int8), "x": x}
+    t = Trajectory(
+        obs=obs,
+        first=rng.random((T + 1, streams)) < 0.2,
+        action=action,
+        reward=rng.normal(size=(T, streams)).astype(F),
+        terminated=terminated,
+        truncated=truncated & ~terminated,
+        valid=np.zeros((T, streams), bool) if no_valid else rng.random((T, streams)) < 0.8,
+        behaviour={
+            "log_prob": rng.normal(-1.1, 0.2, (T, streams)).astype(F),
+            "value": rng.normal(size=(T + 1, streams)).astype(F),
+        },
+    )
+    t.moments = moments_of(x[:-1][t.valid])
+    if seed % 2:
+        rows, columns = np.nonzero(t.terminated | t.truncated)
+        t.final = Final(rows, columns, tree_map(lambda a: a[rows, columns], t.obs))
+        t.behaviour["final_value"] = rng.normal(5, 1, len(rows)).astype(F)
+    return t

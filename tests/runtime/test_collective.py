@@ -5,48 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from member import Member
+from member import Member, Members, fragment
 
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_cells import initial_memory
-from raypid.ops.normalizer import moments_of
 from raypid.registry import ALGORITHMS
 from raypid.roles.learner import Learner
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.learner_group import split
-from raypid.types import Final, Trajectory, tree_map
 
 SIZE = 3
 T, B = 14, 2
 F = np.float32
 BOX = spaces.Box(-9, 9, (4,))
 MASKED = spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX)
-
-
-class Members:
-    """SIZE processes that have met."""
-
-    def __init__(self, backend: Any, size: int, timeout_s: float = 60.0) -> None:
-        self.backend = backend
-        self.handles = [backend.spawn(partial(Member, rank, size, timeout_s)) for rank in range(size)]
-        for handle in self.handles:
-            backend.get(handle.ready)
-        address = self.handles[0].submit(Member.open)
-        self.call(Member.join, *[(address,)] * size)
-
-    def call(self, method: Callable[..., Any], *each: tuple[Any, ...]) -> list[Any]:
-        futures = [h.submit(method, *args) for h, args in zip(self.handles, each, strict=True)]
-        return [self.backend.get(future) for future in futures]
 
 
 @pytest.fixture(scope="module")
@@ -82,38 +63,6 @@ def test_gather_is_in_rank_order(members: Members) -> None:
 
 
 # -- learning ------------------------------------------------------------------------------------------------------
-
-
-def fragment(seed: int, masked: bool, no_valid: bool = False, streams: int = B) -> Trajectory:
-    """Random rows, some invalid, with episodes that end and final observations."""
-    rng = np.random.default_rng(seed)
-    terminated, truncated = rng.random((2, T, streams)) < 0.15
-    x = rng.normal(1, 2, (T + 1, streams, 4)).astype(F)
-    action = rng.integers(3, size=(T, streams))
-    obs: Any = x
-    if masked:
-        mask = rng.random((T + 1, streams, 3)) < 0.6
-        np.put_along_axis(mask[:-1], action[..., None], True, -1)
-        obs = {"action_mask": mask.astype(np.int8), "x": x}
-    t = Trajectory(
-        obs=obs,
-        first=rng.random((T + 1, streams)) < 0.2,
-        action=action,
-        reward=rng.normal(size=(T, streams)).astype(F),
-        terminated=terminated,
-        truncated=truncated & ~terminated,
-        valid=np.zeros((T, streams), bool) if no_valid else rng.random((T, streams)) < 0.8,
-        behaviour={
-            "log_prob": rng.normal(-1.1, 0.2, (T, streams)).astype(F),
-            "value": rng.normal(size=(T + 1, streams)).astype(F),
-        },
-    )
-    t.moments = moments_of(x[:-1][t.valid])
-    if seed % 2:
-        rows, columns = np.nonzero(t.terminated | t.truncated)
-        t.final = Final(rows, columns, tree_map(lambda a: a[rows, columns], t.obs))
-        t.behaviour["final_value"] = rng.normal(5, 1, len(rows)).astype(F)
-    return t
 
 
 BOTH: dict[str, Any] = {"normalize_rewards": True, "batch_size": 24}

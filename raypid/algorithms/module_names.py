@@ -1,0 +1,22 @@
+"""What an algorithm's module has beside its classes, by the names that RLlib's modules use."""
+
+from __future__ import annotations
+
+import sys
+
+from raypid.registry import ALGORITHMS, import_string
+
+
+def offer_defaults(module: str, algorithm: str) -> None:
+    """Give a module DEFAULT_CONFIG, a new dict of the algorithm's settings at every look, and its agents (`ppo.PPOAgent` is
+    `raypid.PPOAgent`). Both are made when they are asked for."""
+
+    def look_up(name: str) -> object:
+        if name == "DEFAULT_CONFIG":
+            return ALGORITHMS.get(algorithm).Config().to_dict()
+        run = name.removesuffix("Agent")
+        if run != name and ALGORITHMS.is_own(run) and str(ALGORITHMS.entry(run)).startswith(f"{module}:"):
+            return import_string(f"raypid:{name}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    vars(sys.modules[module])["__getattr__"] = look_up

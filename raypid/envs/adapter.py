@@ -1,0 +1,92 @@
+"""Environments that are written without Gymnasium's interface: `OBSERVATION` in place of its tuples, `args` in place of keywords."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from raypid.envs.errors import EnvError
+
+
+class OBSERVATION(NamedTuple):
+    """What `reset` and `step` of an environment return. A reset uses the observation and the info.
+
+    `OBSERVATION(obs)` after a reset, `OBSERVATION(obs, reward, terminated, truncated)` after a step.
+    """
+
+    observation: Any
+    """As observation_space says."""
+    reward: float = 0.0
+    """Of the step that led here."""
+    terminated: bool = False
+    """The episode has ended, and its value is known: nothing follows."""
+    truncated: bool = False
+    """The episode was cut off: more would have followed."""
+    info: Mapping[str, Any] = {}
+    """Anything else, by name."""
+
+
+class Adapted(gymnasium.Env[Any, Any]):
+    """An environment of any class as a Gymnasium environment.
+
+    `reset` may lack `seed`; then `seed(n)` is called before it, if there is one. Both methods may return OBSERVATION.
+    """
+
+    def __init__(self, env: Any, name: str) -> None:
+        self.env, self.name = env, name
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.render_mode = getattr(env, "render_mode", None)
+        self._takes_seed = takes_seed(env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._takes_seed:
+            result = self.env.reset(seed=seed)
+        else:
+            if seed is not None and callable(getattr(self.env, "seed", None)):
+                self.env.seed(seed)
+            result = self.env.reset()
+        if isinstance(result, OBSERVATION):
+            return result.observation, dict(result.info)
+        if type(result) is tuple and len(result) == 2 and isinstance(result[1], Mapping):
+            return result[0], dict(result[1])
+        raise EnvError(
+            f"Environment {self.name}: reset() must return raypid.OBSERVATION(observation), or (observation, info) as Gymnasium's "
+            f"environments do; it returned {_described(result)}."
+        )
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        if isinstance(result, tuple) and len(result) == 5:
+            return tuple(result)
+        raise EnvError(
+            f"Environment {self.name}: step() must return raypid.OBSERVATION(observation, reward, terminated, truncated, info), or "
+            f"such a tuple; it returned {_described(result)}."
+        )
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        if callable(getattr(self.env, "close", None)):
+            self.env.close()
+
+
+def _described(result: object) -> str:
+    return f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+
+
+def takes_seed(env: object) -> bool:
+    """Whether `reset` takes a seed."""
+    names = inspect.signature(env.reset).parameters  # type: ignore[attr-defined]
+    return "seed" in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
+
+
+def is_seeded(env: Any) -> bool:
+    """Whether a run can choose what happens in this environment: by `reset(seed=...)`, or by `seed(n)`."""
+    inner = env
+    while isinstance(inner, gymnasium.Wrapper):
+        inner = inner.env
+    return not isinstance(inner, Adapted) or inner._takes_seed or callable(getattr(inner.env, "seed", None))

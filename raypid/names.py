@@ -1,0 +1,83 @@
+"""What other libraries call what is here: sentences for names that people bring. docs/names.md shows them all, with what works as it is.
+
+Settings that mean the same in unit and effect are accepted (`raypid.config.ALIASES`); one that only has another name is in
+`raypid.config.ELSEWHERE`. Here is what needs a sentence.
+"""
+
+from __future__ import annotations
+
+_ONE_RUN = "raypid.PPO(config={...}) is one run, and so is `raypid train`; a grid is a loop over them."
+_SIZED_BY_SPACES = "Networks are sized by the environment's spaces: leave it out."
+
+SETTINGS: dict[str, str] = {
+    # a learner, a parameter server and their launcher
+    "is_restore": "Set init_from (or weights_file) to the folder whose weights training starts from; --resume DIR, in Python restore(DIR), "
+    "goes on with a whole run.",
+    "recover": "--resume DIR goes on from the last checkpoint of a run, with weights and replay buffer; in Python "
+    "raypid.Agent.from_checkpoint(DIR).",
+    "object_store_memory": "Ray sizes its object store itself, and raypid checks that it is enough. For another size run `ray start --head "
+    "--object-store-memory BYTES`, and join it with address auto.",
+    "redis_max_memory": "Ray has no Redis any more, so nothing is to be limited: leave it out.",
+    "total_epochs": "A run ends at its stop criteria: --stop '{\"timesteps_total\": N}', in Python train(num_train_steps=N).",
+    "obs_dim": _SIZED_BY_SPACES,
+    "act_dim": _SIZED_BY_SPACES,
+    "a_l_ratio": "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG.",
+    "start_steps": "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG.",
+    # an agent of actors, learners and storages
+    "hidden_dim": "Set model.hidden to the widths of all layers, such as [256, 256].",
+    "num_storages": "raypid.DistributedAgent has it; with the others nothing waits in storages.",
+    "tag": "A run's folder is named by --out DIR, in Python out=DIR.",
+    # RLlib and Tune
+    "num_epochs": "Only PPO, APPO and IMPALA go over a batch several times.",
+    "upload_dir": "Runs are written to a folder, --out DIR (in Python out=DIR): take one on a disk that all share, or copy it yourself.",
+    "local_dir": "--out DIR (in Python out=DIR) is the run's own folder, not the one above it.",
+    "checkpoint_freq": "--checkpoint-interval N counts training iterations too; without it there is a checkpoint a minute. In Python: save().",
+    "resources": "CPUs and GPUs are settings by themselves: num_cpus (for Ray as a whole), num_cpus_per_worker, num_gpus (the learner's). "
+    "The driver reserves none.",
+    "driver_cpu_limit": "The driver reserves no CPU: leave it out.",
+    "run": "The algorithm is no setting: --run NAME, in Python raypid.NAME(...).",
+    "stop": "When to end is no setting: --stop JSON, in Python train(num_train_steps=N).",
+    "config": "Settings stand by themselves, not within a config: {\"lr\": 0.001, \"num_workers\": 2}.",
+    "registry": "It is an argument of raypid.PPO and its kin alone; names that this process has registered are found without it.",
+    "use_lstm": "Set model.memory to lstm: a memory behind any network (model.network lstm is an mlp with it).",
+    "lstm_cell_size": "Set model.memory_size.",
+    "max_seq_len": "A memory is unrolled over a whole fragment: set fragment_length.",
+}  # fmt: skip
+"""Settings and options of other libraries -> what to do here."""
+
+OPTIONS: dict[str, str] = {
+    "f": "`raypid train` does one run: --run, --env and --stop are options, the settings may come from --config FILE.",
+}
+"""Options alone, by their names without dashes -> what to do here."""
+
+_NETWORK = "A network is chosen by settings: model.network {}; raypid.ModelCatalog.get_model(...) makes one."
+ATTRIBUTES: dict[str, str] = {
+    "ReplayBuffer": "raypid.replay.uniform.UniformReplay and raypid.replay.prioritized.PrioritizedReplay are the buffers.",
+    "ParameterServer": "It is raypid.roles.parameter_server.ParameterServer; the setting parameter_server puts one on each node.",
+    "Learner": "It is raypid.roles.learner.Learner.",
+    "worker_train": "The learner is raypid.roles.learner.Learner.",
+    "worker_rollout": "The rollout worker is raypid.roles.rollout.Rollout.",
+    "worker_test": "The evaluator is raypid.roles.evaluator.Evaluator.",
+    "HyperParameters": "Settings are a dict: raypid.SAC.DEFAULT_CONFIG has all of SAC's, raypid.SAC(config={...}) takes them.",
+    "VecEnv": "An environment of several is a gymnasium.vector.VectorEnv.",
+    "DEFAULT_CONFIG": "Each algorithm has its own: raypid.PPO.DEFAULT_CONFIG, raypid.algorithms.ppo.DEFAULT_CONFIG.",
+    "run_experiments": _ONE_RUN,
+    "grid_search": _ONE_RUN,
+    "Trainable": _ONE_RUN,
+    "Model": "A network of your own is a torch.nn.Module, registered by raypid.register_network.",
+    "FullyConnectedNetwork": _NETWORK.format("mlp"),
+    "ConvolutionalNetwork": _NETWORK.format("cnn"),
+    "LSTM": _NETWORK.format("lstm"),
+    **{
+        name: f"It is raypid.nn.distributions.{name}; raypid.ModelCatalog.get_action_dist(space) picks one."
+        for name in ("ActionDistribution", "Categorical", "DiagGaussian", "Deterministic")
+    },
+}  # fmt: skip
+"""Names of other libraries that are looked for in `raypid` -> where to find what they mean."""
+
+
+def answer(name: str) -> str:
+    """Return the sentence about a setting or an option of another library, "model.use_lstm" or "--local-dir"; "" if there is none."""
+    option = name.startswith("-")
+    key = name.lstrip("-").replace("-", "_").removeprefix("model.").partition(".")[0]
+    return SETTINGS.get(key, "") or (OPTIONS.get(key, "") if option else "")

@@ -1,0 +1,149 @@
+"""Agents of the user's own: in a worker, they turn fragments into gradients, one at a time."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from raypid.arguments import arguments
+from raypid.nn.network_policy import NetworkPolicy
+from raypid.nn.pipeline import nest
+from raypid.nn.user_model import Model, ModelPolicy, Parts, called, facts_of
+from raypid.registry import AGENT_METHODS, AGENTS, check_methods
+from raypid.types import Array, Gradients, Trajectory, Weights, tree_leaves
+
+
+class WorkerAgent(Protocol):
+    """What `raypid.register_agent` takes. It is built once in each worker, as `Agent(args, model)`; the model acts.
+
+    `args` has what the model's have (spaces, gamma, batch_size, device, seed) and the agent's own: a static method
+    add_args(parser) declares them, the setting `agent_config` gives them.
+    """
+
+    def set_weights(self, weights: Parts) -> None:
+        """Load the newest weights, in the structure of the model's get_weights. Called before each fragment is acted."""
+
+    def send_trajectory(self, trajectory: Trajectory, Rs: Array | None = None) -> None:
+        """Take a fragment that the model has acted.
+
+        Args:
+            trajectory: T rows of B environments (`raypid.types.Trajectory`).
+            Rs: [T, B] discounted returns. Where an episode goes on beyond the fragment or was truncated they end with the model's
+                value, if it has values(observation). 0 on rows that are not valid.
+        """
+
+    def fetch_grads(self, weights: Parts) -> object:
+        """Compute the next gradient from what was sent, at the newest weights. It is called again until it returns None; then
+        another fragment is acted and sent.
+
+        Returns:
+            None; or parts as in the model's get_weights; or (gradient, metrics) with numbers by name.
+        """
+
+
+class DefaultAgent:
+    """Calls `model.step(trajectory, Rs)` for each fragment: one gradient, or as many as it yields."""
+
+    def __init__(self, args: object, model: Model) -> None:
+        self.model = model
+        self._takes_returns = "Rs" in inspect.signature(model.step).parameters
+        self._waiting: deque[tuple[Trajectory, Array | None]] = deque()
+        self._steps: Iterator[object] = iter(())
+
+    def set_weights(self, weights: Parts) -> None:
+        self.model.set_weights(weights)
+
+    def send_trajectory(self, trajectory: Trajectory, Rs: Array | None = None) -> None:
+        self._waiting.append((trajectory, Rs))
+
+    def fetch_grads(self, weights: Parts) -> object:
+        self.model.set_weights(weights)
+        if (found := next(self._steps, None)) is not None:
+            return found
+        if not self._waiting:
+            return None
+        trajectory, returns = self._waiting.popleft()
+        stepped = self.model.step(trajectory, returns) if self._takes_returns else self.model.step(trajectory)
+        if not inspect.isgenerator(stepped):
+            return stepped
+        self._steps = stepped
+        return next(stepped, None)
+
+
+class AgentSource:
+    """An agent and the model that it was given, as what a `GradientRollout` asks for gradients.
+
+    Args:
+        entry: the agent's class.
+        config: the values of its own arguments.
+        policy: acts with the model.
+    """
+
+    def __init__(self, entry: type, config: Mapping[str, object], policy: NetworkPolicy) -> None:
+        assert isinstance(policy, ModelPolicy)
+        self.policy, self.entry, self.config = policy, entry, config
+        self.restart()
+        default = isinstance(self.agent, DefaultAgent)
+        self.name = policy.name if default else entry.__qualname__
+        self._source = f"{self.name}.{'step' if default else 'fetch_grads'}()"
+        taken = self.policy.model.step if default else self.agent.send_trajectory
+        self._returns = "Rs" in inspect.signature(taken).parameters
+
+    def restart(self) -> None:
+        """Build the agent anew: what it was sent is forgotten."""
+        entry, name = self.entry, self.entry.__qualname__
+        args = arguments(entry, name, "agent_config", self.config, facts_of(self.policy.spec, self.policy.seed))
+        self.agent: WorkerAgent = called(name, "__init__", entry, args, self.policy.model)
+
+    def begin(self, weights: Weights) -> None:
+        """The worker acts with these weights from here on. (Its policy has given them to the model.)"""
+        if not isinstance(self.agent, DefaultAgent):
+            self._call("set_weights", self.agent.set_weights, self.policy.layout.parts(weights.flat))
+
+    def send(self, trajectory: Trajectory) -> None:
+        """Hand over a fragment."""
+        self._sent = trajectory
+        returns = self.policy.returns(trajectory) if self._returns else None
+        own = replace(trajectory, action=nest(dict(tree_leaves(trajectory.action))))
+        if self._returns:
+            self._call("send_trajectory", partial(self.agent.send_trajectory, Rs=returns), own)
+        else:
+            self._call("send_trajectory", self.agent.send_trajectory, own)
+
+    def fetch(self, weights: Weights) -> Gradients | None:
+        """The next gradient over what was sent, at these weights; None if there is no more.
+
+        Raises:
+            UserError: what the agent returned is no gradient of the model's weights, or not finite.
+            CodeError: the agent or the model raised.
+        """
+        found = self._call("fetch_grads", self.agent.fetch_grads, self.policy.layout.parts(weights.flat))
+        if found is None:
+            return None
+        flat, metrics = self.policy.gradient_of(found, self._source)
+        return Gradients(flat, weights.version, self._sent.num_valid, metrics)
+
+    def _call(self, method: str, function: Any, *args: object) -> Any:
+        return called(self.name, "step" if isinstance(self.agent, DefaultAgent) else method, function, *args)
+
+    def local_state(self) -> dict[str, object]:
+        """What the model keeps apart from its weights, if it has get_state()."""
+        return self.policy.local_state()
+
+    def load_local_state(self, state: dict[str, object]) -> None:
+        self.policy.load_local_state(state)
+
+
+def agent_class(name: str) -> type:
+    """The class of a registered agent, or of "module:Class".
+
+    Raises:
+        UserError: there is none, or it lacks a method.
+    """
+    entry = AGENTS.get(name)
+    check_methods("an agent", entry, AGENT_METHODS)
+    return entry

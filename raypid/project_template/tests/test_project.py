@@ -1,0 +1,37 @@
+"""The environment does what it says, and the agent learns in it."""
+
+import agents.custom_agent  # noqa: F401
+import envs.custom_env  # noqa: F401
+import models.custom_model  # noqa: F401
+import numpy as np
+
+import raypid
+
+SETTINGS = {
+    "env_name": "custom_env",
+    "agent_name": "custom_agent",
+    "model_name": "custom_model",
+    "lr": 0.1,
+    "seed": 0,
+    "custom_args": {"step_cost": 0.02},
+}
+
+
+def test_it_learns():
+    with raypid.CustomModel(**SETTINGS) as agent:
+        before = agent.eval(50)["episode_reward_mean"]
+        agent.train(num_train_steps=30_000)
+        assert agent.eval(50)["episode_reward_mean"] > max(before, 0.8)
+
+
+def test_gradients_are_slopes():
+    """The model's gradient against differences of its loss."""
+    with raypid.CustomModel(**SETTINGS) as agent:
+        model = raypid.load_policy(agent.save("runs/test")).policy.model
+    rng = np.random.default_rng(0)
+    obs = rng.random((1, 1))
+    p = model.probabilities(obs)
+    weights = model.get_weights()
+    weights["bias"][0] += 1e-5
+    slope = (np.log(model.probabilities(obs)) - np.log(p))[0, 0] / 1e-5
+    np.testing.assert_allclose(slope, 1 - p[0, 0], atol=1e-3)

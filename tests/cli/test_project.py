@@ -1,0 +1,150 @@
+"""`raypid init`, and what a command finds in the project that it runs in; the documented command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypid.cli import main
+from raypid.ownership import MARKER
+
+NAMES = ("--env_name", "custom_env", "--agent_name", "custom_agent", "--model_name", "custom_model")
+SHORT = ("--stop", '{"timesteps_total": 2000}', "--final-episodes", "0", "--seed", "0")
+DOCUMENTED = (
+    "--env_name", "gym_env", "--agent_name", "default_agent", "--model_name", "ppo", "--num_envs_per_worker", "3", "--num_workers", "3",
+    "--gpu", "0,1,2", "--num_gpus", "3", "--num_cpus", "8", "--batch_size", "10",
+)  # fmt: skip
+
+
+def raypid(
+    place: Path, *arguments: object, python: tuple[str, ...] = ("-m", "raypid")
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *python, *map(str, arguments)]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=110)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("made")
+    done = raypid(place, "init", "mine")
+    assert (done.returncode, done.stderr) == (0, "") and "cd mine" in done.stdout
+    return place / "mine"
+
+
+def test_a_project_trains(project: Path) -> None:
+    """Its classes are found by name, its options are flags, and what was trained is found again."""
+    flags = ("--step-cost", 0.5, "--corridor_size=4", "--advantage-scale", 2, "--entropy_coef", 0.5, "--quiet")
+    done = raypid(project, "train", *NAMES, *SHORT, *flags, "--out", "runs/a")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    params = json.loads((project / "runs/a/params.json").read_text())
+    assert params["custom_args"] == {"step_cost": 0.5} and params["env_config"] == {"corridor_size": 4}
+    assert params["agent_config"] == {"advantage_scale": 2.0} and params["model"]["custom"] == {"entropy_coef": 0.5}
+    done = raypid(project / "envs", "eval", "../runs/a", "--json")  # from within the project
+    assert done.returncode == 0 and "custom_env" in done.stdout, done
+    more = ("--stop", '{"timesteps_total": 3000}', "--entropy-coef", 0.25, "--quiet", "--final-episodes", 0)
+    assert raypid(project, "train", "--resume", "runs/a", *more).returncode == 0
+    outside = raypid(project.parent, "eval", "mine/runs/a")
+    assert outside.returncode == 2 and "there is no module 'models' on the path" in outside.stderr, outside
+
+
+def test_its_options_are_in_the_help(project: Path) -> None:
+    done = raypid(project, "train", *NAMES, "--help")
+    found = re.findall(r"arguments of (.*):\n  (--[\w-]+)", done.stdout)
+    assert found == [
+        ("environment custom_env", "--corridor-size"), ("model custom_model", "--entropy-coef"),
+        ("agent custom_agent", "--advantage-scale"), ("options/custom_options.py", "--step-cost"),
+    ]  # fmt: skip
+
+
+@pytest.mark.ci_slow
+def test_its_tests_pass_and_its_file_of_settings_trains(project: Path) -> None:
+    done = raypid(project, "-q", "-p", "no:cacheprovider", python=("-m", "pytest"))
+    assert done.returncode == 0, done.stdout
+    done = raypid(project, "train", "--config", "train.yaml", *SHORT, "--out", "runs/yaml", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.ci_slow
+def test_its_classes_reach_ray_s_workers(project: Path) -> None:
+    ray = ("--num_workers", 2, "--num_cpus_per_worker", 0.5)
+    done = raypid(project, "train", *NAMES, *SHORT, *ray, "--out", "runs/ray", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_wrong_with_a_project(project: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(project, copy)
+    done = raypid(copy, "train", *NAMES, *SHORT)  # this user did not make it
+    assert done.returncode == 2 and "Unknown environment 'custom_env'" in done.stderr and "raypid init ." in done.stderr
+    assert raypid(copy, "init", ".").returncode == 0
+    model = copy / "models" / "custom_model.py"
+    text = model.read_text()
+    model.write_text(text.replace("def step(", "def step(("))
+    done = raypid(copy, "train", *NAMES, *SHORT)
+    line = 1 + text[: text.index("def step(")].count("\n")
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(rf"raypid: {re.escape(str(model))}:{line}: .*\n", done.stderr), done.stderr
+    model.write_text(text + "\nprint(undefined)\n")
+    done = raypid(copy, "train", *NAMES, *SHORT)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and lines[0].startswith("Traceback") and "NameError" in lines[-2], done.stderr
+    assert lines[-1] == "raypid: models/custom_model.py of the project cannot be imported."
+    model.write_text(text.replace("--entropy_coef", "--lr"))
+    done = raypid(copy, "train", *NAMES, *SHORT)
+    assert "Both raypid itself and model custom_model declare --lr: give that of model custom_model" in done.stderr
+    model.write_text(text.replace("--entropy_coef", "--corridor_size"))
+    done = raypid(copy, "train", *NAMES, *SHORT)
+    assert "Both environment custom_env and model custom_model declare --corridor-size" in done.stderr
+
+
+def test_where_a_project_is_not_written(project: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["init", str(tmp_path / "a" / "b")]) == 0 and (tmp_path / "a" / "b" / MARKER).exists()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "README.md").write_text("mine")
+    assert main(["init", str(tmp_path / "c")]) == 2 and (tmp_path / "c" / "README.md").read_text() == "mine"
+    assert "has a README.md already" in capsys.readouterr().err and os.listdir(tmp_path / "c") == ["README.md"]
+    assert main(["init", str(tmp_path / "c" / "README.md")]) == 2 and "is a file" in capsys.readouterr().err
+
+
+# -- the documented command --------------------------------------------------------------------------------------------
+
+
+def test_the_documented_command(capsys: Any) -> None:
+    """On a machine with less: one line, with the command that fits."""
+    assert main(["train", *DOCUMENTED]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "--num-gpus 3 needs 3 GPUs" in said.err
+    command = said.err.split("The command that fits: ")[1].split()
+    assert command[:4] == ["raypid", "train", "--env-name", "gym_env"] and "--gpu" not in command
+
+
+def test_run_and_agent_are_one_of_two(capsys: Any) -> None:
+    assert main(["train", "--run", "PPO", "--agent_name", "default_agent", "--env", "CartPole-v1"]) == 2
+    assert (
+        "--agent_name default_agent learns by an agent of its own, --run PPO by an algorithm" in capsys.readouterr().err
+    )
+
+
+def test_gym_env_takes_an_id(tmp_path: Path, capsys: Any) -> None:
+    flags = ("--model_name", "ppo", "--env_name", "gym_env", "--env_id", "Acrobot-v1", "--out", str(tmp_path / "run"))
+    assert main(["train", *flags, "--stop", '{"training_iteration": 1}', "--final-episodes", "0", "--quiet"]) == 0
+    assert json.loads((tmp_path / "run" / "params.json").read_text())["env"] == "Acrobot-v1"
+
+
+@pytest.mark.ci_slow
+def test_the_documented_command_made_to_fit_learns(tmp_path: Path) -> None:
+    stop = ("--stop", '{"evaluation/episode_reward_mean": 195, "time_total_s": 200}')
+    done = raypid(tmp_path, "train", *DOCUMENTED, "--fit", "--seed", 1, *stop, "--out", "run", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert (
+        json.loads((tmp_path / "run" / "result.json").read_text().splitlines()[-1])["evaluation/episode_reward_mean"]
+        >= 195
+    )

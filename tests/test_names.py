@@ -1,0 +1,156 @@
+"""Names of other libraries work, or are answered with ours: every row of docs/names.md, and what the rows do not show."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import raypid
+from raypid import names
+from raypid.algorithms import ppo
+from raypid.cli import main
+from raypid.config import ALIASES, ELSEWHERE, ConfigError
+from raypid.registry import ALGORITHMS, ENVS
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "names.md").read_text()
+ROWS = re.findall(r"^\| (.*?) \| (works|answered) \| (.*?) ?\| `(.*)` \|$", PAGE, re.MULTILINE)
+KNOWN = {"raypid": raypid, "ppo": ppo, "gymnasium": gymnasium, "inspect": inspect}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A folder for all rows: some go on with the run of an earlier one. What they register is forgotten."""
+    before = dict(ENVS._entries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("names"))
+        yield
+    ENVS._entries = before
+
+
+def test_the_page_has_no_row_that_is_not_run() -> None:
+    lines = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| name")]
+    assert len(lines) == len(ROWS) > 70
+
+
+@pytest.mark.parametrize(("name", "kind", "here", "example"), ROWS, ids=[row[0].replace("`", "") for row in ROWS])
+def test_the_page_says_what_happens(name: str, kind: str, here: str, example: str, capsys: Any) -> None:
+    if kind == "answered" and "`" in name:
+        word = re.findall(r"`.*?([\w-]+)`", name)[0].strip("-")
+        assert word.replace("-", "_") in example.replace("-", "_"), "the example shows the name"
+    if not example.startswith("raypid "):
+        if kind == "works":
+            assert eval(example, dict(KNOWN))
+            return
+        with pytest.raises((AttributeError, ConfigError)) as error:
+            eval(example, dict(KNOWN))
+        said = str(error.value)
+    else:
+        try:
+            code = main(shlex.split(example)[1:])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr().err
+        assert code == (0 if kind == "works" else 2), said
+        assert said.count("\n") <= 1
+    assert kind == "works" or here.replace("`", "") in said.replace("`", ""), said
+
+
+def test_every_answer_stands_on_the_page() -> None:
+    """And what is answered is not the name of something here."""
+    for name, sentence in {**names.SETTINGS, **names.OPTIONS, **names.ATTRIBUTES}.items():
+        assert sentence in PAGE or sentence.replace("`", "") in PAGE, name
+    for name in (*names.ATTRIBUTES, "nosuch"):
+        assert not hasattr(raypid, name)
+    assert not ALIASES.keys() & {*names.SETTINGS, *ELSEWHERE} and not names.SETTINGS.keys() & ELSEWHERE.keys()
+
+
+def test_a_from_import_keeps_the_answer() -> None:
+    """`from package import name` drops what an AttributeError says."""
+    with pytest.raises(ImportError, match=r"raypid has no 'run_experiments'. raypid.PPO\(config"):
+        exec("from raypid import run_experiments")
+    with pytest.raises(ImportError, match="raypid has no 'dqn'. The agent is raypid.DQN"):
+        exec("from raypid import dqn")
+    with pytest.raises(ImportError, match="cannot import name 'nosuch'"):
+        exec("from raypid import nosuch")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_every_algorithm_has_its_agent_and_its_module_a_default_config(name: str) -> None:
+    if ALGORITHMS.get(name).__module__.startswith("raypid.") and name not in ("APPO", "IMPALA"):
+        assert getattr(raypid, f"{name}Agent") is getattr(raypid, name) and f"{name}Agent" in dir(raypid)
+    module = sys.modules[ALGORITHMS.get(name).__module__]
+    assert getattr(module, f"{name}Agent") is getattr(raypid, f"{name}Agent")
+    main_one = {"es": "ES", "dqn": "DQN", "impala": "IMPALA", "td3": "TD3"}.get(
+        module.__name__.rpartition(".")[2], name
+    )
+    assert module.DEFAULT_CONFIG == getattr(raypid, main_one).DEFAULT_CONFIG
+    module.DEFAULT_CONFIG["model"]["hidden"] = None
+    assert module.DEFAULT_CONFIG == ALGORITHMS.get(main_one).Config().to_dict()
+    with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'NosuchAgent'"):
+        _ = module.NosuchAgent
+
+
+def test_distributed_agents_keep_their_names() -> None:
+    for cls in (raypid.IMPALAAgent, raypid.APPOAgent):
+        assert issubclass(cls, raypid.DistributedAgent) and "as a DistributedAgent" in str(cls.__doc__)
+
+
+def test_a_default_config_costs_no_import_time() -> None:
+    code = "import sys, raypid.algorithms.ppo as ppo; assert 'DEFAULT_CONFIG' not in vars(ppo); assert 'raypid.agents' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_name_counts_where_ours_is_left_alone() -> None:
+    """As in a copy of DEFAULT_CONFIG, which has all settings by our names."""
+    config = {**ppo.DEFAULT_CONFIG, "num_sgd_iter": 3}
+    assert ppo.PPOConfig.from_dict(config).num_epochs == 3
+    assert ppo.PPOConfig.from_dict(dict(reversed(config.items()))).num_epochs == 3
+    for several in ({"num_epochs": 4, "num_sgd_iter": 3}, {"num-epochs": 4, "num-sgd-iter": 3}):
+        with pytest.raises(ConfigError, match="'num_sgd_iter' and 'num_epochs' are the same setting"):
+            ppo.PPOConfig.from_dict(several)
+
+
+def test_keywords_flags_and_settings_above_win_by_any_name(tmp_path: Path) -> None:
+    with raypid.PPO({"num_epochs": 3, "sgd_batchsize": 64}, env="CartPole-v1", num_sgd_iter=2, batch_size=32) as agent:
+        assert (agent.config.num_epochs, agent.config.batch_size) == (2, 32)
+        assert agent.notes == ["num_sgd_iter is called num_epochs here"]
+    command = [
+        "train",
+        "--run",
+        "PPO",
+        "--env",
+        "CartPole-v1",
+        "--fragment-length",
+        "8",
+        "--quiet",
+        "--out",
+        str(tmp_path),
+    ]
+    more = [
+        "--overwrite",
+        "--stop",
+        '{"training_iteration": 1}',
+        "--config",
+        '{"num_sgd_iter": 7}',
+        "--num-epochs",
+        "2",
+    ]
+    assert main([*command, *more]) == 0
+    assert '"num_epochs": 2' in (tmp_path / "params.json").read_text()
+
+
+def test_the_registry_shows_what_this_process_knows() -> None:
+    registry = raypid.get_registry()
+    assert registry is raypid.get_registry() and registry.algorithms is ALGORITHMS and "PPO" in registry.algorithms
+    raypid.register_env("shown", lambda: gymnasium.make("CartPole-v1"))
+    assert "shown" in registry.envs and "lstm" in registry.networks.names()
