@@ -389,7 +389,8 @@ class Config(Settings):
     """On Ray, weights go through an actor of their own, one on each node that has workers: these pull the newest with every fragment, the evaluator
     whenever it is free. false: they go along with each call by reference, which Ray caches on each node."""
     num_cpus: float | None = None
-    """CPUs to start Ray with; none: all. Workers are bound by the machine's own in any case; more make room for learners."""
+    """CPUs to start Ray with, or to take at most of a cluster that is joined; none: all. Workers here are bound by the machine's own in any case;
+    more make room for learners."""
     num_gpus: float = 0
     """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
     gpu: str | None = None
@@ -506,7 +507,6 @@ class Config(Settings):
         scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
         return {
             **unless(self.on_ray, "unless something runs on Ray: set num_workers, or backend ray", *_ON_RAY),
-            **unless(self.address is None, "on a cluster that is joined by its address", "num_cpus"),
             **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
             **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
             **unless(self.on_divergence == "rollback", "unless on_divergence is rollback", "max_rollbacks"),

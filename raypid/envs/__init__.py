@@ -18,6 +18,7 @@ from raypid.envs.env_spec import stream_seeds as stream_seeds
 from raypid.envs.errors import EnvError as EnvError
 from raypid.envs.make import check as check
 from raypid.envs.make import make_vector as make_vector
+from raypid.envs.make import sample as sample
 from raypid.envs.make import spaces as spaces
 from raypid.envs.resolve import list_envs as list_envs
 from raypid.envs.resolve import portable as portable

@@ -46,11 +46,17 @@ def check(spec: EnvSpec) -> tuple[Resolved, str]:
     return resolved, choose_vectorizer(spec, resolved)
 
 
-def spaces(spec: EnvSpec) -> tuple[Space, Space]:
-    """Find the observation and action space of one environment: makes one in this process, and closes it."""
+def sample(spec: EnvSpec) -> VectorEnv:
+    """Make one environment in this process, and close it: what is left tells its spaces and whether it can be seeded."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
     vector.close()
+    return vector
+
+
+def spaces(spec: EnvSpec) -> tuple[Space, Space]:
+    """Find the observation and action space of one environment."""
+    vector = sample(spec)
     return vector.observation_space, vector.action_space
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from raypid.envs.adapter import is_seeded
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.observation_checks import action_rows
@@ -194,6 +195,7 @@ class PythonVector(VectorEnv):
         self._limits.append(limit)
         if stream == 0:
             self._set_spaces(env.observation_space, env.action_space)
+            self.is_seeded = is_seeded(env)
         elif env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvError(
                 f"Environment {self._name}: stream {stream} has other spaces than stream 0 "

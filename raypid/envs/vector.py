@@ -62,6 +62,8 @@ class VectorEnv(ABC):
     action_space: Space
     vectorizer: str
     """What steps the environments: native, envpool, ale, sync, async or threads; never auto."""
+    is_seeded = True
+    """Whether seeds decide what happens in the environments."""
 
     def __init__(self, spec: EnvSpec, name: str) -> None:
         self._spec, self._name = spec, name

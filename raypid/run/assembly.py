@@ -20,7 +20,7 @@ from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
-from raypid.envs import EnvSpec, portable, spaces
+from raypid.envs import EnvSpec, portable, sample, spaces
 from raypid.envs.gym_env import by_id
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
@@ -168,7 +168,8 @@ def assemble(
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     callbacks = callbacks_of(config.callbacks)
-    observation_space, action_space = spaces(env_spec_of(config))
+    first = sample(env_spec_of(config))
+    observation_space, action_space = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = _network(run, config, observation_space, action_space, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
@@ -176,6 +177,10 @@ def assemble(
     config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
     settled, surprises = algorithm.settled(config, network)
     notes += surprises
+    if not first.is_seeded:
+        notes.append(
+            f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
+        )
     limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
     try:
         spec = RolloutSpec(
@@ -389,7 +394,8 @@ def _learners(c: Config, build: Callable[..., Learner], backend: Backend) -> Lea
     def factory(rank: int) -> Callable[[], Learner]:
         more: dict[str, object] = {"rank": rank} if own_buffer else {}
         if together:
-            nccl = gpus >= 1  # NCCL refuses two members on one GPU
+            # NCCL refuses two members on one GPU; the gradients of users' models are NumPy's
+            nccl = gpus >= 1 and c.device != "cpu" and not isinstance(c, CustomModelConfig)
             more["collective"] = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
         return partial(build, **more)
 

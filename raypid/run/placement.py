@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from raypid import project
 from raypid.config import Config, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
@@ -52,9 +53,9 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 
     if not joins:
         return config, RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus()), notes
-    backend = RayBackend(config.address)
+    backend = RayBackend(config.address, code=project.loaded())
     try:
-        config, notes = _fitted(config, needs, _cluster(backend, needs), words)
+        config, notes = _fitted(config, needs, _cluster(backend, needs, config.num_cpus), words)
     except BaseException:
         backend.shutdown()
         raise
@@ -82,7 +83,7 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
     )
 
 
-def _cluster(backend: RayBackend, needs: Needs) -> Has:
+def _cluster(backend: RayBackend, needs: Needs, most: float | None) -> Has:
     """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine.
 
     Waits a little for CPUs that an earlier run is giving back, but not for more than there are.
@@ -92,7 +93,7 @@ def _cluster(backend: RayBackend, needs: Needs) -> Has:
     while (free := backend.available()).get("CPU", 0.0) < enough and time.monotonic() < deadline:
         time.sleep(0.1)
     return Has(
-        cpus=free.get("CPU", 0.0),
+        cpus=min(free.get("CPU", 0.0), most or math.inf),
         gpus=free.get("GPU", 0.0) if needs.num_learners else here.gpus,
         memory=math.inf if needs.num_learners else here.memory,
         shared_memory=free.get("object_store_memory", math.inf),

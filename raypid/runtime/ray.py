@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -106,13 +107,18 @@ class RayHandle:
 class RayBackend:
     """Uses the cluster at `address`, or the Ray that this process runs already, or starts Ray here.
 
-    `shutdown` stops Ray if it was started here.
+    `shutdown` stops Ray if it was started here. The folder `code` is sent to every node of a cluster that is joined, where roles
+    find its modules.
     """
 
     name = "ray"
 
     def __init__(
-        self, address: str | None = None, num_cpus: float | None = None, num_gpus: float | None = None
+        self,
+        address: str | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        code: Path | None = None,
     ) -> None:
         self._handles: list[RayHandle] = []
         if address is not None:
@@ -123,6 +129,11 @@ class RayBackend:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
+        elif code is not None:
+            options["runtime_env"] = {
+                "working_dir": str(code),
+                "excludes": ["runs/", ".git/", ".venv/", "__pycache__/"],
+            }
         with _environment_of_children(), outside_of_runs():
             try:
                 with _ctrl_c_waits():

@@ -85,3 +85,13 @@ def test_two_nodes_have_a_parameter_server_each(start: Callable[..., Any]) -> No
         assert all(pulls >= 3 for pulls in found["pulls"].values())
         assert found["result"]["lost/parameter_servers"] == found["result"]["lost/workers"] == 0
         assert found["result"]["parameter_server/version"] >= 3 and found["result"]["learner_updates_total"] > 0
+
+
+@pytest.mark.ci_slow
+def test_the_documented_command_and_a_project_on_a_cluster(start: Callable[..., Any], tmp_path: Path) -> None:
+    """3 GPUs are declared: each learner has one of its own, and all end their updates with the same weights."""
+    done = start(tmp_path, python=str(Path(__file__).with_name("documented.py"))).finish()
+    assert done.returncode == 0, done
+    report = json.loads(done.stdout.rsplit("REPORT", 1)[1])
+    assert report["command"] == report["project"] == 0 and report["learners"]["same"]
+    assert sorted(report["learners"]["gpus"]) == [[0], [1], [2]] and report["learners"]["updates"] >= 3
