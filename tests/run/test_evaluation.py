@@ -142,7 +142,7 @@ def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algor
     config = {k: v for k, v in WITHIN.items() if k != "num_threads"}
     struck = tmp_path / "struck"
     with Agent(algorithm, config, env_config=evaluator_only("exit", marker=str(struck))) as agent:
-        agent.context.workers.folder = tmp_path
+        agent.context.workers.errors.folder = tmp_path
         results = train_until(agent, lambda r: MEAN in r)
         assert agent.eval(2)["episode_reward_mean"] == 10.0
     assert MEAN not in results[0] and results[-1][MEAN] == 10.0
@@ -197,7 +197,7 @@ def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_
 
 def test_a_killed_evaluator_is_replaced(ray_session: Any, tmp_path: Path) -> None:
     with Agent("PPO", BESIDE, env_config={"sleep_s": 0.001}) as agent:
-        agent.context.workers.folder = tmp_path
+        agent.context.workers.errors.folder = tmp_path
         train_until(agent, lambda r: MEAN in r)
         os.kill(_ask_evaluator(agent, lambda role: os.getpid()), signal.SIGKILL)
         results = train_until(agent, lambda r: r["lost/evaluators"] == 1)
