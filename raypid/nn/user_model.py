@@ -237,7 +237,8 @@ class ModelPolicy(NetworkPolicy):
             if value.ndim or not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
                 raise UserError(f"{self.name}.step() returned metric {name!r} = {metric!r:.80}; metrics are numbers.")
             numbers[name] = float(value)
-        return Gradients(flat, trajectory.version, trajectory.num_valid, numbers)
+        largest = trajectory.largest_reward
+        return Gradients(flat, trajectory.version, trajectory.num_valid, numbers, largest_reward=largest)
 
     def local_state(self) -> dict[str, object]:
         """Return what the model keeps apart from its weights, if it has get_state()."""
