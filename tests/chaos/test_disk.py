@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +80,11 @@ GOES_ON = {
 }
 
 
+def brief(names: Iterable[str], *usual: str) -> list[Any]:
+    """The names as parameters; all but the `usual` ones are for slower runs of the tests."""
+    return [name if name in usual else pytest.param(name, marks=pytest.mark.ci_slow) for name in names]
+
+
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[Any, ...]], Path]:
     """Runs of two iterations, by the arguments that they were given."""
@@ -126,7 +131,7 @@ def resumed(kind: Kind, run: Path) -> tuple[Any, ...]:
     return ("train", "--resume", run, *EACH, *stop(4), *kind.more, *(() if not kind.plot else ("--final-episodes", 0)))
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("name", brief(ENDS, "state", "best", "results", "settings", "lock"))
 def test_a_full_disk_that_ends_a_run(
     name: str, before: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,7 +151,7 @@ def test_a_full_disk_that_ends_a_run(
     assert_whole(run, 4, {})
 
 
-@pytest.mark.parametrize("name", GOES_ON)
+@pytest.mark.parametrize("name", brief(GOES_ON, "progress", "events", "tracebacks", "curve"))
 def test_a_full_disk_that_ends_no_run(
     name: str, before: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,7 +324,7 @@ def test_a_folder_that_a_full_disk_has_no_room_for(small_disk: Path, capsys: pyt
     assert said == f"raypid: The disk is full: {small_disk}/run cannot be written. Free some space.\n"
 
 
-@pytest.mark.parametrize("ending", ["mp4", "gif"])
+@pytest.mark.parametrize("ending", brief(["mp4", "gif"], "mp4"))
 def test_a_video(ending: str, before: Callable[..., Path], tmp_path: Path, raypid: Callable[..., Any]) -> None:
     pytest.importorskip("imageio_ffmpeg")
     (tmp_path / "noise.py").write_text(NOISE)
@@ -375,7 +380,7 @@ def test_a_read_only_place(before: Callable[..., Path], tmp_path: Path, capsys: 
         assert command(*TRAIN, *ENV, *EACH, *stop(1), "--init-from", run, "--out", tmp_path / "run") == 0
 
 
-@pytest.mark.parametrize("pattern", ["/run/", "/run/checkpoints/", "/run/.tmp-best"])
+@pytest.mark.parametrize("pattern", brief(["/run/", "/run/checkpoints/", "/run/.tmp-best"], "/run/"))
 def test_a_folder_that_becomes_read_only(
     pattern: str, before: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -392,6 +397,7 @@ def test_a_folder_that_becomes_read_only(
     assert command("train", "--resume", run, *EACH, *stop(9)) == 0
 
 
+@pytest.mark.ci_slow
 def test_a_mount_that_becomes_read_only(before: Callable[..., Path], tmp_path: Path, start: Callable[..., Any]) -> None:
     with mounted(tmp_path / "disk", "size=2m") as disk:
         run = shutil.copytree(before(), disk / "run")
@@ -412,7 +418,9 @@ def test_a_mount_that_becomes_read_only(before: Callable[..., Path], tmp_path: P
             checkpoint.load_checkpoint(path)
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "best", "result.json", "params.json", ".lock"])
+@pytest.mark.parametrize(
+    "name", brief(["checkpoints", "best", "result.json", "params.json", ".lock"], "best", "result.json")
+)
 def test_something_else_in_its_place(
     name: str, before: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
