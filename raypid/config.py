@@ -434,7 +434,7 @@ class Config(Settings):
         "lie in [0, 1024]": ("num_threads",),
         "lie in [1, 1000000]": ("num_envs_per_worker",),
         "lie in [0, 1]": ("gamma",),
-        "be above 0 and finite": ("lr",),
+        "be above 0 and finite": ("lr", "num_cpus"),
         "be a finite number": ("reward_scale",),
     }  # fmt: skip
     """What a value must be (`RANGES`) -> the settings, of this class, that must; none is always allowed."""
@@ -510,8 +510,9 @@ class Config(Settings):
         """What this class checks beside its `ranges`; those of its bases are checked before."""
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
-        if self.init_from == "":
-            raise ConfigError("init_from names a checkpoint, a run's folder or a policy folder; it is empty.")
+        for name in ("init_from", "address"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} is empty: leave it out, or name what it should be.")
         if self.num_learners > max(1, self.num_workers):
             raise ConfigError(
                 f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: each learner learns from "
