@@ -427,12 +427,11 @@ class Config(Settings):
             "evaluation_interval", "max_restarts", "max_rollbacks", "reward_clip", "seed",
         ),
         "be at least 1": (
-            "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
+            "num_envs_per_worker", "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
             "evaluation_num_episodes",
         ),
         "be at least 0.001": ("worker_timeout_s",),
         "lie in [0, 1024]": ("num_threads",),
-        "lie in [1, 1000000]": ("num_envs_per_worker",),
         "lie in [0, 1]": ("gamma",),
         "be above 0 and finite": ("lr", "num_cpus"),
         "be a finite number": ("reward_scale",),
@@ -609,6 +608,5 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "lie in [0, 1]": lambda x: 0 <= x <= 1,
     "lie in [0, 1024]": lambda x: 0 <= x <= 1024,
     "lie in [1, 10000]": lambda x: 1 <= x <= 10_000,
-    "lie in [1, 1000000]": lambda x: 1 <= x <= 1_000_000,
 }
 """What a number must be, in words -> whether it is."""
