@@ -34,7 +34,8 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
-from raypid.errors import UserError, reason, shown
+from raypid.errors import UserError, shown
+from raypid.outputs import Unwritten, is_disk_full, why_unwritten
 from raypid.ownership import is_signed, sign
 from raypid.state_tree import decode, encode, num_bytes, read_npy
 from raypid.types import Array
@@ -114,7 +115,7 @@ def save_checkpoint(
         extra_writer: called with the temporary folder before it is renamed, to write more files (the policy).
 
     Raises:
-        RuntimeError: the disk is full, or the place cannot be written to; nothing is left behind.
+        Unwritten: the disk is full, or the place cannot be written to; nothing is left behind.
         TypeError: a leaf cannot be saved; the message has its path.
     """
     return _put_in_place(Path(parent) / name, "manifest.json", state, manifest, extra_writer)
@@ -235,7 +236,7 @@ def write_policy(folder: Path | str, spec: Mapping[str, object], arrays: Mapping
     """Write a self-contained policy, policy.json and policy.safetensors, replacing what was at `folder`.
 
     Raises:
-        RuntimeError: the disk is full; the old folder is untouched.
+        Unwritten: the disk is full; the old folder is untouched.
     """
     return _put_in_place(Path(folder), "policy.json", arrays, {"spec": spec}, None)
 
@@ -279,21 +280,26 @@ def _put_in_place(target: Path, index: str, state: object, entries: Entries, ext
             for name in [*names, ""]:
                 _fsync(Path(root, name))
         if target.exists():
+            if not target.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "a file is in its place")
             shutil.rmtree(old, ignore_errors=True)
             target.rename(old)  # until the next rename, readers find `old`: see _current
         temporary.rename(target)
         _fsync(target.parent)
     except BaseException as error:
+        written = sum(path.stat().st_size for path in temporary.rglob("*") if path.is_file())
         shutil.rmtree(temporary, ignore_errors=True)
         if old.exists() and not target.exists():
-            old.rename(target)
-        if not _is_disk_full(error):
-            if isinstance(error, OSError):
-                raise RuntimeError(f"{target} cannot be written: {reason(error)}.") from error
+            with contextlib.suppress(OSError):  # readers find `old`
+                old.rename(target)
+        cause = error.__cause__ if isinstance(error, Unwritten) else error  # a policy within a checkpoint
+        if cause is None or not is_disk_full(cause):
+            if isinstance(cause, OSError):
+                raise Unwritten(why_unwritten(target, cause)) from cause
             raise
         there = next(parent for parent in target.absolute().parents if parent.is_dir())
-        needed, free = num_bytes(state), shutil.disk_usage(there).free
-        raise RuntimeError(f"The disk is full: {target} needs about {needed:,} bytes, {free:,} are free.") from error
+        needed, free = max(num_bytes(state), written), shutil.disk_usage(there).free
+        raise Unwritten(f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free.") from cause
     shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -334,13 +340,6 @@ def _raypid_version() -> str:
         return importlib.metadata.version("raypid")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _is_disk_full(error: BaseException) -> bool:
-    # safetensors writes in Rust and raises an error of its own, with the number in the text
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in (28, 122))
 
 
 def _fsync(path: Path) -> None:

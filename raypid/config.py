@@ -19,7 +19,7 @@ import os
 import re
 import textwrap
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -481,7 +481,7 @@ class Config(Settings):
         "be at least 0.001": ("worker_timeout_s",),
         "lie in [0, 1024]": ("num_threads",),
         "lie in [0, 1]": ("gamma",),
-        "be above 0 and finite": ("lr",),
+        "be above 0 and finite": ("lr", "num_cpus"),
         "be a finite number": ("reward_scale",),
     }  # fmt: skip
     """What a value must be (`RANGES`) -> the settings, of this class, that must; none is always allowed."""
@@ -538,7 +538,7 @@ class Config(Settings):
         Raises:
             ConfigError: a value out of range.
         """
-        _check_size(self)
+        _check_sizes(self)
         owners = type(self).__mro__[::-1]
         for owner in owners:
             for rule, names in vars(owner).get("ranges", {}).items():
@@ -547,6 +547,7 @@ class Config(Settings):
                     if value is not None and not RANGES[rule](value):
                         none = " (or none)" if type(None) in get_args(type_hints(type(self))[name]) else ""
                         raise ConfigError(f"{name} must {rule}{none}, not {value!r}.")
+        _check_floats(self)
         for owner in owners:
             if "own_checks" in vars(owner):
                 vars(owner)["own_checks"](self)
@@ -557,6 +558,9 @@ class Config(Settings):
             raise ConfigError(f"num_gpus is {self.num_gpus:g}, but gpu {self.gpu!r} names {len(gpu_ids(self.gpu))}.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
+        for name in ("init_from", "address"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} is empty: leave it out, or name what it should be.")
         if self.num_learners > max(1, self.num_workers):
             raise ConfigError(
                 f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: each learner learns from "
@@ -574,18 +578,44 @@ class Config(Settings):
                 raise ConfigError(f"{name} asks for an actor on Ray: set num_workers, or backend ray.")
 
 
-def _check_size(config: Config) -> None:
+def _numbers(config: Config) -> Iterator[tuple[str, object, object]]:
+    """Yield (name, number, default of the setting) for whatever may be a number."""
+    for prefix, settings in (("", config), ("model.", config.model)):
+        for field_ in dataclasses.fields(settings):
+            value: object = getattr(settings, field_.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                yield prefix + field_.name, number, field_.default
+
+
+def _check_sizes(config: Config) -> None:
     """Refuse numbers that no machine integer holds; a seed may be any.
 
     Raises:
         ConfigError: names the setting.
     """
-    for prefix, settings in (("", config), ("model.", config.model)):
-        for field_ in dataclasses.fields(settings):
-            value: object = getattr(settings, field_.name)
-            numbers = value if isinstance(value, tuple) else (value,)
-            if field_.name != "seed" and any(isinstance(n, int) and abs(n) >= 2**63 for n in numbers):
-                raise ConfigError(f"{prefix}{field_.name} must be below 2^63, not {value!r}.")
+    for name, value, _ in _numbers(config):
+        if name != "seed" and isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{name} must be below 2^63, not {value!r}.")
+
+
+def _check_floats(config: Config) -> None:
+    """Refuse numbers that no float32 holds. An infinite bound is none.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for name, value, default in _numbers(config):
+        if not isinstance(value, float) or abs(value) < _FLOAT32 or value == default:
+            continue
+        if not (name in _BOUNDS and value == math.inf):
+            raise ConfigError(f"{name} must be a number below 3.4e38, not {value!r}.")
+
+
+_FLOAT32 = 3.4e38
+_BOUNDS = frozenset({
+    "max_grad_norm", "reward_clip", "clip", "value_clip", "target_kl", "rho_clip", "c_clip", "huber", "target_noise_clip",
+})  # fmt: skip
+"""Settings that bound something."""
 
 
 def unless(condition: object, why: str, *names: str) -> dict[str, str]:
@@ -638,5 +668,6 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "be a finite number": math.isfinite,
     "lie in [0, 1]": lambda x: 0 <= x <= 1,
     "lie in [0, 1024]": lambda x: 0 <= x <= 1024,
+    "lie in [1, 10000]": lambda x: 1 <= x <= 10_000,
 }
 """What a number must be, in words -> whether it is."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import inspect
+import io
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +21,10 @@ from raypid.envs import EnvSpec, VectorEnv, make_vector, resolve, spaces, stream
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import GYM
-from raypid.errors import UserError, shown
+from raypid.errors import UserError, reason, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy, try_policy
-from raypid.outputs import check_file_writable, usable
+from raypid.outputs import check_file_writable, replacing, usable
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
 from raypid.runtime.resources import limit_threads
@@ -34,6 +37,8 @@ _ENV_HINTS = {
 """What policy.json says of the environment."""
 MAX_VIDEO_STEPS = 5000
 FPS = 30
+_LITTLE = 1 << 20
+"""Bytes that are free on a disk which has just become full: those of the part of a video that was written."""
 
 
 def evaluate_policy(
@@ -135,6 +140,7 @@ def record_video(
 
     Raises:
         UserError: imageio is not installed, the ending is not that of a video, or there is nothing to show.
+        Unwritten: the disk is full. An earlier file is as it was.
     """
     check_video(out)
     for kind in ("VIDEO", "AUDIO"):  # frames are drawn without a screen, about which SDL would complain
@@ -147,10 +153,34 @@ def record_video(
             f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
         )
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
-    options = {"duration": 1000 / FPS, "loop": 0} if out.suffix == ".gif" else {"fps": FPS, "macro_block_size": 2}
+    images: list[Any] = [f[:height, :width] for f in frames]
     with usable(out, "The video"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        imageio.mimsave(out, [f[:height, :width] for f in frames], **options)
+        with replacing(out) as beside:
+            if out.suffix == ".gif":
+                picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
+                imageio.mimsave(picture, images, format="gif", duration=1000 / FPS, loop=0)
+                beside.write_bytes(picture.getbuffer())
+            else:
+                _encode(beside, images)
+
+
+def _encode(file: Path, images: list[Any]) -> None:
+    """Write an .mp4.
+
+    Raises:
+        OSError: it is not whole. (ffmpeg runs in a process of its own, of which imageio does not look at the end.)
+    """
+    import imageio.v2 as imageio
+    from imageio_ffmpeg import count_frames_and_secs
+
+    try:
+        imageio.mimsave(file, images, fps=FPS, macro_block_size=2, ffmpeg_log_level="quiet")
+        count_frames_and_secs(file)  # raises if it cannot be read
+    except (OSError, RuntimeError) as error:
+        if shutil.disk_usage(file.parent).free < _LITTLE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise OSError(f"ffmpeg did not write it: {reason(error)}") from error
 
 
 def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> list[Array]:

@@ -3,21 +3,133 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from raypid.errors import UserError, reason, shown
 
 
+class Unwritten(RuntimeError):
+    """A file could not be written: the disk is full, or the place is not writable."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error says that there is no space left, or that the user's share of it is used up."""
+    if isinstance(error, OSError):
+        return error.errno in (ENOSPC, EDQUOT)
+    # safetensors writes in Rust and raises an error of its own, with the number in the text
+    return type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in (ENOSPC, EDQUOT))
+
+
+def why_unwritten(path: Path, error: Exception) -> str:
+    """Say which file could not be written, why, and what to do."""
+    if is_disk_full(error):
+        return f"The disk is full: {path} cannot be written. Free some space."
+    return f"{path} cannot be written: {reason(error)}."
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into one that names the file.
+
+    Raises:
+        Unwritten: anything inside raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Unwritten(why_unwritten(path, error)) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a file to write instead of `path`, which takes its place at the end: readers, also after a crash, find either the old
+    file or the new one. Nothing of it stays if it could not be written."""
+    path = Path(os.path.realpath(path))  # a link stays one
+    beside = path.with_name(f".tmp-{os.getpid()}{path.suffix}")
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+class AppendFile:
+    """A file that grows by whole pieces. It is unbuffered: a piece survives the process as soon as `append` returns.
+
+    Raises:
+        Unwritten: it cannot be written; here, and in `append`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with explained(path):
+            self._file = open(path, "ab", buffering=0)
+
+    def append(self, piece: bytes) -> None:
+        with explained(self.path):
+            start = self._file.tell()
+            rest = memoryview(piece)
+            try:
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(start)  # a full disk may take half a line; none is better
+                    self._file.seek(start)
+                raise
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this file."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # a file system that does not answer at the moment
+            return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ErrorFile:
+    """The file of a run's tracebacks. It is no reason to end a run that it cannot be written, but one to say so."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        """Of the run; None: nothing is written."""
+        self.unwritten = ""
+        """Why the first text that could not be written was not; "" if all were."""
+
+    def add(self, text: str, folder: Path | None = None) -> None:
+        """Add a text, the whole of it or nothing, to the file in this folder or in `folder`."""
+        if (folder := folder or self.folder) is None:
+            return
+        try:
+            with contextlib.closing(AppendFile(folder / "errors.txt")) as file:
+                file.append(text.encode(errors="replace"))
+        except Unwritten as error:
+            self.unwritten = self.unwritten or str(error)
+
+
 @contextlib.contextmanager
 def usable(path: Path, option: str) -> Iterator[None]:
-    """Turn an error of the file system, or a name that it cannot have, into a UserError that names the option and the path."""
+    """Turn an error of the file system, or a name that it cannot have, into an error that names the option and the path.
+
+    Raises:
+        UserError: the place cannot be written to. Unwritten: the disk is full.
+    """
     try:
         yield
     except UserError:
         raise
     except (OSError, ValueError) as error:
+        if is_disk_full(error):
+            raise Unwritten(why_unwritten(path, error)) from error
         raise UserError(f"{option} cannot be {shown(str(path))}: {reason(error)}.") from error
 
 

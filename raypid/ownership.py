@@ -16,7 +16,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raypid.errors import UserError
+from raypid.errors import UserError, reason
+from raypid.outputs import replacing
 
 MARKER = ".raypid-project"
 """File in the folder of a project: code in that folder is its user's."""
@@ -107,9 +108,10 @@ def mark_project(folder: Path | str) -> Path:
     if why := why_unsigned():
         raise UserError(f"{folder} cannot be marked as your project: {why}. RAYPID_DATA names another data folder.")
     try:
-        marker.write_text(sign("project", str(marker.parent)) + "\n")
+        with replacing(marker) as beside:
+            beside.write_text(sign("project", str(marker.parent)) + "\n")
     except OSError as error:
-        raise UserError(f"{folder} cannot be marked as your project: {error}.") from None
+        raise UserError(f"{folder} cannot be marked as your project: {reason(error)}.") from None
     return marker
 
 

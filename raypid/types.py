@@ -169,6 +169,11 @@ class Trajectory(Rows):
     def num_valid(self) -> int:
         return int(np.count_nonzero(self.valid))
 
+    @property
+    def largest_reward(self) -> float:
+        """The largest size of a reward."""
+        return float(np.abs(self.reward).max(initial=0.0))
+
 
 def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
     """Join fragments of equal T along the streams axis, in the order given. The moments are dropped."""
@@ -317,6 +322,8 @@ class Gradients:
     metrics: dict[str, float] = field(default_factory=dict)
     moments: Moments | None = None
     """Moments of the observations; None if observations are not normalised."""
+    largest_reward: float = 0.0
+    """The largest size of a raw reward in these rows: what a gradient that is not finite may come of."""
 
 
 @dataclass(slots=True)

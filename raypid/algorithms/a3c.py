@@ -44,7 +44,8 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
         loss, metrics = self.objective(out, batch)
         self.optimizer.differentiate(loss)
         flat = to_numpy(self.optimizer.gradient).copy()
-        return Gradients(flat, trajectory.version, len(batch), self.mean_metrics([{**metrics}]), trajectory.moments)
+        mean = self.mean_metrics([{**metrics}])
+        return Gradients(flat, trajectory.version, len(batch), mean, trajectory.moments, trajectory.largest_reward)
 
     _sent: Trajectory | None = None
 

@@ -54,7 +54,8 @@ class ActorCriticConfig(OptimizerConfig, Config):
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lie in [0, 1]": ("gae_lambda", "rmsprop_decay"),
-        "be above 0": ("max_grad_norm",),
+        "be at least 0": ("value_coef",),
+        "be above 0": ("max_grad_norm", "rmsprop_eps"),
     }
 
     def own_checks(self) -> None:

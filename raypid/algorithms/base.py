@@ -80,7 +80,7 @@ class OptimizerConfig:
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lie in [0, 1]": ("schedule_end",),
-        "be above 0": ("schedule_steps",),
+        "be above 0": ("adam_eps", "schedule_steps"),
     }
 
     def _linear(self) -> list[str]:

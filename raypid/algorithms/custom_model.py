@@ -55,7 +55,7 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
         },
     }
 
-    ranges = {"lie in [0, 1]": ("momentum", "rmsprop_decay"), "be above 0": ("max_grad_norm",)}
+    ranges = {"lie in [0, 1]": ("momentum", "rmsprop_decay"), "be above 0": ("max_grad_norm", "rmsprop_eps")}
 
 
 class CustomModel(FollowsGradients[CustomModelConfig]):

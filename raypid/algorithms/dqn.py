@@ -57,8 +57,8 @@ class DQNConfig(OffPolicyConfig):
     no_effect = {**OffPolicyConfig.no_effect, "bf16": "for Q-learning, which has no critics of its own"}
 
     ranges = {
-        "be at least 0": ("noisy", "huber", "epsilon_steps"),
-        "be at least 1": ("num_atoms",),
+        "be at least 0": ("noisy", "huber", "epsilon_steps", "worker_epsilon"),
+        "lie in [1, 10000]": ("num_atoms",),
         "lie in [0, 1]": ("epsilon_start", "epsilon_end"),
     }
 

@@ -84,7 +84,7 @@ class OffPolicyConfig(Config):
     ranges = {
         "be at least 0": ("start_steps", "num_replay_shards", "importance_steps"),
         "be at least 1": ("buffer_size", "n_step", "target_interval", "updates_per_call", "steps_per_iteration"),
-        "be above 0": ("a_l_ratio", "max_grad_norm", "samples_per_insert", "target_tau"),
+        "be above 0": ("a_l_ratio", "adam_eps", "max_grad_norm", "samples_per_insert", "target_tau"),
         "lie in [0, 1]": ("priority_exponent", "importance_exponent", "target_tau"),
     }
 
@@ -212,7 +212,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
         from raypid.algorithms.torch_backprop import device_for
 
         self.device = device_for(config)
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
         self.distribution = ActionDistribution(spec.actions)
         self.discrete = spec.actions[0].kind == "categorical"
         self.networks: dict[str, FlatParameters] = {}
@@ -431,7 +431,7 @@ class CriticsConfig(OffPolicyConfig):
     lr_critic: float | None = None
     """Learning rate of the critics; none: lr."""
 
-    ranges = {"be at least 1": ("num_critics", "policy_delay")}
+    ranges = {"be at least 1": ("num_critics", "policy_delay"), "be above 0 and finite": ("lr_critic",)}
 
 
 CriticsT = TypeVar("CriticsT", bound=CriticsConfig)

@@ -69,6 +69,8 @@ class R2D2Config(DQNConfig):
         return unless(self.prioritized, "unless prioritized is true", "priority_max_share")
 
     def own_checks(self) -> None:
+        if self.noisy:
+            raise ConfigError("noisy has no effect for R2D2, with plain values and epsilon: take Rainbow.")
         if not self.model.cell:
             raise ConfigError("R2D2 needs a memory: set model.memory to lstm or gru, or take DQN.")
         if self.num_replay_shards or self.th_compile:

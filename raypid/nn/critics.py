@@ -47,7 +47,7 @@ class Critics(nn.Module):
         self.discrete, self.norm, self.in_half = discrete, norm, half
         self.activation = ACTIVATIONS[spec.activation]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**63)  # it takes no more
             is_own = NETWORKS.is_own(spec.network)
             self.encoders = Encoders(spec, fast=False) if is_own else nn.ModuleList(UserModule(spec) for _ in range(k))
         with torch.no_grad():

@@ -354,7 +354,7 @@ class TorchNetwork(FlatParameters):
         rng = np.random.default_rng(seed)
         cls = OwnNetwork if NETWORKS.is_own(spec.network) else CustomNetwork
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**63)  # it takes no more
             module: nn.Module = cls(spec, rng)
         super().__init__(module.to(self.device))
         self.log_std = next((p for name, p in module.named_parameters() if _plain(name) == "log_std"), None)

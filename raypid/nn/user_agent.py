@@ -125,7 +125,8 @@ class AgentSource:
         if found is None:
             return None
         flat, metrics = self.policy.gradient_of(found, self._source)
-        return Gradients(flat, weights.version, self._sent.num_valid, metrics)
+        sent = self._sent
+        return Gradients(flat, weights.version, sent.num_valid, metrics, largest_reward=sent.largest_reward)
 
     def _call(self, method: str, function: Any, *args: object) -> Any:
         return called(self.name, "step" if isinstance(self.agent, DefaultAgent) else method, function, *args)

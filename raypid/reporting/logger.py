@@ -12,15 +12,16 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from errno import EDQUOT, ENOSPC
 from functools import cache
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.errors import UserError, reason, shown
+from raypid.outputs import AppendFile, Unwritten, explained, replacing
 from raypid.plain_data import read_json
 
 if TYPE_CHECKING:
@@ -46,26 +47,53 @@ class RunLogger:
     Args:
         folder: created if missing. New results are added to those that it already holds.
         resume_iteration: iteration of the checkpoint that the run resumes from; later results are dropped.
+        tell: says to the user, once for each of the two, that progress.csv or the events cannot be written. They are made from the
+            same numbers as result.json, so a run goes on without them. What they lack is written to progress.csv when it can be.
 
     Raises:
-        RuntimeError: a file cannot be written (the disk is full); the message names it.
+        Unwritten: result.json or params.json cannot be written (the disk is full); the message names it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, resume_iteration: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        resume_iteration: int | None = None,
+        tell: Callable[[str], object] = warnings.warn,
+    ) -> None:
         self.folder = Path(folder)
         results = self.folder / RESULTS
-        with _explain(self.folder):
+        with explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+        with explained(results):
             kept = _repair(results, resume_iteration)
         self._results = AppendFile(results)
+        self._tell, self._told = tell, set[str]()
         self._columns: dict[str, None] = {}
-        self._progress = AppendFile(self.folder / PROGRESS)
+        self._progress: AppendFile | None = None
+        """None: it has to be written anew."""
         self._widening_due = 0.0
         self._widening_owed = False
-        if kept:
-            self._rewrite_progress()
-        self._events = EventFile(self.folder, purge_from=_step_of(kept) + 1 if kept else 0)
+        self._purge_from = _step_of(kept) + 1 if kept else 0
+        self._events: EventFile | None = None
+        with self._dispensable("progress"):
+            if kept:
+                self._rewrite_progress()
+            else:
+                self._progress = AppendFile(self.folder / PROGRESS)
+        with self._dispensable("events"):
+            self._open_events()
         self._check_due = 0.0
+
+    @contextmanager
+    def _dispensable(self, name: str) -> Iterator[None]:
+        """Go on if a file cannot be written that is made from the numbers of result.json, and say so once."""
+        try:
+            yield
+        except Unwritten as error:
+            if name not in self._told:
+                self._told.add(name)
+                self._tell(f"{error} Training goes on without it; {RESULTS} has the numbers.")
 
     def check(self) -> None:
         """Check that the record is still where it was, since a deleted file takes everything that is written to it.
@@ -93,16 +121,19 @@ class RunLogger:
             self._check_due = now + CHECK_SECONDS
         row = {key: _scalar(key, value) for key, value in result.items()}
         self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
-        self._log_progress(row)
+        with self._dispensable("progress"):
+            self._log_progress(row)
         scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
-        self._events.add(_step_of(row), scalars)
+        with self._dispensable("events"):
+            self._open_events().add(_step_of(row), scalars)
 
     def close(self) -> None:
         if self._widening_owed:
-            with suppress(FolderLost):
+            with suppress(FolderLost), self._dispensable("progress"):
                 self._rewrite_progress()
         for file in (self._results, self._progress, self._events):
-            file.close()
+            if file is not None:
+                file.close()
 
     def __enter__(self) -> RunLogger:
         return self
@@ -110,27 +141,45 @@ class RunLogger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _open_events(self) -> EventFile:
+        if self._events is None:
+            self._events = EventFile(self.folder, purge_from=self._purge_from)
+        return self._events
+
     def _log_progress(self, row: Mapping[str, Value]) -> None:
-        if not row.keys() <= self._columns.keys():
+        if self._progress is None or not row.keys() <= self._columns.keys():
             self._widening_owed = True
             # A rewrite reads the whole run. If new keys keep coming, limit it to 2% of the time.
             started = time.perf_counter()
             if started >= self._widening_due:
-                self._rewrite_progress()
-                self._widening_due = started + 50 * (time.perf_counter() - started)
+                try:
+                    self._rewrite_progress()
+                finally:
+                    self._widening_due = started + 50 * (time.perf_counter() - started)
                 return
-        self._progress.append(_csv_line(row.get(column) for column in self._columns))
+        if self._progress is not None:
+            try:
+                self._progress.append(_csv_line(row.get(column) for column in self._columns))
+            except Unwritten:
+                self._close_progress()
+                raise
+
+    def _close_progress(self) -> None:
+        """Close progress.csv. It is written anew with the next result."""
+        if self._progress is not None:
+            self._progress.close()
+        self._progress, self._widening_owed = None, True
 
     def _rewrite_progress(self) -> None:
         """Rebuild progress.csv from result.json, with a column for every key so far."""
         self.check()
         rows = [row for _, row in _lines(self.folder / RESULTS)]
         self._columns = dict.fromkeys(key for row in rows for key in row)
-        self._widening_owed = False
         body = b"".join(_csv_line(row.get(column) for column in self._columns) for row in rows)
-        self._progress.close()
-        _replace(self._progress.path, _csv_line(self._columns) + body)
-        self._progress = AppendFile(self._progress.path)
+        self._close_progress()
+        path = self.folder / PROGRESS
+        _replace(path, _csv_line(self._columns) + body)
+        self._progress, self._widening_owed = AppendFile(path), False
 
 
 def read_results(folder: str | os.PathLike[str]) -> list[dict[str, int | float | str]]:
@@ -163,40 +212,6 @@ def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return params if isinstance(params, dict) else {}
 
 
-class AppendFile:
-    """A file that grows by whole pieces. It is unbuffered: a piece survives the process as soon as `append` returns."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with _explain(path):
-            self._file = open(path, "ab", buffering=0)
-
-    def append(self, piece: bytes) -> None:
-        with _explain(self.path):
-            start = self._file.tell()
-            rest = memoryview(piece)
-            try:
-                while rest:
-                    rest = rest[self._file.write(rest) :]
-            except OSError:
-                with suppress(OSError):
-                    self._file.truncate(start)  # a full disk may take half a line; none is better
-                    self._file.seek(start)
-                raise
-
-    def is_in_place(self) -> bool:
-        """Whether the path still leads to this file."""
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:  # a file system that does not answer at the moment
-            return True
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class EventFile(AppendFile):
     """TensorBoard scalars: a TFRecord file of Event protocol buffers, encoded here.
 
@@ -209,9 +224,15 @@ class EventFile(AppendFile):
         from socket import gethostname
 
         super().__init__(folder / f"events.out.tfevents.{time.time():.6f}.{gethostname()}")
-        self._append_event(0, b"\x1a" + _sized(b"brain.Event:2"))
-        if purge_from:
-            self._append_event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
+        try:
+            self._append_event(0, b"\x1a" + _sized(b"brain.Event:2"))
+            if purge_from:
+                self._append_event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
+        except Unwritten:  # the next attempt has another name
+            self.close()
+            with suppress(OSError):
+                self.path.unlink()
+            raise
 
     def add(self, step: int, scalars: Mapping[str, int | float]) -> None:
         """Add the numbers of a step."""
@@ -355,22 +376,5 @@ def _csv_line(cells: Iterable[Value]) -> bytes:
 
 def _replace(path: Path, data: bytes) -> None:
     """Write a file so that readers, also after a crash, find either the old one or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with _explain(path):
-        try:
-            beside.write_bytes(data)
-            os.replace(beside, path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-
-
-@contextmanager
-def _explain(path: Path) -> Iterator[None]:
-    """Turn an OSError into a RuntimeError that names the file and says what to do."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        advice = "Free some space and try again." if error.errno in (ENOSPC, EDQUOT) else "Is the folder writable?"
-        raise RuntimeError(f"cannot write {path}: {reason}. {advice}") from error
+    with explained(path), replacing(path) as beside:
+        beside.write_bytes(data)

@@ -6,6 +6,7 @@ only in their seed are drawn as one curve: the median, with a band from the wors
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import warnings
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from raypid.errors import UserError, shown
-from raypid.outputs import usable
+from raypid.outputs import replacing, usable
 from raypid.reporting.logger import read_params, read_results
 from raypid.reporting.panel import EVALUATION, TRAINING, count, known, number
 
@@ -75,6 +76,7 @@ def learning_curve(
 
     Raises:
         ValueError: a folder has no results, no episode has ended in any of the runs, or the format is unknown.
+        Unwritten: the disk is full. An earlier picture is as it was.
     """
     from matplotlib.figure import Figure
 
@@ -105,10 +107,13 @@ def learning_curve(
     with usable(out, "The picture"):
         if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
             raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(out.name)}.")
-        out.parent.mkdir(parents=True, exist_ok=True)
+        picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a title in letters that the font lacks
-            figure.savefig(out)
+            figure.savefig(picture, format=out.suffix.removeprefix("."))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as beside:
+            beside.write_bytes(picture.getbuffer())
     return out
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config
 from raypid.errors import Diverged
-from raypid.types import Array, Fitness, Tree, Update, to_numpy, tree_leaves
+from raypid.types import Array, Fitness, Gradients, Tree, Update, to_numpy, tree_leaves
 
 quiet = np.errstate(all="ignore")
 """Decorator: what is not finite is found by the checks here, so NumPy says nothing of it."""
@@ -101,9 +101,12 @@ def _largest_reward(config: Config, batch: object, state: dict[str, object]) -> 
     """The largest size of a reward as the learner sees it; 0 where rewards are scaled to their deviation."""
     if config.normalize_rewards:
         return 0.0
-    column = "value" if isinstance(batch, Fitness) else "reward"
-    arrays = [array for path, array in _arrays(state) if path.rpartition("/")[2] == column and array.size]
-    largest = max((float(np.nanmax(np.abs(array))) for array in arrays), default=0.0)
+    if isinstance(batch, list):
+        largest = max((part.largest_reward for part in batch if isinstance(part, Gradients)), default=0.0)
+    else:
+        column = "value" if isinstance(batch, Fitness) else "reward"
+        arrays = [array for path, array in _arrays(state) if path.rpartition("/")[2] == column and array.size]
+        largest = max((float(np.nanmax(np.abs(array))) for array in arrays), default=0.0)
     if "data" in state:  # a sample of a replay buffer, which has scaled them
         return largest
     return min(largest * abs(config.reward_scale), math.inf if config.reward_clip is None else config.reward_clip)
@@ -114,7 +117,11 @@ def _advice(config: Config, *, huge: bool) -> str:
     rewards = ("normalize_rewards", "reward_clip", "reward_scale")
     scales = [name for name in rewards if name not in config.no_effect]
     if huge and scales:
-        return f"Set {' or '.join(scales)}."
+        given = {name: getattr(config, name) for name in scales}
+        unset = [name for name, value in given.items() if value in (None, False, 1.0)]
+        steps = [f"set {' or '.join(unset)}"] if unset else []
+        steps += [f"lower {name}, which is {value:g}" for name, value in given.items() if name not in unset]
+        return f"{' or '.join(steps).capitalize()}."
     rates = [f"{name}, which is {value:g}" for name, value in config.learning_rates().items()]
     clip = "; or set max_grad_norm, which is none" if getattr(config, "max_grad_norm", 0.0) is None else ""
     return f"Lower {' and '.join(rates)}{clip}."

@@ -16,6 +16,7 @@ from raypid.config import ConfigError, overlay, renamed
 from raypid.errors import Diverged, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
+from raypid.outputs import ErrorFile
 from raypid.registry import ALGORITHMS, Registries, get_registry
 from raypid.replay.disk import checksums_in
 from raypid.roles.evaluator import Evaluation, Order, cut_note
@@ -159,9 +160,14 @@ class Agent:
         plan = self.context.replay
         return plan.config.start_steps if plan is not None and self.timesteps < plan.config.start_steps else 0
 
+    @property
+    def errors(self) -> ErrorFile:
+        """Where the tracebacks go of what was lost."""
+        return self.context.workers.errors
+
     def write_losses_to(self, folder: Path) -> None:
         """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
-        self.context.workers.folder = folder
+        self.errors.folder = folder
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -200,6 +206,8 @@ class Agent:
 
     def _keep(self, error: Diverged) -> None:
         """Complete the error, and write what is needed to look into it, if the run has a folder."""
+        if error.kept:
+            return
         if error.timesteps is None:
             error.timesteps = self.timesteps
         if self.out is not None:
@@ -208,6 +216,15 @@ class Agent:
             write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
         if self.rollbacks:
             error.kept += f" Rollbacks before: {self.rollbacks}."
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """For evaluations outside of `train`: keep what is needed to look into actions that are not finite."""
+        try:
+            yield
+        except Diverged as error:
+            self._keep(error)
+            raise
 
     def _may_roll_back(self) -> bool:
         return self.config.on_divergence == "rollback" and self.rollbacks < self.config.max_rollbacks
@@ -324,10 +341,10 @@ class Agent:
 
     def _write_crashes(self, report: Report) -> None:
         self._crashes += len(report.crashes)
-        if report.crashes and self.out is not None:
-            with contextlib.suppress(OSError), (self.out / "errors.txt").open("a") as errors:
-                for crash in report.crashes:
-                    errors.write(f"An environment of worker {report.worker_index} raised and was rebuilt:\n{crash}\n")
+        for crash in report.crashes:
+            self.errors.add(
+                f"An environment of worker {report.worker_index} raised and was rebuilt:\n{crash}\n", self.out
+            )
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
@@ -341,7 +358,8 @@ class Agent:
         self.check_open()
         seed = (self.config.seed or 0) if seed is None else seed
         count = num_eval_episodes or self.config.evaluation_num_episodes
-        return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
+        with self._keeping():
+            return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
 
     def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
         """Say when `train` evaluates, besides the settings.
@@ -369,17 +387,20 @@ class Agent:
 
     def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
-        return self.evaluations.finish(patience_s, interrupted)
+        with self._keeping():
+            return self.evaluations.finish(patience_s, interrupted)
 
     def evaluate_newest(self, interrupted: Callable[[], bool]) -> Played | None:
         """Evaluate the current weights, as `train` does, and wait for the result; None if interrupted."""
-        return self.evaluations.newest(self.iteration, interrupted)
+        with self._keeping():
+            return self.evaluations.newest(self.iteration, interrupted)
 
     def evaluate_weights(
         self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
     ) -> Evaluation | None:
         """Play episodes with given weights, after training; None if interrupted or if the evaluator was lost."""
-        return self.evaluations.play(weights, num_episodes, seed, interrupted)
+        with self._keeping():
+            return self.evaluations.play(weights, num_episodes, seed, interrupted)
 
     def weights_of(self, played: Played) -> Weights:
         """The weights that an evaluation played with."""

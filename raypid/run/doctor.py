@@ -5,6 +5,7 @@ Each check says what the numbers say and no more. The bounds between usual and u
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from raypid import checkpoint
+from raypid.errors import UserError, one_line
+from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import PARTS, bottleneck
 from raypid.run.record import DIVERGED, Record, Saved, has_finite_weights, newest_sound
 from raypid.runtime.resources import num_cores
@@ -164,15 +167,43 @@ def _diverged(record: Record) -> bool:
     return _not_finite(record) is not None or ("diverged" in record.error and _ended_by_error(record))
 
 
+def _against_divergence(record: Record) -> str:
+    """What helps against a divergence, of what is not set already and has an effect."""
+    name = record.params.get("run")
+    idle = ALGORITHMS.get(name).Config.no_effect if isinstance(name, str) and ALGORITHMS.is_own(name) else {}
+    off: list[object] = [None, False]
+
+    def is_off(setting: str) -> bool:
+        return not record.params or any(record.params.get(setting, ...) is value for value in off)
+
+    rates = [name for name in ("lr", "lr_critic") if record.setting(name) is not None]
+    steps = [f"Lower {' and '.join(rates) or 'lr'}"]
+    if is_off("max_grad_norm"):
+        steps.append("bound gradients (max_grad_norm)")
+    bounds = [setting for setting in ("normalize_rewards", "reward_clip") if setting not in idle]
+    if bounds and all(map(is_off, bounds)):
+        steps.append(f"bound rewards ({', '.join(bounds)})")
+    return f"{'; '.join(steps)}."
+
+
+def _own_advice(record: Record) -> str:
+    """What the run itself advised when it diverged; "" if that is not known."""
+    with contextlib.suppress(UserError):
+        manifest: Mapping[str, object] = checkpoint.read_manifest(record.folder / DIVERGED)
+        advice = manifest.get("advice")
+        return one_line(advice) if isinstance(advice, str) else ""
+    return ""
+
+
 def divergence(record: Record) -> Findings:
     """Losses, returns or weights that are not finite, or larger than numbers that mean anything."""
-    advice = "Lower lr; bound gradients (max_grad_norm) and rewards (reward_clip, reward_scale)."
+    advice = _against_divergence(record)
     lr, is_there = record.setting("lr"), (record.folder / DIVERGED).is_dir()
     stopped_it = "diverged" in record.error and _ended_by_error(record)
     if stopped_it or is_there:
         batch = f" {DIVERGED}/ has the batch and the last good weights." if is_there else ""
         text = f"The learner diverged{', which ended the run' if stopped_it else ''}.{batch}"
-        yield Finding("learning", "error" if stopped_it else "warning", text, {"lr": lr}, advice)
+        yield Finding("learning", "error" if stopped_it else "warning", text, {"lr": lr}, _own_advice(record) or advice)
     if (bad := _not_finite(record)) is not None:
         iteration, step = (record.column(k)[bad.row] for k in ("training_iteration", "timesteps_total"))
         until = "to the end" if np.isinf(record.column(f"learner/{bad.name}")[-1]) else "for a while"

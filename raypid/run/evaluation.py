@@ -387,5 +387,5 @@ class Beside(Remote):
                 kind="Evaluator",
             )
             self._group.budget = self._budget
-            self._group.folder, self._group.lost = self.context.workers.folder, self.losses
+            self._group.errors, self._group.lost = self.context.workers.errors, self.losses
         return self._group

@@ -18,7 +18,7 @@ from types import FrameType
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.errors import Diverged
-from raypid.outputs import check_folder_writable, usable
+from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
@@ -111,11 +111,13 @@ def lock_folder(out: Path) -> Iterator[None]:
     """Lock the folder for this process.
 
     Raises:
-        ConfigError: a running process has locked it.
+        ConfigError: a running process has locked it. Unwritten: the lock cannot be written.
     """
-    out.mkdir(parents=True, exist_ok=True)
     path = out / ".lock"
-    with path.open("w") as lock:
+    with explained(path):
+        out.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    with file as lock:
         with contextlib.suppress(ModuleNotFoundError):  # systems without flock have no protection
             import fcntl
 
@@ -124,17 +126,15 @@ def lock_folder(out: Path) -> Iterator[None]:
             except OSError:
                 raise ConfigError(f"Another run is writing to {out}. Stop it, or choose another --out.") from None
         yield
-        with contextlib.suppress(NotADirectoryError):  # a file took the folder's place
+        with contextlib.suppress(OSError):  # a file took the folder's place, or it is read-only by now
             path.unlink(missing_ok=True)
 
 
 def clear_folder(out: Path) -> None:
     """Remove the files of a run, and nothing else."""
-    for name in _RUN_FILES:
-        path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    for events in out.glob("events.out.tfevents.*"):
-        events.unlink()
+    for path in [*(out / name for name in _RUN_FILES), *out.glob("events.out.tfevents.*")]:
+        with explained(path):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 class Run:
@@ -154,7 +154,7 @@ class Run:
         self._rollbacks = agent.rollbacks
         self._interrupts = 0
         self._playing = False
-        self._told_cut = False
+        self._told_cut = self._told_unwritten = False
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
@@ -164,9 +164,9 @@ class Run:
         agent.write_losses_to(self.folder)
         if resumed:
             self.best.load()
-        logger = RunLogger(self.folder, resume_iteration=resumed or None)
-        logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         progress = self.progress
+        logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
+        logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
         result: dict[str, float] = {}
         reason = self._reason(agent.totals()) if resumed else ""
         about = {"algorithm": agent.run, "backend": agent.backend.name, "folder": str(self.folder)}
@@ -185,12 +185,12 @@ class Run:
                         logger = self._rewound(logger)
                     reason = self._reason(result)
                     self._tell_absent(result)
-                    self._tell_cut()
+                    self._tell_flaws()
                     if (played := agent.last_evaluation) is not None and EVALUATION in result:
                         self.best.offer(played, agent)
                     if reason and self._last_evaluation(result):
                         reason = self._reason(result) or reason
-                    logger.log(result)
+                    self._log(logger, result)
                     if reason:
                         logger.check()
                     progress.update(result)
@@ -200,12 +200,12 @@ class Run:
                 if saved is not None and not self._interrupts:
                     self._playing = True
                     self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
-                    self._tell_cut()
+                    self._tell_flaws()
         except BaseException as error:
             if isinstance(error, Exception) and self._interrupts <= 1:
-                self._write_error(error)
-                if not isinstance(error, Diverged):  # which says itself what there is
-                    error.saved = self._rescue(error)  # type: ignore[attr-defined]  # the command line says it too
+                unwritten = self._write_error(error)
+                rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
+                error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
             progress.stop([("folder", str(self.folder))])
             if isinstance(error, Exception) and self._interrupts > 1:
                 raise KeyboardInterrupt from error  # what it broke off said something of its own
@@ -215,11 +215,20 @@ class Run:
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
 
-    def _write_error(self, error: Exception) -> None:
-        """Write the error that ended the run to its folder, with the worker's own traceback if there is one."""
+    def _log(self, logger: RunLogger, result: Mapping[str, float]) -> None:
+        try:
+            logger.log(result)
+        except Unwritten:
+            self.agent.iteration -= 1  # without a result; a run that goes on from here has it again
+            raise
+
+    def _write_error(self, error: Exception) -> str:
+        """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
+        not be, unless the error itself is of that kind."""
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
-        with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as errors:
-            errors.write(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
+        errors = ErrorFile(self.folder)
+        errors.add(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
+        return "" if isinstance(error, Unwritten) else errors.unwritten
 
     def _rescue(self, ending: Exception) -> str:
         """Save what was learnt before the error `ending` ends the run; returns what was saved and how to go on."""
@@ -230,7 +239,8 @@ class Run:
                 self._save({}, patience_s=RESCUE_S)
         except Exception as error:
             why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-            why = "what was learnt since is lost" if why in str(ending) else why
+            known = why in str(ending) or (isinstance(error, Unwritten) and isinstance(ending, Unwritten))
+            why = "what was learnt since is lost" if known else why
         newest = checkpoint.latest(parent)
         if newest is None:
             return f"Nothing was saved: {why}."
@@ -252,7 +262,7 @@ class Run:
             f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {first} with {rates}."
         )
         logger.close()
-        return RunLogger(self.folder, resume_iteration=first)
+        return RunLogger(self.folder, resume_iteration=first, tell=self.progress.message)
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""
@@ -277,11 +287,14 @@ class Run:
                 )
         self._may_be_absent = ()
 
-    def _tell_cut(self) -> None:
-        """Say once that evaluation episodes were cut."""
+    def _tell_flaws(self) -> None:
+        """Say once that evaluation episodes were cut, and once that tracebacks could not be kept."""
         if not self._told_cut and (text := self.agent.cut_episodes):
             self._told_cut = True
             self.progress.message(text)
+        if not self._told_unwritten and (text := self.agent.errors.unwritten):
+            self._told_unwritten = True
+            self.progress.message(f"{text} Training goes on; tracebacks are missing there.")
 
     def _last_evaluation(self, result: dict[str, float]) -> bool:
         """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""
@@ -340,7 +353,7 @@ class Run:
 
             try:
                 learning_curve([self.folder], self.folder / "learning_curve.png")
-            except ValueError as error:
+            except (ValueError, Unwritten) as error:
                 if self.agent.lengths:  # otherwise no episode has ended: nothing to draw
                     self.progress.message(f"No learning curve: {error}")
         return self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from raypid import project
-from raypid.config import Config, divides, gpu_ids
+from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
+MOST_ENVS = 1_000_000
+"""Environments of one worker."""
 _RELEASE_SECONDS = 5.0
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker's process without and with torch."""
@@ -110,6 +112,8 @@ def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[Conf
     """
     changes, notes = preflight(needs, has, fit=config.fit, words=words)
     config = config.replace(changes)
+    if config.num_envs_per_worker > MOST_ENVS:  # they may fit, but are built one after another
+        raise ConfigError(f"num_envs_per_worker must be at most {MOST_ENVS:,}, not {config.num_envs_per_worker:,}.")
     most = min(config.num_learners, max(1, config.num_workers))
     fits = next(n for n in range(most, -1, -1) if divides(config.num_gpus, n) and _splits(config, n))
     if fits < config.num_learners:

@@ -30,9 +30,9 @@ def write_post_mortem(
             manifest=manifest,
             extra_writer=lambda place: write_policy(place / "policy"),
         )
+        kept = f"The batch and the last good weights are in {place}"
     except (OSError, RuntimeError) as failure:
-        error.kept = f"The batch could not be kept: {failure}"
-        return
+        kept = f"The batch could not be kept ({str(failure).rstrip('.')})"
     newest = checkpoint.latest(folder / "checkpoints")
     there = "there is no checkpoint" if newest is None else f"the newest checkpoint is {newest.name}"
-    error.kept = f"The batch and the last good weights are in {place}; {there}."
+    error.kept = f"{kept}; {there}."

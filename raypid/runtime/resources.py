@@ -174,6 +174,8 @@ class Needs:
     num_trunks: int = 1
     num_gates: int = 0
     """Gates of a recurrent cell."""
+    num_critics: int = 0
+    """Networks of the learner's besides the policy, each about as large."""
     copies: int = 4
     """Arrays of all parameters that the learner holds: parameters, gradients, two of the optimizer, target networks."""
 
@@ -215,7 +217,7 @@ class Needs:
         activations = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
         drawn = self.updates_per_call * (row + (self.frame_stack - 1) * self.frame_bytes)
         return sum((
-            max(1, self.num_learners) * self.copies * self.weights_bytes,
+            max(1, self.num_learners) * self.copies * (1 + self.num_critics) * self.weights_bytes,
             self.batch_size * (activations + drawn),
             self.buffer_size * (row + 8 * self.num_trunks * self.memory_size),
             self.fragments_per_update * self.fragment_bytes,
@@ -233,7 +235,7 @@ class Needs:
 
 _MEMORY = (
     "num_workers", "num_envs_per_worker", "fragment_length", "buffer_size", "batch_size", "hidden", "channels", "frame_stack",
-    "memory_size", "noise_table_size", "population", "fragments_per_update", "num_replay_shards", "num_learners",
+    "memory_size", "noise_table_size", "population", "fragments_per_update", "num_replay_shards", "num_learners", "num_critics",
 )  # fmt: skip
 """The settings that memory depends on."""
 _MODEL = ("hidden", "channels", "memory_size")

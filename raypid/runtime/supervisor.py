@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from raypid.outputs import ErrorFile
 from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
 
 Factory = Callable[[int, int], Callable[[], object]]
@@ -92,8 +91,8 @@ class WorkerGroup(Generic[R, D]):
         self.budget = LossBudget(max_restarts)
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}
-        self.folder: Path | None = None
-        """Errors of lost workers are written to errors.txt in this folder."""
+        self.errors = ErrorFile()
+        """Where the errors of lost workers are written."""
         self._built = [False] * num_workers
         self._running: list[deque[_Call[R, D]]] = [deque() for _ in range(num_workers)]
         self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
@@ -257,9 +256,7 @@ class WorkerGroup(Generic[R, D]):
         what = f"did not answer within {waited_s or self.timeout_s:g} s" if overdue else "died"
         message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
         self.lost["timeouts" if overdue else "workers"] += 1
-        if self.folder is not None:
-            with contextlib.suppress(OSError), (self.folder / "errors.txt").open("a") as out:
-                out.write(f"{message}\n{error}\n\n")
+        self.errors.add(f"{message}\n{error}\n\n")
         self._end_process(index)
         hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
         try:

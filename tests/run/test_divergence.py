@@ -48,6 +48,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+RAW = {**SMALL, "batch_size": 256, "normalize_rewards": False}
+
+
 class Huge(gymnasium.Wrapper):  # type: ignore[type-arg]
     """Rewards of 1e30: finite, but their squares are not in float32."""
 
@@ -106,8 +109,10 @@ def test_continuous_actions_are_not_the_environments_fault(tmp_path: Path) -> No
         ("PPO", {**SMALL, "normalize_rewards": False, "env": huge}, "normalize_rewards or reward_clip or reward_scale"),
         ("SAC", {**REPLAY, **TINY, "env": huge_swings}, "reward_clip or reward_scale"),
         ("TD3", {**REPLAY, **TINY, "env": huge_swings}, "reward_clip or reward_scale"),
+        ("A3C", {**RAW, "env": huge}, "Set normalize_rewards or reward_clip or reward_scale"),
+        ("A3C", {**RAW, "env": huge, "reward_clip": 1e29}, "or lower reward_clip, which is 1e+29"),
     ],
-    ids=("PPO", "SAC", "TD3"),
+    ids=("PPO", "SAC", "TD3", "A3C", "A3C clipped"),
 )
 def test_rewards_too_large_for_float32(run: str, settings: dict[str, Any], named: str, tmp_path: Path) -> None:
     error = diverge(run, tmp_path, **settings)
@@ -138,6 +143,50 @@ def test_an_action_that_is_not_finite_never_reaches_the_environment(tmp_path: Pa
             for _ in range(3):
                 agent.train()
         assert checkpoint.load_checkpoint(tmp_path / "diverged")[0]["batch"].keys() == {"obs", "action"}
+
+
+def inf_minus_inf(agent: Agent) -> Weights:
+    """Weights that are all finite, but of which the actions are not."""
+    weights = with_weights(agent, 1e18)
+    weights.flat[::3] *= -1
+    return weights
+
+
+@pytest.mark.parametrize("asked", ["eval", "newest", "final"])
+def test_one_that_only_an_evaluation_finds_leaves_the_same(asked: str, tmp_path: Path) -> None:
+    with Agent("TD3", {**REPLAY, **PENDULUM, "model": {"hidden": [8, 8]}, "time_limit": 5}, out=tmp_path) as agent:
+        agent.train()
+        bad = inf_minus_inf(agent)
+        if asked != "final":
+            agent.set_weights(bad)
+        ask = {
+            "eval": agent.eval,
+            "newest": lambda: agent.evaluate_newest(lambda: False),
+            "final": lambda: agent.evaluate_weights(bad, 2, 7, lambda: False),
+        }[asked]
+        with pytest.raises(Diverged, match=r"at environment step \d+: the policy's action is nan") as caught:
+            ask()
+        assert f"The batch and the last good weights are in {tmp_path / 'diverged'}" in str(caught.value)
+    state, manifest = checkpoint.load_checkpoint(tmp_path / "diverged")
+    assert state["batch"].keys() == {"obs", "action"} and manifest["timesteps_total"] == caught.value.timesteps  # type: ignore[typeddict-item]
+    assert load_policy(tmp_path / "diverged") is not None
+
+
+def test_a_run_whose_final_episodes_find_it(tmp_path: Path) -> None:
+    settings = {**REPLAY, **PENDULUM, "model": {"hidden": [8, 8]}, "time_limit": 5, "evaluation_interval": 1}
+    with Agent("TD3", {**settings, "evaluation_num_episodes": 2}, out=tmp_path) as agent:
+        run = Run(agent, RunOptions(stop={"training_iteration": 2}, plot=False, final_episodes=12), Quiet())
+        finish = run._finish
+
+        def spoilt(result: dict[str, float]) -> Path | None:
+            run.best.weights = inf_minus_inf(agent)
+            return finish(result)
+
+        run._finish = spoilt  # type: ignore[method-assign,assignment]
+        with pytest.raises(Diverged, match="the newest checkpoint is checkpoint_000002"):
+            run()
+    assert (tmp_path / "diverged" / "manifest.json").exists()
+    assert "Diverged" in (tmp_path / "errors.txt").read_text()
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:

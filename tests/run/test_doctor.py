@@ -253,6 +253,34 @@ def test_a_number_that_is_off(tmp_path: Path, columns: Any, params: Any, topic: 
     assert found.severity in ("error", "warning") and found.advice
 
 
+@pytest.mark.parametrize(
+    ("params", "advice"),
+    [
+        ({"max_grad_norm": None, "reward_clip": None, "normalize_rewards": False},
+         "Lower lr; bound gradients (max_grad_norm); bound rewards (normalize_rewards, reward_clip)."),
+        ({"max_grad_norm": 0.5, "reward_clip": None, "normalize_rewards": False},
+         "Lower lr; bound rewards (normalize_rewards, reward_clip)."),
+        ({"max_grad_norm": 0.5, "reward_clip": 1.0, "normalize_rewards": False}, "Lower lr."),
+        ({"max_grad_norm": 0, "normalize_rewards": True, "reward_clip": None}, "Lower lr."),
+        ({"run": "SAC", "max_grad_norm": None, "reward_clip": None, "normalize_rewards": False, "lr_critic": 1e-3},
+         "Lower lr and lr_critic; bound gradients (max_grad_norm); bound rewards (reward_clip)."),
+        ({"run": "ES", "reward_clip": None, "normalize_rewards": False}, "Lower lr."),
+        ({"run": "elsewhere:Mine", "reward_clip": 2.0, "normalize_rewards": False}, "Lower lr."),
+    ],
+)  # fmt: skip
+def test_what_is_set_is_not_advised(tmp_path: Path, params: Any, advice: str) -> None:
+    found = only(
+        written(tmp_path, 20, {"learner/value_loss": [1.0] * 19 + [np.nan]}, **params), "learning", "It diverged"
+    )
+    assert found.advice == advice
+
+
+def test_a_divergence_has_the_advice_that_the_run_gave(tmp_path: Path) -> None:
+    manifest = {"what": "the value_loss is inf (rewards reach 1e+30)", "advice": "Set reward_clip.", "config": {}}
+    checkpoint.save_checkpoint(tmp_path, "diverged", {"batch": {}}, manifest={**manifest, "algorithm": "PPO"})
+    assert only(written(tmp_path, 20, {}), "learning", "The learner diverged").advice == "Set reward_clip."
+
+
 def test_counts_that_start_anew_with_a_process_are_added_up() -> None:
     record = Record(Path(), columns={"lost/workers": np.array([0, 2, 3, 0, 1, np.nan, 4])}, num_rows=7)
     assert record.counted("lost/workers") == 7

@@ -82,7 +82,7 @@ def test_results_come_in_worker_order() -> None:
 @pytest.mark.parametrize(("error", "key"), [(WorkerLost("gone"), "workers"), (TimeoutError("late"), "timeouts")])
 def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: str, tmp_path: Path) -> None:
     workers = group(lambda i, r, m: error if (i, r) == (1, 0) else (i, r))
-    workers.folder = tmp_path
+    workers.errors.folder = tmp_path
     assert workers.call_all(Role.collect) == [(0, 0), (1, 1), (2, 0)]
     assert workers.backend.killed == [(1, 0)]  # type: ignore[attr-defined]
     assert workers.lost == {"workers": 0, "timeouts": 0, key: 1}
