@@ -118,7 +118,8 @@ class Agent:
         self.time_total_s = 0.0
         self.rewards = deque[float](maxlen=EPISODE_WINDOW)
         self.lengths = deque[int](maxlen=EPISODE_WINDOW)
-        self._crashes = 0
+        self.num_crashes = 0
+        """Environments that raised and were rebuilt, evaluations included."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
         self._last_save: Path | None = None
@@ -240,13 +241,14 @@ class Agent:
             self.rewards.extend(report.episode_rewards)
             self.lengths.extend(report.episode_lengths)
             self.num_episodes += len(report.episode_rewards)
-            self._write_crashes(report)
+            self._write_crashes(report.crashes, f"worker {report.worker_index}")
         before = time.perf_counter()
         try:
             played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
         except Exception:
             self.iteration -= 1  # without a result; a run that goes on from here has it again
             raise
+        self._take_crashes()
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
@@ -297,7 +299,7 @@ class Agent:
         if self.context.plan is not None:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
             result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
-        result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
+        result |= {"lost/env_crashes": self.num_crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.on_divergence == "rollback":
             result["lost/rollbacks"] = self.rollbacks
         if self.config.parameter_server:
@@ -315,12 +317,17 @@ class Agent:
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
         return result
 
-    def _write_crashes(self, report: Report) -> None:
-        self._crashes += len(report.crashes)
-        if report.crashes and self.out is not None:
+    def _write_crashes(self, crashes: list[str], where: str) -> None:
+        """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
+        self.num_crashes += len(crashes)
+        if crashes and self.out is not None:
             with contextlib.suppress(OSError), (self.out / "errors.txt").open("a") as errors:
-                for crash in report.crashes:
-                    errors.write(f"An environment of worker {report.worker_index} raised and was rebuilt:\n{crash}\n")
+                for crash in crashes:
+                    errors.write(f"An environment of {where} raised and was rebuilt:\n{crash}\n")
+
+    def _take_crashes(self) -> None:
+        crashes, self.evaluations.crashes = self.evaluations.crashes, []
+        self._write_crashes(crashes, "an evaluation")
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
@@ -334,7 +341,9 @@ class Agent:
         self.check_open()
         seed = (self.config.seed or 0) if seed is None else seed
         count = num_eval_episodes or self.config.evaluation_num_episodes
-        return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
+        evaluation = self.evaluations.ask(Order(count, seed + self.iteration, explore=explore))
+        self._take_crashes()
+        return evaluation.summary()
 
     def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
         """Say when `train` evaluates, besides the settings.
@@ -362,17 +371,23 @@ class Agent:
 
     def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
-        return self.evaluations.finish(patience_s, interrupted)
+        played = self.evaluations.finish(patience_s, interrupted)
+        self._take_crashes()
+        return played
 
     def evaluate_newest(self, interrupted: Callable[[], bool]) -> Played | None:
         """Evaluate the current weights, as `train` does, and wait for the result; None if interrupted."""
-        return self.evaluations.newest(self.iteration, interrupted)
+        played = self.evaluations.newest(self.iteration, interrupted)
+        self._take_crashes()
+        return played
 
     def evaluate_weights(
         self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
     ) -> Evaluation | None:
         """Play episodes with given weights, after training; None if interrupted or if the evaluator was lost."""
-        return self.evaluations.play(weights, num_episodes, seed, interrupted)
+        evaluation = self.evaluations.play(weights, num_episodes, seed, interrupted)
+        self._take_crashes()
+        return evaluation
 
     def weights_of(self, played: Played) -> Weights:
         """The weights that an evaluation played with."""
