@@ -20,7 +20,7 @@ from typing import Any
 
 from raypid.errors import UserError
 from raypid.ownership import outside_of_runs
-from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
+from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
 
@@ -45,7 +45,12 @@ with warnings.catch_warnings():
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-_LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
+_LOST = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.OutOfMemoryError,
+)
 
 
 class _Role(LocalHandle):
@@ -293,6 +298,8 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
     except ray.exceptions.ActorDiedError as error:
         _raise_creation_error(error)
         raise WorkerLost(str(error)) from error
+    except ray.exceptions.OutOfMemoryError as error:  # Ray's memory monitor killed it
+        raise OutOfMemory(str(error)) from error
     except _LOST as error:
         raise WorkerLost(str(error)) from error
 
