@@ -112,7 +112,9 @@ class Command:
             wait_until(lambda: not self.processes())
         assert self.processes() == {}
         new = (set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()) - self.shm
-        assert {name for name in new if not _is_open(f"/dev/shm/{name}")} == set()
+        assert {
+            name for name in new if os.path.isfile(f"/dev/shm/{name}") and not _is_open(f"/dev/shm/{name}")
+        } == set()
 
 
 def _is_open(path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import NamedTuple, TypeAlias
 
@@ -49,6 +49,8 @@ class Evaluation:
     """It was played to confirm an evaluation of the same weights that had reached the goal."""
     cut: int = 0
     """Episodes that did not end and were cut; they count with their returns and lengths so far."""
+    crashes: list[str] = field(default_factory=list)
+    """Tracebacks of environments that raised and were rebuilt; their episodes are not among these."""
 
     def summary(self) -> dict[str, float]:
         """Summarise as metrics: mean, 95% interval's half width, std, min and max of returns; mean length; episodes; weights_version."""
@@ -129,6 +131,7 @@ class Evaluator:
         quota = [num_episodes // num_streams + (b < num_episodes % num_streams) for b in range(num_streams)]
         episodes: list[list[Episode]] = [[] for _ in quota]
         longest, cut, steps = longest_episode(loop.env_spec), 0, np.zeros(num_streams, np.int64)
+        crashes: list[str] = []
         while any(len(done) < wanted for done, wanted in zip(episodes, quota)):
             step = loop.step(loop.act(explore=explore).action)
             steps += step.valid
@@ -136,6 +139,7 @@ class Evaluator:
                 if len(episodes[episode.stream]) < quota[episode.stream]:
                     episodes[episode.stream].append(episode)
                 steps[episode.stream] = 0
+            crashes += step.crashes
             loop.refuse_crashes(step.crashes, self.spec.max_crashes, "The environment", " during evaluation")
             if steps.max() >= longest:
                 for b in np.flatnonzero(steps >= longest).tolist():
@@ -147,7 +151,8 @@ class Evaluator:
                 record(loop.env)
         rewards = np.array([episode.reward for done in episodes for episode in done])
         lengths = np.array([episode.length for done in episodes for episode in done])
-        return Evaluation(rewards, lengths, weights.version, time.perf_counter() - start, cut=cut)
+        seconds = time.perf_counter() - start
+        return Evaluation(rewards, lengths, weights.version, seconds, cut=cut, crashes=crashes)
 
     def _loop(self, num_streams: int, rng: np.random.Generator) -> EnvironmentLoop:
         """The loop over `num_streams` environments, which are kept from evaluation to evaluation."""
@@ -164,7 +169,8 @@ class Evaluator:
         if order.goal is None or first.rewards.mean() < order.goal:
             return first
         second = self.evaluate(weights, CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, record=record)
-        return replace(second, seconds=first.seconds + second.seconds, confirms=True, cut=first.cut + second.cut)
+        seconds, crashes = first.seconds + second.seconds, first.crashes + second.crashes
+        return replace(second, seconds=seconds, confirms=True, cut=first.cut + second.cut, crashes=crashes)
 
     def close(self) -> None:
         if self.loop is not None:

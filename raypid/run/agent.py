@@ -126,7 +126,8 @@ class Agent:
         self.time_total_s = 0.0
         self.rewards = deque[float](maxlen=EPISODE_WINDOW)
         self.lengths = deque[int](maxlen=EPISODE_WINDOW)
-        self._crashes = 0
+        self.num_crashes = 0
+        """Environments that raised and were rebuilt, evaluations included."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
         self._last_save: Path | None = None
@@ -219,9 +220,11 @@ class Agent:
 
     @contextlib.contextmanager
     def _keeping(self) -> Iterator[None]:
-        """For evaluations outside of `train`: keep what is needed to look into actions that are not finite."""
+        """For evaluations outside of `train`: count environments that raised, keep what is needed to look into actions that are not
+        finite."""
         try:
             yield
+            self._take_crashes()
         except Diverged as error:
             self._keep(error)
             raise
@@ -264,13 +267,14 @@ class Agent:
             self.rewards.extend(report.episode_rewards)
             self.lengths.extend(report.episode_lengths)
             self.num_episodes += len(report.episode_rewards)
-            self._write_crashes(report)
+            self._write_crashes(report.crashes, f"worker {report.worker_index}")
         before = time.perf_counter()
         try:
             played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
         except Exception:
             self.iteration -= 1  # without a result; a run that goes on from here has it again
             raise
+        self._take_crashes()
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
@@ -321,7 +325,7 @@ class Agent:
         if self.context.plan is not None:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
             result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
-        result |= {"lost/env_crashes": self._crashes, "lost/evaluators": self.evaluations.lost}
+        result |= {"lost/env_crashes": self.num_crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.on_divergence == "rollback":
             result["lost/rollbacks"] = self.rollbacks
         if self.config.parameter_server:
@@ -339,12 +343,15 @@ class Agent:
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
         return result
 
-    def _write_crashes(self, report: Report) -> None:
-        self._crashes += len(report.crashes)
-        for crash in report.crashes:
-            self.errors.add(
-                f"An environment of worker {report.worker_index} raised and was rebuilt:\n{crash}\n", self.out
-            )
+    def _write_crashes(self, crashes: list[str], where: str) -> None:
+        """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
+        self.num_crashes += len(crashes)
+        for crash in crashes:
+            self.errors.add(f"An environment of {where} raised and was rebuilt:\n{crash}\n", self.out)
+
+    def _take_crashes(self) -> None:
+        crashes, self.evaluations.crashes = self.evaluations.crashes, []
+        self._write_crashes(crashes, "an evaluation")
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,8 @@ class Evaluations:
         self.last: Played | None = None
         self.cut = 0
         """Episodes of all evaluations so far that did not end and were cut."""
+        self.crashes: list[str] = []
+        """Tracebacks of environments that raised in evaluations, until whoever counts them takes them away."""
         self.env = spec.env
         self._owed = False
         self._periods = 0
@@ -131,14 +133,18 @@ class Evaluations:
         order = Order(num_episodes, seed)
         place = self.beside or self.inline
         played = place.play(self.context.backend.put(weights), self.context.timesteps, order, interrupted)
-        self.cut += played.evaluation.cut if played is not None else 0
-        return played.evaluation if played is not None else None
+        return self._counted(played.evaluation) if played is not None else None
 
     def _noted(self, played: Played | None) -> Played | None:
         if played is not None:
             self.last = played
-            self.cut += played.evaluation.cut
+            self._counted(played.evaluation)
         return played
+
+    def _counted(self, evaluation: Evaluation) -> Evaluation:
+        self.cut += evaluation.cut
+        self.crashes += evaluation.crashes
+        return evaluation
 
     def ask(self, order: Order) -> Evaluation:
         """Evaluate the current weights at once, and again if the worker that plays is lost.
@@ -150,6 +156,7 @@ class Evaluations:
             weights = self.context.learner.submit(Learner.weights)
             played = self.inline.play(weights, self.context.timesteps, order, never)
             if played is not None:
+                self.crashes += played.evaluation.crashes
                 return played.evaluation
 
     def close(self) -> None:

@@ -198,9 +198,7 @@ class Run:
                         self._save(result)
                 saved = self._finish(result)
                 if saved is not None and not self._interrupts:
-                    self._playing = True
-                    self.best.play(agent, options.final_episodes, self._is_interrupted, progress.message)
-                    self._tell_flaws()
+                    self._play_final()
         except BaseException as error:
             if isinstance(error, Exception) and self._interrupts <= 1:
                 unwritten = self._write_error(error)
@@ -296,6 +294,16 @@ class Run:
             self._told_unwritten = True
             self.progress.message(f"{text} Training goes on; tracebacks are missing there.")
 
+    def _play_final(self) -> None:
+        """Play the final episodes, and say if environments raised in them: no result follows that would count it."""
+        self._playing, before = True, self.agent.num_crashes
+        self.best.play(self.agent, self.options.final_episodes, self._is_interrupted, self.progress.message)
+        self._tell_flaws()
+        if num := self.agent.num_crashes - before:
+            self.progress.message(
+                f"Environments raised {num} times in the final episodes and were rebuilt (errors.txt has it)."
+            )
+
     def _last_evaluation(self, result: dict[str, float]) -> bool:
         """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""
         if self._interrupts or EVALUATION in result:
@@ -310,6 +318,7 @@ class Run:
     def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:
         if played is not None:
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
+            result["lost/env_crashes"] = self.agent.num_crashes
             self.best.offer(played, self.agent)
 
     def _owes_evaluation(self) -> bool:

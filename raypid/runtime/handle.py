@@ -15,6 +15,10 @@ class WorkerLost(RuntimeError):
     """The process behind a handle is gone."""
 
 
+class OutOfMemory(WorkerLost):
+    """The process was killed because memory ran out."""
+
+
 class ArgumentLost(WorkerLost):
     """A future that was an argument of a call has no value: the process that should have made it is gone."""
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from raypid.errors import UserError
 from raypid.ownership import outside_of_runs
-from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, T, WorkerLost
+from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
 
@@ -44,9 +44,33 @@ with warnings.catch_warnings():
     import ray.exceptions
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+_starting = False
+"""Whether Ray is being started, so that a process which is forked here is one of Ray's."""
+
+
+def _leave_our_group() -> None:
+    """Take a process of Ray's out of the group and the terminal of this process, in the new process.
+
+    A signal to all, as a terminal and `timeout` send it, then comes to this process alone, which knows what is to be saved and
+    in which order processes end. Without half of its processes Ray's start would take half a minute, and a run could not go on.
+    """
+    if _starting:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # by which Ray ends it
+        if sys.platform == "linux":  # where it ends with this process; elsewhere Ray finds it by the group
+            os.setsid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_our_group)
+
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-_LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
+_LOST = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.OutOfMemoryError,
+)
 
 
 class _Role(LocalHandle):
@@ -136,7 +160,7 @@ class RayBackend:
             }
         with _environment_of_children(), outside_of_runs():
             try:
-                with _ctrl_c_waits():
+                with _signals_wait():
                     ray.init("local" if address is None else address, **options)
             except KeyboardInterrupt:
                 ray.shutdown()
@@ -242,10 +266,11 @@ def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
 
 
 @contextlib.contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
-    """Raise Ctrl-C once Ray has started, since a half-started Ray crashes the process at exit. A second one does what it did before.
+def _signals_wait() -> Iterator[None]:
+    """Let signals wait until Ray has started, since a half-started Ray crashes the process, or leaves processes behind.
 
-    Ray's processes, which inherit what is blocked, never see the end of the terminal (SIGHUP): this process ends them.
+    Ctrl-C is raised then; a second one does at once what it did before. SIGTERM and SIGHUP end Ray, do what they did before, and
+    end the process. (Ray's processes, which inherit what is blocked, never see the end of the terminal.)
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -257,35 +282,40 @@ def _ctrl_c_waits() -> Iterator[None]:
         if len(came) > 1 and callable(before):
             before(number, frame)
 
-    hang_up = {signal.SIGHUP} if hasattr(signal, "SIGHUP") else set()
-    unblocked = hang_up - signal.pthread_sigmask(signal.SIG_BLOCK, hang_up)
+    ends = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+    heeded = {number for number in ends if signal.getsignal(number) is not signal.SIG_IGN}  # as under nohup
+    unblocked = ends - signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     terminate = signal.getsignal(signal.SIGTERM)
     before = signal.signal(signal.SIGINT, on_signal)
+    pending: set[signal.Signals] = set()
     try:
         yield
-    except SystemExit:  # by Ray's own handler of SIGTERM
-        if callable(terminate):
-            terminate(signal.SIGTERM, None)
-        raise
     finally:
+        if pending := signal.sigpending() & unblocked & heeded:
+            ray.shutdown()
         if terminate not in (None, signal.SIG_DFL):
             signal.signal(signal.SIGTERM, terminate)  # Ray put one of its own in its place
         signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+    if pending:
+        raise SystemExit(128 + min(pending))
     if came:
         raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def _environment_of_children() -> Iterator[None]:
-    """Start Ray's processes with one BLAS thread, and let them find the modules that this process finds."""
+    """Start Ray's processes with one BLAS thread, in sessions of their own, and let them find the modules that this process finds."""
+    global _starting
     own = [path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))]
     settings = {**dict.fromkeys(_THREAD_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(own)}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
+    _starting = True
     try:
         yield
     finally:
+        _starting = False
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -304,6 +334,8 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
     except ray.exceptions.ActorDiedError as error:
         _raise_creation_error(error)
         raise WorkerLost(str(error)) from error
+    except ray.exceptions.OutOfMemoryError as error:  # Ray's memory monitor killed it
+        raise OutOfMemory(str(error)) from error
     except _LOST as error:
         raise WorkerLost(str(error)) from error
 

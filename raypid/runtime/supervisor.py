@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from raypid.outputs import ErrorFile
-from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
+from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, OutOfMemory, T, WorkerLost
 
 Factory = Callable[[int, int], Callable[[], object]]
 """(worker index, restarts so far) -> a function that builds the role."""
@@ -254,6 +254,7 @@ class WorkerGroup(Generic[R, D]):
         """
         overdue = isinstance(error, TimeoutError)
         what = f"did not answer within {waited_s or self.timeout_s:g} s" if overdue else "died"
+        what = "ran out of memory" if isinstance(error, OutOfMemory) else what
         message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
         self.lost["timeouts" if overdue else "workers"] += 1
         self.errors.add(f"{message}\n{error}\n\n")

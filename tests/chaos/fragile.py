@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -16,6 +17,8 @@ import numpy as np
 from raypid import Callbacks
 
 REWARDS = {"infinite": float("inf"), "huge": 1e30, "no number": "a lot"}
+PIECE, MOST, ROOM = 16 << 20, 1536 << 20, 512 << 20
+"""Bytes that a leak grows by, that it ends at if nothing strikes, and that its process may take where it limits itself."""
 
 
 class Fragile(gymnasium.Env):
@@ -93,6 +96,8 @@ class Fragile(gymnasium.Env):
             ctypes.string_at(0)
         if self.mode == "killed":  # as the kernel does where memory runs out
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.mode in ("leak", "limited leak"):
+            self._leak()
         if self.mode == "prints":
             print("x" * 100_000)
             return obs
@@ -107,6 +112,19 @@ class Fragile(gymnasium.Env):
             "dtype": np.array(["a", "b"]),
             "type": None,
         }[self.mode]
+
+    def _leak(self) -> None:
+        """Keep more and more memory; limited: of this process alone, which then gets no more (only in a worker's process)."""
+        if self.mode == "limited leak":
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + ROOM
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        self.kept = [np.ones(PIECE, np.uint8)]
+        while len(self.kept) * PIECE < MOST:
+            time.sleep(0.01)
+            self.kept.append(np.ones(PIECE, np.uint8))
+        time.sleep(60)  # what watches over memory may take a moment
+        raise AssertionError("nothing has limited the leak")
 
 
 class Metrics(Callbacks):

@@ -89,8 +89,9 @@ def test_signals_before_a_run_trains(number: signal.Signals, start: Callable[...
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # ten runs
 @pytest.mark.parametrize("kind", [(), RAY], ids=["local", "ray"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=str)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("times", [1, 5])
 def test_signals_at_any_moment(
     kind: tuple[Any, ...], number: signal.Signals, times: int, start: Callable[..., Any], tmp_path: Path
@@ -103,9 +104,9 @@ def test_signals_at_any_moment(
     for _ in range(10 if not kind else 5):
         command = as_module(start, *TRAIN, *ENV, *kind, *stop)
         time.sleep(dice.uniform(0, whole_s))
+        send = dice.choice((os.kill, os.killpg))  # `kill` signals one process; a terminal and `timeout` the whole group
         for _ in range(times):
-            # a terminal signals the whole group, `kill` one process
-            (os.kill if number == signal.SIGTERM else os.killpg)(command.process.pid, number)
+            send(command.process.pid, number)
             time.sleep(0.02)
         done = command.finish()
         before_raypid = done.returncode == -number  # Python itself was starting, or had ended
