@@ -10,6 +10,7 @@ import ast
 import contextlib
 import copy
 import dataclasses
+import functools
 import inspect
 import itertools
 import json
@@ -234,6 +235,7 @@ def describe_type(hint: object) -> str:
     return _WORDS.get(kind, str(getattr(kind, "__name__", kind)))
 
 
+@functools.cache
 def field_docs(cls: type[Settings]) -> dict[str, str]:
     """Map each field to its docstring: the string that follows it in the class body. Base classes are included."""
     docs: dict[str, str] = {}
