@@ -191,7 +191,8 @@ def places(tree: Any) -> list[tuple[Any, Any]]:
 def edited(tree: Any, edits: list[tuple[int, str, Any]], *, avoid: tuple[str, ...] = ()) -> Any:
     """A copy of a JSON tree with some changes, none of them at the top-level keys `avoid`."""
     top = {"": copy.deepcopy(tree)}
-    for number, kind, value in copy.deepcopy(edits):  # a value that is in the tree twice may come to contain itself
+    for number, kind, drawn in edits:
+        value = copy.deepcopy(drawn)  # Hypothesis draws one object often, which would come to contain itself
         spots = [spot for spot in places(top) if spot[1] not in avoid]
         node, key = spots[number % len(spots)]
         if kind == "delete" and node is not top:
