@@ -83,7 +83,11 @@ def median_interval(found: list[float]) -> tuple[float, float, float]:
     """Upper end, median and lower end of its 95% interval, by ranks: a count of pairs above the median is binomial."""
     found, half = sorted(found), 0.98 * math.sqrt(len(found))
     middle = (len(found) - 1) / 2
-    return found[min(len(found) - 1, math.ceil(middle + half))], statistics.median(found), found[max(0, math.floor(middle - half))]
+    return (
+        found[min(len(found) - 1, math.ceil(middle + half))],
+        statistics.median(found),
+        found[max(0, math.floor(middle - half))],
+    )
 
 
 def main() -> None:

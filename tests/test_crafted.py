@@ -143,6 +143,13 @@ def test_a_crafted_manifest(name: str, folder: Path) -> None:
     checkpoint.best(folder.parent)  # one that cannot be read is passed over
 
 
+def test_a_checkpoint_of_an_algorithm_with_an_odd_name(folder: Path) -> None:
+    change(folder / "manifest.json", lambda m: m.update(algorithm="A\n" * 5000))
+    with pytest.raises(UserError, match="this agent runs DQN") as error:
+        restored(folder)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+
+
 INDEX: dict[str, Change] = {
     "count is text": lambda i: i.update(count="9"),
     "more rows than there are": lambda i: i.update(count=i["count"] + 5),
