@@ -5,10 +5,10 @@
 
 Folders (checkpoints, policies, replay buffers) are altered in two ways: "raw", bytes of any file, which the checksums
 must catch; and "crafted", the JSON and the files, after which the checksums are made right again, so that only checks of
-the structure are left. Allowed are: the unaltered content or a CheckpointError for raw, a load or a CheckpointError (a
-ConfigError for other networks) for crafted. For settings, results and command lines: a valid value or a UserError
-(argparse's exit code 2). Anything else is printed with its traceback, as is an input that takes over 20 seconds of CPU
-time or hangs.
+the structure are left. Allowed are: the unaltered content or a CheckpointError for raw; a load or a CheckpointError (a
+ConfigError for other networks, an UntrustedError for code that is named) for crafted. For settings, results and command
+lines: a valid value or a UserError (argparse's exit code 2). Anything else is printed with its traceback, as is an input
+that takes over 20 seconds of CPU time or hangs.
 
 While a loader runs, an audit hook forbids the import of modules that were not there before, exec of text, other processes,
 connections, and writing outside the temporary folder. Hypothesis draws the crafted inputs, a byte mutator the raw ones; both
@@ -153,7 +153,8 @@ TEXT = st.text(alphabet="aZ0._-/\\$ \0\n\u00e9\u20ac\ud800", max_size=8)
 _SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.integers(), st.sampled_from([2**31, 2**53, 2**63, 2**64, -(2**63), 10**30, 10**400]),
     st.floats(), TEXT,
-    st.sampled_from(["", ".", "..", "../x", "/etc/passwd", "a/../../b", "C:\\x", "nan", "1e6", "mlp", "cnn", "float32", "object", "state", "$npy"]),
+    st.sampled_from(["", ".", "..", "../x", "/etc/passwd", "a/../../b", "C:\\x", "nan", "1e6", "mlp", "cnn", "float32", "object", "state", "$npy",
+                     "subprocess:getoutput", "os.path:join", "a.b:c"]),
 )  # fmt: skip
 _MARKS = st.one_of(
     st.builds(
@@ -350,12 +351,13 @@ def refused(check: Callable[[], object], *, may_lack_network: bool = False) -> s
     from raypid.checkpoint import CheckpointError
     from raypid.config import ConfigError
     from raypid.errors import UserError
+    from raypid.trust import UntrustedError
 
     try:
         check()
     except UserError as error:
         is_network = may_lack_network and type(error) is UserError and str(error).startswith("Unknown network ")
-        if not is_network and not isinstance(error, (CheckpointError, ConfigError)):
+        if not is_network and not isinstance(error, (CheckpointError, ConfigError, UntrustedError)):
             raise
         _assert_plain(error)
         return "refused"
