@@ -10,7 +10,6 @@ import ast
 import contextlib
 import copy
 import dataclasses
-import functools
 import inspect
 import itertools
 import json
@@ -235,18 +234,22 @@ def describe_type(hint: object) -> str:
     return _WORDS.get(kind, str(getattr(kind, "__name__", kind)))
 
 
-@functools.cache
+_docs_of: dict[type[Settings], dict[str, str]] = {}
+
+
 def field_docs(cls: type[Settings]) -> dict[str, str]:
     """Map each field to its docstring: the string that follows it in the class body. Base classes are included."""
-    docs: dict[str, str] = {}
-    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
-        definition = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(definition, ast.ClassDef)
-        for pair in itertools.pairwise(definition.body):
-            match pair:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=doc)):
-                    docs[name] = " ".join(str(doc).split())
-    return {f.name: docs[f.name] for f in dataclasses.fields(cls) if f.name in docs}
+    if cls not in _docs_of:
+        docs: dict[str, str] = {}
+        for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+            definition = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+            assert isinstance(definition, ast.ClassDef)
+            for pair in itertools.pairwise(definition.body):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=doc)):
+                        docs[name] = " ".join(str(doc).split())
+        _docs_of[cls] = {f.name: docs[f.name] for f in dataclasses.fields(cls) if f.name in docs}
+    return _docs_of[cls]
 
 
 def parse_value(text: str) -> object:

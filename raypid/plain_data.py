@@ -54,7 +54,7 @@ def _check_events(text: str) -> None:
     """
     import yaml
 
-    anchored: dict[str, int] = {}
+    anchored: dict[str | None, int] = {}
     """Anchor -> number of values in what it names; those that are not closed yet are missing."""
     names: list[str | None] = []
     counts = [0]
