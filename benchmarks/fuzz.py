@@ -5,13 +5,14 @@
 
 Folders (checkpoints, policies, replay buffers) are altered in two ways: "raw", bytes of any file, which the checksums
 must catch; and "crafted", the JSON and the files, after which the checksums are made right again, so that only checks of
-the structure are left. Allowed are: the unaltered content or a CheckpointError for raw, a load or a CheckpointError (a
-ConfigError for other networks) for crafted. For settings, results and command lines: a valid value or a UserError
-(argparse's exit code 2). Anything else is printed with its traceback, as is an input that takes over 20 seconds.
+the structure are left. Allowed are: the unaltered content or a CheckpointError for raw; a load or a CheckpointError (a
+ConfigError for other networks, an UntrustedError for code that is named) for crafted. For settings, results and command
+lines: a valid value or a UserError (argparse's exit code 2). Anything else is printed with its traceback, as is an input
+that takes over 20 seconds of CPU time or hangs.
 
-While a loader runs, an audit hook forbids the import of modules that were not there before, exec and compile of text, other
-processes, connections, and writing outside the temporary folder. Hypothesis draws the crafted inputs, a byte mutator the
-raw ones; both are repeated by --seed.
+While a loader runs, an audit hook forbids the import of modules that were not there before, exec of text, other processes,
+connections, and writing outside the temporary folder. Hypothesis draws the crafted inputs, a byte mutator the raw ones; both
+are repeated by --seed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
-SLOW_S = 20
+SLOW_S, HANGS_S = 20, 60
+"""Seconds of CPU time, and of waiting. A process that somebody has paused gets one signal late, so it takes two to be hung."""
 DEPTH = 1200
 MOST_BYTES = 6 << 30
 Check = Callable[[], str]
@@ -59,15 +61,18 @@ class Watch:
     def __init__(self, folder: Path) -> None:
         self.folder, self.on, self.named = os.path.realpath(folder), False, ""
         """`named`: text of the command line, which may name modules to import."""
+        self.caught: Forbidden | None = None
         sys.addaudithook(self._hook)
 
     @contextlib.contextmanager
     def __call__(self, named: str = "") -> Iterator[None]:
-        self.on, self.named = True, named
+        self.on, self.named, self.caught = True, named, None
         try:
             yield
         finally:
             self.on = False
+        if self.caught is not None:  # somebody has swallowed it
+            raise self.caught
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.on:
@@ -96,10 +101,12 @@ class Watch:
             "os.symlink",
             "os.truncate",
         ):
-            bad = not self._is_ours(args[1] if event in ("os.rename", "os.link", "os.symlink") else args[0])
+            bad = not self._is_ours(args[1] if event in ("os.link", "os.symlink") else args[0])
+            bad |= event == "os.rename" and not self._is_ours(args[1])
         if bad:
             self.on = False
-            raise Forbidden(f"{event} {args!r:.200}")
+            self.caught = Forbidden(f"{event} {args!r:.200}")
+            raise self.caught
 
     def _is_ours(self, path: object) -> bool:
         if isinstance(path, int) or path == os.devnull:
@@ -146,7 +153,8 @@ TEXT = st.text(alphabet="aZ0._-/\\$ \0\n\u00e9\u20ac\ud800", max_size=8)
 _SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.integers(), st.sampled_from([2**31, 2**53, 2**63, 2**64, -(2**63), 10**30, 10**400]),
     st.floats(), TEXT,
-    st.sampled_from(["", ".", "..", "../x", "/etc/passwd", "a/../../b", "C:\\x", "nan", "1e6", "mlp", "cnn", "float32", "object", "state", "$npy"]),
+    st.sampled_from(["", ".", "..", "../x", "/etc/passwd", "a/../../b", "C:\\x", "nan", "1e6", "mlp", "cnn", "float32", "object", "state", "$npy",
+                     "subprocess:getoutput", "os.path:join", "a.b:c"]),
 )  # fmt: skip
 _MARKS = st.one_of(
     st.builds(
@@ -184,7 +192,8 @@ def places(tree: Any) -> list[tuple[Any, Any]]:
 def edited(tree: Any, edits: list[tuple[int, str, Any]], *, avoid: tuple[str, ...] = ()) -> Any:
     """A copy of a JSON tree with some changes, none of them at the top-level keys `avoid`."""
     top = {"": copy.deepcopy(tree)}
-    for number, kind, value in edits:
+    for number, kind, drawn in edits:
+        value = copy.deepcopy(drawn)  # Hypothesis draws one object often, which would come to contain itself
         spots = [spot for spot in places(top) if spot[1] not in avoid]
         node, key = spots[number % len(spots)]
         if kind == "delete" and node is not top:
@@ -333,14 +342,23 @@ def _crafted_arrays(data: bytes, rng: random.Random, edits: list[tuple[int, str,
 # -- loaders -----------------------------------------------------------------------------------------------------------
 
 
-def refused(check: Callable[[], object]) -> str:
-    """Run a loader; returns what became of it. Anything but the defined errors is raised."""
+def refused(check: Callable[[], object], *, may_lack_network: bool = False) -> str:
+    """Run a loader; returns what became of it. Anything but the defined errors is raised.
+
+    Args:
+        may_lack_network: a UserError that a network is not registered is one of them.
+    """
     from raypid.checkpoint import CheckpointError
     from raypid.config import ConfigError
+    from raypid.errors import UserError
+    from raypid.trust import UntrustedError
 
     try:
         check()
-    except (CheckpointError, ConfigError) as error:
+    except UserError as error:
+        is_network = may_lack_network and type(error) is UserError and str(error).startswith("Unknown network ")
+        if not is_network and not isinstance(error, (CheckpointError, ConfigError, UntrustedError)):
+            raise
         _assert_plain(error)
         return "refused"
     return "loaded"
@@ -381,6 +399,8 @@ class Loader:
 class FolderLoader(Loader):
     """Loads one of several folders."""
 
+    may_lack_network = False
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.fixtures = [Fixture(place) for place in self.made()]
@@ -397,7 +417,9 @@ class FolderLoader(Loader):
     def _checked(self, index: int, *, same: bool) -> Check:
         def check() -> str:
             found: list[object] = []
-            outcome = refused(lambda: found.append(self.load(self.fixtures[index].folder)))
+            outcome = refused(
+                lambda: found.append(self.load(self.fixtures[index].folder)), may_lack_network=self.may_lack_network
+            )
             if same and found:
                 assert found[0] == self.expected[index], "altered content was loaded"
             return outcome
@@ -532,6 +554,7 @@ class Policies(FolderLoader):
     """`read_policy_weights`, `load_policy` and acting."""
 
     name = "policy"
+    may_lack_network = True
 
     def made(self) -> list[Path]:
         from raypid.agents import Agent
@@ -825,6 +848,22 @@ LOADERS: dict[str, type[Loader]] = {
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
+_alarms: list[int] = []
+
+
+def limit_time(seconds: int | None) -> None:
+    """Raise `Forbidden` after so many seconds of CPU time, or at the second alarm; None: not any more."""
+    _alarms.clear()
+    signal.setitimer(signal.ITIMER_PROF, seconds or 0)
+    signal.setitimer(signal.ITIMER_REAL, HANGS_S if seconds else 0, HANGS_S if seconds else 0)
+
+
+def _on_alarm(number: int, frame: object) -> None:
+    _alarms.append(number)
+    if number == signal.SIGPROF or len(_alarms) == 2:
+        raise Forbidden(f"it took longer than {SLOW_S} s" if number == signal.SIGPROF else "it hangs")
+
+
 class Fuzz:
     """Gives a loader inputs and counts what becomes of them."""
 
@@ -842,7 +881,7 @@ class Fuzz:
         before = sys.getrecursionlimit()
         try:
             check = alter()
-            signal.alarm(SLOW_S)
+            limit_time(SLOW_S)
             sys.setrecursionlimit(DEPTH)  # Hypothesis raises it
             with self.watch(self.loader.named()):
                 outcome = check()
@@ -862,7 +901,7 @@ class Fuzz:
                 print(f"--- {self.loader.name}: {key}\n{text}", flush=True)
             self.failures[key] = (number + 1, text)
         finally:
-            signal.alarm(0)
+            limit_time(None)
             sys.setrecursionlimit(before)
             self.loader.put_back()
         self.counts[f"{way} {outcome}"] += 1
@@ -917,16 +956,14 @@ def watched() -> Iterator[tuple[Path, Watch]]:
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     set_hypothesis_home_dir(folder / "hypothesis")
 
-    def too_slow(number: int, frame: object) -> None:
-        raise Forbidden(f"it took longer than {SLOW_S} s")
-
     _import_everything()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    before = signal.signal(signal.SIGALRM, too_slow)
+    before = {number: signal.signal(number, _on_alarm) for number in (signal.SIGALRM, signal.SIGPROF)}
     try:
         yield folder, Watch(folder)
     finally:
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         shutil.rmtree(folder, ignore_errors=True)
 
 

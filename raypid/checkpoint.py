@@ -37,6 +37,7 @@ import numpy as np
 from raypid.errors import UserError, shown
 from raypid.outputs import Unwritten, is_disk_full, why_unwritten
 from raypid.ownership import is_signed, sign
+from raypid.plain_data import parse_json
 from raypid.state_tree import decode, encode, num_bytes, read_npy
 from raypid.types import Array
 
@@ -408,17 +409,14 @@ def confined(folder: Path, name: object) -> Path:
 
 
 def read_json(file: Path) -> Any:
-    """Parse a JSON file of bounded size and depth.
+    """Parse a JSON file. Its values are as many as somebody saved, so only its bytes are bounded.
 
     Raises:
         ValueError: it is too large, nested too deep, or not JSON.
     """
     if (size := file.stat().st_size) > MAX_JSON_BYTES:
         raise ValueError(f"{file.name} has {size:,} bytes, more than {MAX_JSON_BYTES:,}")
-    try:
-        return json.loads(file.read_bytes())
-    except RecursionError:
-        raise ValueError(f"{file.name} is nested too deep") from None
+    return parse_json(file.read_bytes())
 
 
 def _verify(path: Path, index: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from typing import (
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import reason, shown
 from raypid.names import answer
-from raypid.plain_data import check_size, read_json
+from raypid.plain_data import read_json, read_yaml
 from raypid.registry import did_you_mean
 
 C = TypeVar("C", bound="Settings")
@@ -306,15 +306,12 @@ def load_file(path: str | Path) -> dict[str, object]:
     Raises:
         ConfigError: the file does not exist, cannot be read, or does not hold a mapping.
     """
-    import yaml
-
     path = Path(path)
     if not os.path.isfile(path):
         raise ConfigError(f"There is no settings file {shown(str(path))}.")
-    parse = read_json if path.suffix == ".json" else yaml.safe_load
+    parse = read_json if path.suffix == ".json" else read_yaml
     try:
         values = parse(path.read_text())
-        check_size(values)
     except Exception as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(values, dict):

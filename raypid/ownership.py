@@ -137,7 +137,10 @@ def run_folder_of(place: Path, named: Sequence[str] = ()) -> Path | None:
     A run's folder is known by its params.json. One that lacks it counts if `named` has it, the arguments of a command.
     """
     place = place.resolve()
-    given = {Path(argument.partition("=")[2] or argument).resolve() for argument in named if "\0" not in argument}
+    given = set()
+    for argument in named:
+        with contextlib.suppress(ValueError, OSError, RuntimeError):  # no file can be called that, or links in a circle
+            given.add(Path(argument.partition("=")[2] or argument).resolve())
     return next((f for f in (place, *place.parents) if _is_run(f) or (f in given and _holds_run(f))), None)
 
 

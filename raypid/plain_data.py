@@ -1,4 +1,4 @@
-"""JSON that others wrote: whatever it is, it becomes plain values or a ValueError with one line."""
+"""JSON and YAML that others wrote: whatever it is, it becomes plain values or a ValueError with one line."""
 
 from __future__ import annotations
 
@@ -8,18 +8,74 @@ MAX_DEPTH, MAX_VALUES = 100, 1_000_000
 """How deep lists and mappings may lie in each other, and how many values they may have: what handles them later recurses."""
 
 
-def read_json(text: str | bytes) -> object:
-    """Parse JSON.
+def parse_json(text: str | bytes) -> object:
+    """Parse JSON of any size.
 
     Raises:
-        ValueError: it is not JSON, has a number of thousands of digits, is too deep or too large.
+        ValueError: it is not JSON, has a number of thousands of digits, or is too deep for the parser.
     """
     try:
         value: object = json.loads(text)
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise ValueError("it is nested too deep") from None
+    return value
+
+
+def read_json(text: str | bytes) -> object:
+    """Parse JSON of bounded size and depth.
+
+    Raises:
+        ValueError: as `parse_json`, or it is too deep or too large.
+    """
+    value = parse_json(text)
     check_size(value)
     return value
+
+
+def read_yaml(text: str) -> object:
+    """Parse YAML of bounded size and depth, without objects of other types.
+
+    Raises:
+        ValueError: it is too deep or too large.
+        yaml.YAMLError: it is not YAML.
+    """
+    import yaml
+
+    _check_events(text)
+    value: object = yaml.safe_load(text)
+    check_size(value)
+    return value
+
+
+def _check_events(text: str) -> None:
+    """Check depth and size before anything is built, because both cost the parser more than their length.
+
+    An alias counts as what it stands for: merging (`<<: [*a, *a]`) writes it out.
+    """
+    import yaml
+
+    anchored: dict[str | None, int] = {}
+    """Anchor -> number of values in what it names; those that are not closed yet are missing."""
+    names: list[str | None] = []
+    counts = [0]
+    """Number of values in each collection that is open, outermost first."""
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            names.append(event.anchor)
+            counts.append(1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            count = counts.pop()
+            counts[-1] += count
+            if (name := names.pop()) is not None:
+                anchored[name] = count
+        elif isinstance(event, yaml.AliasEvent):
+            counts[-1] += anchored.get(event.anchor, 1)
+        else:
+            counts[-1] += 1
+        if len(names) > MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        if counts[-1] > MAX_VALUES:
+            raise ValueError(_TOO_LARGE)
 
 
 def check_size(value: object) -> None:
@@ -35,7 +91,7 @@ def check_size(value: object) -> None:
             children = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list | tuple) else ()
             count += len(children)
             if count > MAX_VALUES:
-                raise ValueError(f"it has more than {MAX_VALUES:,} values")
+                raise ValueError(_TOO_LARGE)
             below.extend(children)
         if not below:
             return
@@ -44,3 +100,4 @@ def check_size(value: object) -> None:
 
 
 _TOO_DEEP = f"lists and mappings lie in each other more than {MAX_DEPTH} deep"
+_TOO_LARGE = f"it has more than {MAX_VALUES:,} values"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,28 @@ def test_load_file(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match=message):
             load_file(tmp_path / name)
+
+
+def test_yaml_that_is_deep_or_writes_itself_out(tmp_path: Path) -> None:
+    """It is refused before the parser has built it, which takes seconds or more memory than there is."""
+    file = tmp_path / "a.yaml"
+    merged = "a0: &a0 {x0: 1, x1: 2}\n" + "".join(
+        f"a{i}: &a{i}\n  <<: [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+    )
+    for text, message in [
+        ("env_config: " + "[" * 3000, "100 deep"),
+        ("env_config: " + "{a: " * 3000, "100 deep"),
+        ("- " * 3000 + "1", "100 deep"),
+        ("env_config: " + "[" * 101 + "]" * 101, "100 deep"),
+        (merged, "1,000,000 values"),
+    ]:
+        file.write_text(text)
+        started = time.process_time()
+        with pytest.raises(ConfigError, match=message):
+            load_file(file)
+        assert time.process_time() - started < 2
+    file.write_text("base: &a {x: 1}\nenv_config:\n  <<: *a\n  y: " + "[" * 90 + "]" * 90)
+    assert load_file(file)["env_config"]["x"] == 1  # type: ignore[index]
 
 
 def test_describe_type() -> None:

@@ -143,6 +143,13 @@ def test_a_crafted_manifest(name: str, folder: Path) -> None:
     checkpoint.best(folder.parent)  # one that cannot be read is passed over
 
 
+def test_a_checkpoint_of_an_algorithm_with_an_odd_name(folder: Path) -> None:
+    change(folder / "manifest.json", lambda m: m.update(algorithm="A\n" * 5000))
+    with pytest.raises(UserError, match="this agent runs DQN") as error:
+        restored(folder)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+
+
 INDEX: dict[str, Change] = {
     "count is text": lambda i: i.update(count="9"),
     "more rows than there are": lambda i: i.update(count=i["count"] + 5),
@@ -234,7 +241,7 @@ def test_arrays_that_declare_more_than_there_is(tmp_path: Path) -> None:
 
 def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> None:
     from raypid.config import Config, load_file
-    from raypid.reporting.logger import read_params, read_results
+    from raypid.reporting.logger import RunLogger, read_params, read_results
 
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for one, other in zip("abcdefgh", "bcdefghi"):
@@ -250,6 +257,10 @@ def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> 
         with pytest.raises(UserError) as error:
             Config().replace({"lr": load_file(tmp_path / "settings.yaml").get("lr", "x")})
         assert len(str(error.value)) < 1000 and "\n" not in str(error.value)
+    (tmp_path / "result.json").write_text('{"training_iteration": 1, "x\\ud800": 1.0, "y": "\\ud800"}\n')
+    with RunLogger(tmp_path, resume_iteration=1) as logger:
+        logger.log({"training_iteration": 2, "x\ud800": 2.0})
+    assert "\\ud800" in (tmp_path / "progress.csv").read_text()
     (tmp_path / "params.json").write_text("[" * 100_000)
     with pytest.raises(UserError, match="params.json is not JSON"):
         read_params(tmp_path)

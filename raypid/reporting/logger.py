@@ -250,7 +250,7 @@ class EventFile(AppendFile):
 @cache
 def _head(key: str) -> bytes:
     """A Summary.Value without its number: size, tag and the key of simple_value."""
-    tag = b"\x0a" + _sized(key.encode()) + b"\x15"
+    tag = b"\x0a" + _sized(_utf8(key)) + b"\x15"
     return b"\x0a" + _varint(len(tag) + 4) + tag
 
 
@@ -371,7 +371,12 @@ def _plain(value: object) -> Json:
 def _csv_line(cells: Iterable[Value]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode()
+    return _utf8(text.getvalue())
+
+
+def _utf8(text: str) -> bytes:
+    """Encode text; the half characters that JSON allows and UTF-8 does not are escaped."""
+    return text.encode(errors="backslashreplace")
 
 
 def _replace(path: Path, data: bytes) -> None:

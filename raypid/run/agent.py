@@ -524,7 +524,7 @@ class Agent:
             rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
             whole_lengths = [int(length) for length in lengths]
             if (algorithm := manifest["algorithm"]) != self.run:
-                raise ConfigError(f"{path} is a checkpoint of {algorithm}, this agent runs {self.run}.")
+                raise ConfigError(f"{path} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}.")
         self.evaluations.close()  # evaluations and fragments on their way belong to the time before
         self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))

@@ -290,7 +290,7 @@ def test_values_and_files_without_measure(refused: Callable[..., str], tmp_path:
 def test_places_that_cannot_be_written(refused: Callable[..., str], trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
     (tmp_path / "file").write_text("mine")
-    for place in ("file/x", "/proc/x", "x" * 300, "\0"):
+    for place in ("file/x", "/proc/x", "x" * 300, "\0", "\ud800"):
         refused(*TRAIN, f"--out={place}")
         refused("plot", "run", f"--out={place}.png")
         refused("eval", "run", "--episodes", "1000000000", f"--video={place}.mp4")
