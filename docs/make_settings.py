@@ -15,7 +15,7 @@ from pathlib import Path
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ModelConfig, field_docs
 from raypid.registry import ALGORITHMS
-from raypid.tuned import TUNED
+from raypid.tuned import TUNED, described
 
 PAGE = Path(__file__).with_name("algorithms.md")
 
@@ -84,8 +84,10 @@ def model() -> list[str]:
 def tuned() -> list[str]:
     rows = []
     for (algorithm, env), settings in sorted(TUNED.items()):
-        rows.append([algorithm, env, ", ".join(f"`{k}` {_text(v)}" for k, v in settings.items())])
-    return _table(["algorithm", "environment", "settings"], rows)
+        rows.append(
+            [algorithm, env, described(algorithm, env), ", ".join(f"`{k}` {_text(v)}" for k, v in settings.items())]
+        )
+    return _table(["algorithm", "environment", "reached", "settings"], rows)
 
 
 def _configs() -> dict[str, type[Config]]:

@@ -1,13 +1,31 @@
 """Settings that reach a stated return, by algorithm and environment: `--tuned` on the command line, `tuned=True` in Python.
 
-They lie in tuned.json: algorithm, environment, settings. Times and seeds behind them stand in benchmarks/results.
+They lie in tuned.json: algorithm, environment, settings. What they reached on seeds that chose nothing lies in tuned_results.json, which
+`benchmarks/tuned.py` writes.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 _BY_ALGORITHM: dict[str, dict[str, dict[str, object]]] = json.loads(Path(__file__).with_suffix(".json").read_text())
 TUNED = {(name, env): settings for name, envs in _BY_ALGORITHM.items() for env, settings in envs.items()}
 """(algorithm, environment) -> settings."""
+
+
+def described(algorithm: str, env: str) -> str:
+    """Say what the settings of an entry reached: the return, the median and worst time, how many of how many seeds."""
+    path = Path(__file__).with_name("tuned_results.json")
+    everything = json.loads(path.read_text()) if path.exists() else []
+    rows = [row for row in everything if (row["algorithm"], row["env"]) == (algorithm, env)]
+    if not rows:
+        return "not measured on seeds that chose nothing"
+    solved = [row for row in rows if row["solved"]]
+    seconds = [row["seconds"] for row in solved]
+    goal, place = rows[0]["threshold"], " on Ray" if rows[0]["backend"] == "ray" else ""
+    if not solved:
+        return f"{goal:g} not reached: {max(row['return'] for row in rows):g} at best, {len(rows)} seeds"
+    many = f"{len(solved)} of {len(rows)} seeds"
+    return f"{goal:g} in {statistics.median(seconds):.1f} s, at worst {max(seconds):.1f} s{place} ({many})"

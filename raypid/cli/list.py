@@ -23,9 +23,10 @@ def main(options: argparse.Namespace) -> int:
 
         names = list_envs()
     elif options.what == "tuned":
-        from raypid.tuned import TUNED
+        from raypid.tuned import TUNED, described
 
-        names = [f"{algorithm:6} {env}" for algorithm, env in sorted(TUNED)]
+        width = max(len(env) for _, env in TUNED)
+        names = [f"{algorithm:7} {env:{width}}  {described(algorithm, env)}" for algorithm, env in sorted(TUNED)]
     else:
         from raypid.registry import AGENTS, ALGORITHMS, NETWORKS, is_model
 

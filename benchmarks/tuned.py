@@ -1,0 +1,60 @@
+"""What the tuned settings reach on seeds that chose nothing: time and steps to the return that each entry states.
+
+    python benchmarks/tuned.py                            # what is missing, in one process each; sac-halfcheetah and dqn-pong are left out
+    python benchmarks/tuned.py --tasks dqn-lander --seeds 1000
+
+The tasks, their returns and how these are confirmed are those of `learning.py`. Seeds 1000 and up are used for nothing else. Rows are written
+as runs end, to raypid/tuned_results.json, which `raypid list tuned` shows, and to benchmarks/results/tuned.md; a second call goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from learning import TASKS, run_task
+
+import raypid
+from raypid.tuned import TUNED, described
+
+STORE = Path(raypid.__file__).parent / "tuned_results.json"
+TABLE = Path(__file__).parent / "results" / "tuned.md"
+
+
+def tasks() -> list[str]:
+    """The task of each tuned entry that does not take most of an hour."""
+    by_entry = {
+        (task.algo, task.env): name
+        for name, task in reversed(TASKS.items())
+        if not task.config or "ray" in task.backends
+    }
+    return [by_entry[entry] for entry in sorted(TUNED) if entry in by_entry and not TASKS[by_entry[entry]].long]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default=",".join(tasks()))
+    parser.add_argument("--seeds", default="1000,1001,1002")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = json.loads(STORE.read_text()) if STORE.exists() else []
+    for name in options.tasks.split(","):
+        task = TASKS[name]
+        for seed in map(int, options.seeds.split(",")):
+            entry = {"algorithm": task.algo, "env": task.env, "seed": seed}
+            if any(entry.items() <= row.items() for row in rows):
+                continue
+            found = run_task(name, seed, task.backends[0])
+            kept = ("backend", "threshold", "solved", "seconds", "steps", "return")
+            rows.append({**entry, **{key: found[key] for key in kept}})
+            print(json.dumps(rows[-1]), flush=True)
+            rows.sort(key=lambda row: (row["algorithm"], row["env"], row["seed"]))
+            STORE.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    lines = ["| algorithm | environment | on seeds 1000 and up |", "|---|---|---|"]
+    lines += [f"| {algorithm} | {env} | {described(algorithm, env)} |" for algorithm, env in sorted(TUNED)]
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
