@@ -1,6 +1,6 @@
 """Give every loader altered and crafted inputs, and count what becomes of them.
 
-    python benchmarks/fuzz.py                              # 100,000 inputs, spread over all loaders; about half an hour
+    python benchmarks/fuzz.py                              # 100,000 inputs, spread over all loaders; about 15 minutes of CPU time
     python benchmarks/fuzz.py --inputs 2000 --only replay --seed 7
 
 Folders (checkpoints, policies, replay buffers) are altered in two ways: "raw", bytes of any file, which the checksums
