@@ -55,7 +55,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=240.0, help="seconds of training")
     options = parser.parse_args()
     lines = [
-        f"`python benchmarks/agents.py --seeds {options.seeds}`, {os.cpu_count()} cores; `raypid train {' '.join(COMMAND)}` on CartPole-v1, whole processes.",
+        f"`python benchmarks/agents.py --seeds {options.seeds}`, {os.cpu_count()} cores, whole processes on CartPole-v1:",
+        f"`raypid train {' '.join(COMMAND)}`",
         "",
         "| goal | beside these values | reached | median s | worst s |",
         "|---|---|---|---|---|",
