@@ -106,9 +106,9 @@ def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec:
 
 
 def parameters(target: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a callable; empty if it does not tell."""
+    """Return the parameters of a callable, without those that @ray.remote adds; empty if it does not tell."""
     try:
-        return inspect.signature(target).parameters
+        return {name: p for name, p in inspect.signature(target).parameters.items() if not name.startswith("_ray_")}
     except (TypeError, ValueError):
         return {}
 

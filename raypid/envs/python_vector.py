@@ -92,6 +92,8 @@ class PythonVector(VectorEnv):
     def _reset_one(self, stream: int, seed: int | None) -> object:
         try:
             return self.envs[stream].reset(seed=None if seed is None else int(seed))
+        except EnvError:  # what it returned is of no use
+            raise
         except BaseException as error:
             reraise_signal(error)
             return self._rebuild(stream)
@@ -100,6 +102,8 @@ class PythonVector(VectorEnv):
         env = self.envs[stream]
         try:
             return env.reset() if self._ended[stream] else env.step(action)
+        except EnvError:
+            raise
         except BaseException as error:
             reraise_signal(error)
             # as if the episode had ended before: this row holds a reset
