@@ -125,21 +125,24 @@ def run_task(name: str, seed: int, backend: str) -> dict[str, Any]:
                 config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
         config |= task.on_ray
     start, evaluated, due, solved, best = time.perf_counter(), 0.0, task.every, False, float("-inf")
+    cpu_start, cpu_evaluated = time.process_time(), 0.0
     with getattr(raypid, task.algo)(env=task.env, seed=seed, config=config) as agent:
         while not solved and time.perf_counter() - start - evaluated < task.seconds:
             result = agent.train()
             if result["timesteps_total"] < due:
                 continue
-            due, before = result["timesteps_total"] + task.every, time.perf_counter()
+            due, before, cpu_before = result["timesteps_total"] + task.every, time.perf_counter(), time.process_time()
             mean = agent.eval(10)["episode_reward_mean"]
             if mean >= task.threshold:
                 mean = agent.eval(50, seed=seed + 500_000)["episode_reward_mean"]
                 solved = mean >= task.threshold
             best = max(best, mean)
             evaluated += time.perf_counter() - before
+            cpu_evaluated += time.process_time() - cpu_before
+        cpu_seconds = time.process_time() - cpu_start - cpu_evaluated
         seconds = time.perf_counter() - start - evaluated
     return {
-        "task": name, "backend": backend, "seed": seed, "solved": solved, "seconds": round(seconds, 1),
+        "task": name, "backend": backend, "seed": seed, "solved": solved, "seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1),
         "steps": agent.context.timesteps, "return": round(mean if solved else best, 2), "threshold": task.threshold,
     }  # fmt: skip
 
