@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, State
-from raypid.checkpoint import refusing
+from raypid.checkpoint import CheckpointError, refusing
 from raypid.config import Config
 from raypid.errors import Diverged, UserError
 from raypid.nn.network_spec import NetworkSpec
@@ -128,15 +128,15 @@ class Learner:
         if self.diverged is not None:
             raise self.diverged
 
-    def _check_given(self) -> None:
+    def _check_given(self, kind: type[UserError] = UserError) -> None:
         """Check the weights that were given from outside.
 
         Raises:
-            UserError: they are not finite.
+            UserError: they are not finite; of type `kind`.
         """
         self.diverged, self._whole = None, True
         if not is_sound(self.algorithm):
-            raise UserError(
+            raise kind(
                 "The given weights are not finite: the run that wrote them had diverged. Take an earlier checkpoint."
             )
 
@@ -203,7 +203,7 @@ class Learner:
         """
         with refusing("The learner's state in the checkpoint"):
             self.algorithm.load_state_dict(state)
-        self._check_given()
+        self._check_given(CheckpointError)
 
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on."""
