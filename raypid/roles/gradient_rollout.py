@@ -15,7 +15,7 @@ from raypid.roles.acting import RolloutSpec
 from raypid.roles.rollout import FragmentWorker, WorkerState
 from raypid.types import Gradients, Report, Trajectory, Weights
 
-MAX_FRAGMENTS = 1000
+MAX_FRAGMENTS = 100
 """Fragments in a row without a gradient after which an agent is given up."""
 _PARTS = ("env", "inference", "total")
 
