@@ -150,9 +150,9 @@ _NAMED = (
 def _name_from_files(named: argparse.Namespace) -> None:
     """Fill in what --config names, or the run that is resumed, and no flag does. Nothing is imported for it that is not known here."""
     for text in filter(None, named.config):
-        if not text.lstrip().startswith("{") and run_folder_of(Path(text.removeprefix("@"))) is not None:
-            continue  # it may name code that this user has not written
-        with contextlib.suppress(UserError):  # main says what is wrong with it
+        with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
+            if not text.lstrip().startswith("{") and run_folder_of(Path(text.removeprefix("@"))) is not None:
+                continue  # it may name code that this user has not written
             for key, value in given_parts(read_mapping(text, "--config")).items():
                 if getattr(named, key) is None and isinstance(value, str):
                     setattr(named, key, value)
