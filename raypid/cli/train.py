@@ -159,7 +159,7 @@ def _name_from_files(named: argparse.Namespace) -> None:
     if named.resume is not None:
         saved = given_parts(read_params(named.resume))
         for key, registry in (("env", ENVS), ("model", NETWORKS), ("agent", AGENTS)):
-            if getattr(named, key) is None and saved.get(key) in registry:
+            if getattr(named, key) is None and isinstance(saved.get(key), str) and saved[key] in registry:
                 setattr(named, key, saved[key])
 
 
