@@ -25,18 +25,41 @@ get_custom_args: Callable[[argparse.ArgumentParser], object] | None = None
 """Of the project that was loaded, if it has one."""
 
 
-def load_project(place: Path | str = ".") -> Path | None:
+def load_project(place: Path | str = ".", *, trust: bool = False) -> Path:
     """Import the modules of the project that `place` lies in, so that what they register is known; returns its folder.
 
-    None, and nothing is imported, if `place` lies in no project that this user has made (`raypid init`).
+    Args:
+        trust: import them though this user has not made the project here: a copy, a clone, or somebody else's.
 
     Raises:
-        UserError: a module has a syntax error, or another package hides it. CodeError: a module raised.
+        UserError: `place` lies in no project, or in one that this user has not made; a module has a syntax error, or another package
+            hides it. CodeError: a module raised.
     """
+    root = foreign_project(Path(place)) if trust else None
+    root = root or project_of(Path(place))
+    if root is None:
+        foreign = foreign_project(Path(place))
+        if foreign is None:
+            raise UserError(f"{place} lies in no project: `raypid init FOLDER` makes one.")
+        raise UserError(
+            f"{foreign} is a project that you have not made here (a copy, a clone, or somebody else's): `raypid init {foreign}` makes it "
+            "yours, trust=True imports it once."
+        )
+    _load(root)
+    return root
+
+
+def find_project(place: Path) -> None:
+    """Import the project that `place` lies in, if it lies in one that this user has made."""
+    root = project_of(place)
+    if root is not None:
+        _load(root)
+
+
+def _load(root: Path) -> None:
     global _loaded, get_custom_args
-    root = project_of(Path(place))
-    if root is None or root == _loaded:
-        return root
+    if root == _loaded:
+        return
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     for folder in FOLDERS:
@@ -46,7 +69,6 @@ def load_project(place: Path | str = ".") -> Path | None:
     if (root / OPTIONS).is_file():
         get_custom_args = getattr(_import(root, root / OPTIONS), "get_custom_args", None)
     _loaded = root
-    return root
 
 
 def loaded() -> Path | None:

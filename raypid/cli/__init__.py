@@ -17,7 +17,7 @@ from raypid import __version__, names
 from raypid.config import ELSEWHERE
 from raypid.errors import CodeError, UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
-from raypid.project import foreign_project, load_project
+from raypid.project import find_project, foreign_project
 from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
 
@@ -86,7 +86,7 @@ def _command(arguments: Sequence[str]) -> int:
         put_on_path(arguments)  # "module:Name" means the user's own files first
         _check_threads()
         if arguments[:1] and arguments[0] in USES_PROJECT:
-            load_project()
+            find_project(Path.cwd())
         commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments)

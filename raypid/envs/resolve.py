@@ -16,7 +16,7 @@ from gymnasium.envs import registration
 from raypid.envs.errors import EnvError
 from raypid.envs.quiet import quiet
 from raypid.ownership import path_hint
-from raypid.registry import ENVS, suggest
+from raypid.registry import ENVS, suggest, within_remote
 
 GYM_PACKAGES = {
     "gymnasium.envs.box2d": "Box2D",
@@ -152,6 +152,7 @@ def _resolve_path(name: str) -> Resolved:
 
 
 def _resolve_object(target: object, name: str) -> Resolved:
+    target = within_remote(target)
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)

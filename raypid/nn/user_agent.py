@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from raypid.arguments import arguments
+from raypid.errors import UserError
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import Model, ModelPolicy, Parts, called, facts_of
 from raypid.registry import AGENT_METHODS, AGENTS, check_methods
 from raypid.types import Array, Gradients, Trajectory, Weights, tree_leaves
+
+T = TypeVar("T")
+_NOTHING: Iterator[object] = iter(())
 
 
 class WorkerAgent(Protocol):
@@ -41,7 +44,8 @@ class WorkerAgent(Protocol):
         another fragment is acted and sent.
 
         Returns:
-            None; or parts as in the model's get_weights; or (gradient, metrics) with numbers by name.
+            None; or parts as in the model's get_weights; or (gradient, metrics) with numbers by name; or a generator of such, as
+            the step of the models ppo and a2c returns: it is used up first, with set_weights before each gradient.
         """
 
 
@@ -50,7 +54,7 @@ class DefaultAgent:
 
     def __init__(self, args: object, model: Model) -> None:
         self.model = model
-        self._takes_returns = "Rs" in inspect.signature(model.step).parameters
+        self._step = with_returns(model.step)
         self._waiting: deque[tuple[Trajectory, Array | None]] = deque()
         self._steps: Iterator[object] = iter(())
 
@@ -67,11 +71,32 @@ class DefaultAgent:
         if not self._waiting:
             return None
         trajectory, returns = self._waiting.popleft()
-        stepped = self.model.step(trajectory, returns) if self._takes_returns else self.model.step(trajectory)
+        stepped = self._step(trajectory, returns)
+        if stepped is None:
+            raise UserError(
+                f"{type(self.model).__qualname__}.step() returned None; it returns a gradient, or yields several."
+            )
         if not inspect.isgenerator(stepped):
             return stepped
         self._steps = stepped
         return next(stepped, None)
+
+
+def takes_returns(method: Callable[..., object]) -> bool:
+    """Whether a method takes returns after the trajectory, whatever it calls them."""
+    parameters = inspect.signature(method).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL or p.name == "Rs" for p in parameters)
+
+
+def with_returns(method: Callable[..., T]) -> Callable[[Trajectory, Array | None], T]:
+    """A method that takes a trajectory, and returns if it likes, as one that takes both."""
+    if not takes_returns(method):
+        return lambda trajectory, returns: method(trajectory)
+    parameter = inspect.signature(method).parameters.get("Rs")
+    if parameter is not None and parameter.kind is parameter.KEYWORD_ONLY:
+        return lambda trajectory, returns: method(trajectory, Rs=returns)
+    return method
 
 
 class AgentSource:
@@ -90,14 +115,15 @@ class AgentSource:
         default = isinstance(self.agent, DefaultAgent)
         self.name = policy.name if default else entry.__qualname__
         self._source = f"{self.name}.{'step' if default else 'fetch_grads'}()"
-        taken = self.policy.model.step if default else self.agent.send_trajectory
-        self._returns = "Rs" in inspect.signature(taken).parameters
+        self._returns = takes_returns(self.policy.model.step if default else self.agent.send_trajectory)
 
     def restart(self) -> None:
         """Build the agent anew: what it was sent is forgotten."""
         entry, name = self.entry, self.entry.__qualname__
         args = arguments(entry, name, "agent_config", self.config, facts_of(self.policy.spec, self.policy.seed))
         self.agent: WorkerAgent = called(name, "__init__", entry, args, self.policy.model)
+        self._steps: Iterator[object] = _NOTHING
+        """What is left of a generator that the agent returned."""
 
     def begin(self, weights: Weights) -> None:
         """The worker acts with these weights from here on. (Its policy has given them to the model.)"""
@@ -109,10 +135,7 @@ class AgentSource:
         self._sent = trajectory
         returns = self.policy.returns(trajectory) if self._returns else None
         own = replace(trajectory, action=nest(dict(tree_leaves(trajectory.action))))
-        if self._returns:
-            self._call("send_trajectory", partial(self.agent.send_trajectory, Rs=returns), own)
-        else:
-            self._call("send_trajectory", self.agent.send_trajectory, own)
+        self._call("send_trajectory", with_returns(self.agent.send_trajectory), own, returns)
 
     def fetch(self, weights: Weights) -> Gradients | None:
         """The next gradient over what was sent, at these weights; None if there is no more.
@@ -121,12 +144,26 @@ class AgentSource:
             UserError: what the agent returned is no gradient of the model's weights, or not finite.
             CodeError: the agent or the model raised.
         """
-        found = self._call("fetch_grads", self.agent.fetch_grads, self.policy.layout.parts(weights.flat))
+        found = self._call("fetch_grads", self._next, self.policy.layout.parts(weights.flat))
         if found is None:
             return None
         flat, metrics = self.policy.gradient_of(found, self._source)
         sent = self._sent
         return Gradients(flat, weights.version, sent.num_valid, metrics, largest_reward=sent.largest_reward)
+
+    def _next(self, weights: Parts) -> object:
+        """The next gradient: of a generator that the agent has returned, if that has more, or else of the agent."""
+        for _ in range(2):
+            if self._steps is not _NOTHING:
+                self.agent.set_weights(weights)
+                if (found := next(self._steps, None)) is not None:
+                    return found
+                self._steps = _NOTHING
+            found = self.agent.fetch_grads(weights)
+            if not inspect.isgenerator(found):
+                return found
+            self._steps = found
+        return None
 
     def _call(self, method: str, function: Any, *args: object) -> Any:
         return called(self.name, "step" if isinstance(self.agent, DefaultAgent) else method, function, *args)

@@ -1,6 +1,7 @@
-"""Makes the modules of this folder importable in tests, wherever pytest is started."""
+"""Loads this project for its tests, wherever pytest is started."""
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import raypid
+
+raypid.load_project(Path(__file__).parent, trust=True)

@@ -17,6 +17,8 @@ from raypid.types import Gradients, Report, Trajectory, Weights
 
 MAX_FRAGMENTS = 100
 """Fragments in a row without a gradient after which an agent is given up."""
+MAX_GRADIENTS = 100_000
+"""Gradients of one fragment after which an agent is given up."""
 _PARTS = ("env", "inference", "total")
 
 
@@ -60,6 +62,8 @@ class GradientRollout(FragmentWorker):
         self.source = source(self.policy)
         self._sent = False
         """Whether the source may have more gradients over what it was sent."""
+        self._num_gradients = 0
+        """Since it was sent a fragment."""
 
     def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Gradients]:
         """The next gradient. Where the source has no more over the last fragment, act for `fragment_length` rows first, with the
@@ -79,17 +83,31 @@ class GradientRollout(FragmentWorker):
                     gradients = self.source.fetch(weights)
                 report.timing["total"] += clock() - before
                 if gradients is not None:
+                    self._count()
                     return report, gradients
             self.source.begin(weights)
             more, trajectory = self.collect_fragment(weights, exploration)
             report.join(more)
             if trajectory.num_valid:  # a short fragment may have none, where environments take a row to reset
                 self.source.send(trajectory)
-                self._sent = True
+                self._sent, self._num_gradients = True, 0
         raise UserError(
             f"No gradient came of {MAX_FRAGMENTS} fragments: fetch_grads() of the agent returned None each time. It returns one gradient "
             "a call, and None when it needs another fragment."
         )
+
+    def _count(self) -> None:
+        """Count a gradient.
+
+        Raises:
+            UserError: there was one after another, and never None.
+        """
+        self._num_gradients += 1
+        if self._num_gradients > MAX_GRADIENTS:
+            raise UserError(
+                f"fetch_grads() of the agent returned {MAX_GRADIENTS:,} gradients and never None. It returns None when it has no more over what "
+                "was sent; then the worker acts again."
+            )
 
     def boundary(self, save_count: int) -> None:
         super().boundary(save_count)

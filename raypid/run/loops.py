@@ -178,6 +178,10 @@ def replay(ctx: Context) -> Iterator[Iteration]:
         yield Iteration(reports, update, {"collect": collect_s, "learner": learner_s})
 
 
+MAX_CALLS = 1000
+"""Calls of each worker that one iteration takes at most, so that it ends though an agent makes gradient after gradient of one fragment."""
+
+
 def asynchronous(ctx: Context) -> Iterator[Iteration]:
     """Update with the parts that are ready, except stale ones, and send workers out again with the newest weights.
 
@@ -192,7 +196,10 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
         while True:
             start, steps_before, learner_s, reports = clock(), ctx.timesteps, 0.0, list[Report]()
             calls = 0  # those that collected: an agent may make several gradients of one fragment
-            while not queue.done or not plan.is_over(calls / len(ctx.workers), ctx.timesteps - steps_before):
+            most = MAX_CALLS * len(ctx.workers)
+            while not queue.done or not (
+                len(reports) >= most or plan.is_over(calls / len(ctx.workers), ctx.timesteps - steps_before)
+            ):
                 for i in queue.free_workers():
                     ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
                     queue.num_calls[i] += 1

@@ -1,8 +1,5 @@
 """The environment does what it says, and the agent learns in it."""
 
-import agents.custom_agent  # noqa: F401
-import envs.custom_env  # noqa: F401
-import models.custom_model  # noqa: F401
 import numpy as np
 
 import raypid
@@ -13,7 +10,6 @@ SETTINGS = {
     "model_name": "custom_model",
     "lr": 0.1,
     "seed": 0,
-    "custom_args": {"step_cost": 0.02},
 }
 
 
