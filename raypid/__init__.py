@@ -14,6 +14,7 @@ from raypid.registry import (
     NETWORKS,
     Registry,
     check_methods,
+    check_name,
     import_string,
     within_remote,
 )
@@ -88,6 +89,7 @@ def register_algorithm(name: str, algorithm: Entry | None = None) -> Entry | Cal
     Raises:
         UserError: the name is one of raypid's own, or the class is not an Algorithm.
     """
+    check_name(name, "register_algorithm")
     return _register(ALGORITHMS, name, algorithm)
 
 
@@ -106,6 +108,7 @@ def register_network(name: str, network: Entry | None = None) -> Entry | Callabl
     Raises:
         UserError: the name is one of raypid's own or that of other code, or a model lacks a method.
     """
+    check_name(name, "register_model")
     return _register(NETWORKS, name, network, _check_model)
 
 
@@ -126,6 +129,7 @@ def register_agent(name: str, agent: Entry | None = None) -> Entry | Callable[[E
     Raises:
         UserError: the name is one of raypid's own or that of other code, or the class lacks a method.
     """
+    check_name(name, "register_agent")
     return _register(AGENTS, name, agent, _check_agent)
 
 

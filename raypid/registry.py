@@ -92,6 +92,16 @@ def _same_code(one: object, other: object) -> bool:
     return one is other or (name == name_2 and (module == module_2 or (file == file_2 and bool(file))))
 
 
+def check_name(name: object, function: str) -> None:
+    """Check that a class is registered under a name.
+
+    Raises:
+        ConfigError: the class itself was given in its place, as by a decorator without parentheses.
+    """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f'{function} takes a name first: @raypid.{function}("mine"), not {name!r}.')
+
+
 def check_methods(kind: str, entry: object, methods: Sequence[str]) -> None:
     """Check that a class has all methods of its kind.
 

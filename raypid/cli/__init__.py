@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 
 from raypid import __version__, names
 from raypid.config import ELSEWHERE
-from raypid.errors import CodeError, UserError, one_line, reason, shown
+from raypid.errors import UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
 from raypid.project import find_project, foreign_project
 from raypid.registry import suggest
@@ -87,6 +87,8 @@ def _command(arguments: Sequence[str]) -> int:
         _check_threads()
         if arguments[:1] and arguments[0] in USES_PROJECT:
             find_project(Path.cwd())
+            if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
+                print(f"raypid: {_NOT_YOURS.format(foreign)}", file=sys.stderr)
         commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments)
@@ -100,7 +102,7 @@ def _command(arguments: Sequence[str]) -> int:
         return code
     except (UserError, RuntimeError) as error:
         text = _with_saved(error) + _unmarked(error)
-        print(text if isinstance(error, CodeError) else f"raypid: {text}", file=sys.stderr)
+        print(text if text.startswith("Traceback ") else f"raypid: {text}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
@@ -108,17 +110,18 @@ def _command(arguments: Sequence[str]) -> int:
         raise
 
 
+_NOT_YOURS = (
+    "{} is a project that was not made here by you (a copy, a clone, or somebody else's), so nothing of it was imported: "
+    "`raypid init .` in it makes it yours."
+)
+
+
 def _unmarked(error: Exception) -> str:
     """Say, of a name that is not known, that the project here was not looked at; "" if that cannot be why."""
     if not isinstance(error, UserError) or not str(error).startswith("Unknown "):
         return ""
     project = foreign_project(Path.cwd())
-    if project is None:
-        return ""
-    return (
-        f" {project} is a project that was not made here by you (a copy, a clone, or somebody else's), so nothing of it was imported: "
-        "`raypid init .` in it makes it yours."
-    )
+    return "" if project is None else f" {_NOT_YOURS.format(project)}"
 
 
 def _with_saved(error: Exception) -> str:

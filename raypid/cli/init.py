@@ -14,6 +14,10 @@ from raypid.ownership import MARKER, mark_project, run_folder_of
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
 
+NEXT = (
+    "raypid train --env_name custom_env --agent_name custom_agent --model_name custom_model --lr 0.1 "
+    "--stop '{\"timesteps_total\": 60000}' --out runs/first"
+)
 TEMPLATE = Path(__file__).parent.parent / "project_template"
 
 
@@ -60,8 +64,6 @@ def main(options: argparse.Namespace) -> int:
         raise UserError(f"{folder} cannot be written: {error.strerror}.") from None
     mark_project(folder)
     go = "" if folder.resolve() == Path.cwd() else f"cd {folder}\n"
-    print(
-        f"{folder} is a project: {', '.join(str(f) for f in files if f.suffix in ('.py', '.yaml') and f.name[0] != '_')}.\n\n"
-        f"{go}raypid train --env_name custom_env --agent_name custom_agent --model_name custom_model --out runs/first\npytest"
-    )
+    written = ", ".join(str(f) for f in files if f.suffix in (".py", ".yaml") and f.name[0] != "_")
+    print(f"{folder} is a project: {written}.\n\n{go}{NEXT}\npytest")
     return 0

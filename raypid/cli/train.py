@@ -126,6 +126,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
             f"--agent_name {named.agent} learns by an agent of its own, {f'--run {name}' if named.run else 'the run'} by an algorithm: "
             "give one of the two."
         )
+    if named.run not in (None, AGENT_RUN) and named.run in ALGORITHMS and _is_model(named.model):
+        raise ConfigError(
+            f"--model_name {named.model} is a whole model, which learns by an agent, not by --run {named.run}: leave --run out (--agent_name names "
+            "another agent than default_agent)."
+        )
     if name is None and (named.agent is not None or _is_model(named.model)):
         name = AGENT_RUN
         parser.set_defaults(run=name)
@@ -215,11 +220,8 @@ def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest:
     text = (action.help or "") if action.help != argparse.SUPPRESS else ""
     if "%(default)" not in text and action.default not in (None, argparse.SUPPRESS):
         text = f"{text} (default: {action.default})".strip()
-    more: dict[str, Any] = {
-        "dest": dest,
-        "default": argparse.SUPPRESS,
-        "help": text.replace("%(default)s", str(action.default)),
-    }
+    shown = text.replace("%(default)s", str(action.default)).replace("%%", "%").replace("%", "%%")
+    more: dict[str, Any] = {"dest": dest, "default": argparse.SUPPRESS, "help": shown}
     if isinstance(action, argparse.BooleanOptionalAction):
         group.add_argument(*flags, action=argparse.BooleanOptionalAction, **more)
     elif action.nargs == 0:

@@ -19,13 +19,14 @@ from raypid.envs.errors import EnvError as EnvError
 from raypid.envs.make import check as check
 from raypid.envs.make import make_vector as make_vector
 from raypid.envs.make import sample as sample
+from raypid.envs.make import sample_apart as sample_apart
 from raypid.envs.make import spaces as spaces
 from raypid.envs.resolve import list_envs as list_envs
 from raypid.envs.resolve import portable as portable
 from raypid.envs.resolve import resolve as resolve
 from raypid.envs.vector import Step as Step
 from raypid.envs.vector import VectorEnv as VectorEnv
-from raypid.registry import ENVS, check_methods, within_remote
+from raypid.registry import ENVS, check_methods, check_name, within_remote
 
 Creator = TypeVar("Creator")
 
@@ -59,6 +60,7 @@ def register_env(name: str, creator: object = None) -> object:
         EnvError: the creator does not make environments.
         UserError: the name is one of raypid's own or that of other code, or a class lacks reset or step.
     """
+    check_name(name, "register_env")
     if creator is None:
         return partial(register_env, name)
     inside = within_remote(creator)

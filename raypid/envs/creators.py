@@ -24,7 +24,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from raypid.arguments import arguments
 from raypid.envs.adapter import Adapted, takes_seed
 from raypid.envs.env_spec import EnvSpec
-from raypid.envs.errors import EnvError, reraise_signal
+from raypid.envs.errors import HEAD, EnvError, is_users, reraise_signal, user_traceback
 from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
@@ -34,6 +34,28 @@ from raypid.envs.wrappers import ActionRepeat, Checked
 from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
+
+
+class EnvConfig(dict[str, Any]):
+    """env_config as one dict. Which environment it is for lies beside: `config["worker_index"]` and `config.worker_index`, but
+    `**config` has env_config alone."""
+
+    def __init__(self, values: Mapping[str, object], indices: Mapping[str, object]) -> None:
+        super().__init__(values)
+        self.indices = dict(indices)
+
+    def __missing__(self, key: str) -> object:
+        return self.indices[key]
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("indices", "__setstate__") or name not in self.indices:
+            raise AttributeError(name)
+        return self.indices[name]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, self.indices.get(key, default))
+
+
 ATARI_TASK = {"stack_num": 1, "reward_clip": False, "episodic_life": False}
 """EnvPool's Atari: single frames and raw rewards; stacking and clipping happen in the learner's pipeline."""
 
@@ -79,23 +101,23 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
 def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object) -> Any:
     """Call a class or function in the style that its signature shows, with those of `more` that it names.
 
-    A class with the one parameter `args` gets a Namespace; anything else with one positional parameter that has no default,
-    whatever its name, gets a dict with env_config and the indices; all others get keywords.
+    A class whose one parameter without a default is called `args` gets a Namespace; anything else with one positional parameter
+    without a default, whatever its name, gets an EnvConfig; all others get keywords.
     """
     names = parameters(target)
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
     needed = [
         p for p in names.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
-    single = needed[0] if len(names) == 1 and len(needed) == 1 else None
+    single = needed[0] if len(needed) == 1 else None
     if single is not None and single.name == "args" and inspect.isclass(target):
         args = arguments(target, target.__qualname__, "env_config", spec.env_config, {**indices, **spec.args})
         made: Any = target
         return made(args)
-    name = next(iter(names), "")
+    name = single.name if single is not None else next(iter(names), "")
     is_dict = (single is not None and name not in indices) or (len(names) == 1 and name in CONFIG_NAMES)
     if is_dict and name not in spec.env_config:
-        return target({**spec.env_config, **indices})
+        return target(EnvConfig(spec.env_config, indices))
     return target(**_with_named(indices, target, spec))
 
 
@@ -146,7 +168,8 @@ def _making(name: str) -> Iterator[None]:
         raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
     except BaseException as error:
         reraise_signal(error)
-        raise EnvError(f"Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
+        theirs = f"{HEAD}{user_traceback()}\nraypid: " if is_users(error) else ""
+        raise EnvError(f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
 
 
 def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:

@@ -32,6 +32,16 @@ def reraise_signal(error: BaseException) -> None:
         raise error
 
 
+HEAD = "Traceback (most recent call last):\n"
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether code outside of installed packages raised it, or called what did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    package = str(Path(__file__).parents[1])
+    return any(not f.filename.startswith((package, "<frozen")) and "site-packages" not in f.filename for f in frames)
+
+
 def user_traceback() -> str:
     """The exception being handled as text, from where it leaves this package on: what the user's code did."""
     error = sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 
 import gymnasium
 
@@ -46,12 +49,64 @@ def check(spec: EnvSpec) -> tuple[Resolved, str]:
     return resolved, choose_vectorizer(spec, resolved)
 
 
-def sample(spec: EnvSpec) -> VectorEnv:
-    """Make one environment in this process, and close it: what is left tells its spaces and whether it can be seeded."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one environment tells of all."""
+
+    observation_space: Space
+    action_space: Space
+    is_seeded: bool
+    """Whether seeds decide what happens in it."""
+
+
+def sample(spec: EnvSpec) -> Sample:
+    """Make one environment in this process, look at it, and close it."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
     vector.close()
-    return vector
+    return Sample(vector.observation_space, vector.action_space, vector.is_seeded)
+
+
+def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
+    """As `sample`, in a process of its own, which its environment may end.
+
+    Raises:
+        EnvError: it could not be made, ended its process, or took longer than `timeout_s`.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_send_sample, args=(spec, there))
+    process.start()
+    there.close()
+    name = spec.env if isinstance(spec.env, str) else getattr(spec.env, "__name__", type(spec.env).__name__)
+    try:
+        if not here.poll(timeout_s):
+            raise EnvError(
+                f"Environment {name!r} was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
+            )
+        found: object = here.recv()
+    except EOFError:
+        process.join(5)
+        how = f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"
+        raise EnvError(f"Environment {name!r} ended its process while it was made ({how}).") from None
+    finally:
+        process.kill()
+        process.join()
+        here.close()
+    if isinstance(found, Exception):
+        raise found
+    assert isinstance(found, Sample)
+    return found
+
+
+def _send_sample(spec: EnvSpec, there: Connection) -> None:
+    try:
+        found: object = sample(spec)
+    except Exception as error:
+        found = error
+    there.send(found)
+    there.close()
+    os._exit(0)  # nothing of the parent's is to be ended here
 
 
 def spaces(spec: EnvSpec) -> tuple[Space, Space]:

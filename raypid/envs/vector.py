@@ -14,7 +14,7 @@ from typing import TypeAlias
 import gymnasium
 
 from raypid.envs.env_spec import EnvSpec, stream_seeds
-from raypid.envs.errors import EnvError, reraise_signal, user_traceback
+from raypid.envs.errors import HEAD, EnvError, reraise_signal, user_traceback
 from raypid.envs.observation_checks import ObservationError, ObservationLayout, check_rewards
 from raypid.spaces import Space, space_leaves
 from raypid.types import Array, Tree
@@ -154,5 +154,5 @@ class VectorEnv(ABC):
                 reraise_signal(error)
                 text = user_traceback()
         raise EnvError(
-            f"{self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts. The last:\n{text}"
+            f"{HEAD}{text}\nraypid: {self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts."
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 from raypid.callbacks import Callbacks
 from raypid.envs import EnvError, EnvSpec, Step, make_vector
+from raypid.envs.errors import HEAD
 from raypid.errors import UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
@@ -169,9 +170,10 @@ class EnvironmentLoop:
                 last of `crashes`.
         """
         if crashes and self.crash_debt > most:
+            where, _, text = crashes[-1].partition(":\n")
             raise EnvError(
-                f"{who} raised {self.num_crashes} times{when}, max_restarts allows {most} and one more for each "
-                f"{FORGIVING_STEPS:,} steps. The last error:\n{crashes[-1]}"
+                f"{HEAD}{text}\nraypid: {who} raised {self.num_crashes} times{when}, max_restarts allows {most} and one more for each "
+                f"{FORGIVING_STEPS:,} steps. The last was {where[0].lower()}{where[1:]}."
             )
 
     def check_lengths(self, streams: Array | slice = slice(None)) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,15 +22,16 @@ from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks
 from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
-from raypid.envs import EnvSpec, portable, sample, spaces
+from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
+from raypid.envs.make import Sample
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
-from raypid.registry import ALGORITHMS, NETWORKS, import_string
+from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
@@ -168,7 +171,7 @@ def assemble(
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     callbacks = callbacks_of(config.callbacks)
-    first = sample(env_spec_of(config))
+    first = _sampled(config)
     observation_space, action_space = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, observation_space, action_space)
     network = _network(run, config, observation_space, action_space, like)
@@ -212,12 +215,29 @@ def assemble(
         raise
 
 
+def _sampled(c: Config) -> Sample:
+    """The environment's spaces. Where workers will have it, it is made in a process of its own, so that it can neither end nor stop this
+    one; but not once Ray has started here, whose threads a fork would leave behind."""
+    ray = sys.modules.get("ray")
+    if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
+        return sample_apart(env_spec_of(c), c.worker_timeout_s)
+    return sample(env_spec_of(c))
+
+
 def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
     """The network for the environment's spaces and the algorithm.
 
     Raises:
         ConfigError: `model.network` does not go with the algorithm, or the network differs from `like`.
     """
+    own = ALGORITHMS.get(run).own_model
+    if own and (c.model.network == "auto" or (c.model.network not in NETWORKS and ":" not in c.model.network)):
+        models = [name for name in NETWORKS.names() if is_model(name)]
+        given = "" if c.model.network == "auto" else f", not {c.model.network!r}"
+        raise ConfigError(
+            f"{run} trains a whole model: --model_name (model.network) takes {', '.join(models)}, or 'module:Class'{given}. `raypid list models` "
+            "shows them; raypid.register_model adds one."
+        )
     normalize = c.normalize_observations
     network = build_spec(observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize)
     algorithm: AlgorithmClass = ALGORITHMS.get(run)

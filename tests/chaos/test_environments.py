@@ -180,3 +180,26 @@ def test_never_ends(tmp_path: Path) -> None:
     with agent:
         outcome = begun()
     assert outcome.reason == "training_iteration reached 4" and outcome.final is None
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("os._exit(3)", "Environment 'born:Born' ended its process while it was made (exit code 3)."),
+        ("os.kill(os.getpid(), 11)", "Environment 'born:Born' ended its process while it was made (signal 11)."),
+        (
+            "time.sleep(100)",
+            "Environment 'born:Born' was not made within 1 s: its constructor hangs? worker_timeout_s is the limit.",
+        ),
+    ],
+    ids=["exit", "segfault", "hang"],
+)
+def test_a_constructor_on_ray(body: str, says: str, start: Any, tmp_path: Path) -> None:
+    """It is tried in a process of its own, before anything starts."""
+    code = f"import os, time\nclass Born:\n    def __init__(self):\n        {body}\n    reset = step = None\n"
+    (tmp_path / "born.py").write_text(
+        code.replace("reset = step = None", "def reset(self): ...\n    def step(self): ...")
+    )
+    more = ("--num-workers", 1, "--worker-timeout-s", 1, "--out", "run")
+    done = start("train", "--run", "PPO", "--env", "born:Born", *more).finish()
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"raypid: {says}\n")

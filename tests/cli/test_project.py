@@ -41,12 +41,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_project_trains(project: Path) -> None:
     """Its classes are found by name, its options are flags, and what was trained is found again."""
-    flags = ("--step-cost", 0.5, "--corridor_size=4", "--advantage-scale", 2, "--entropy_coef", 0.5, "--quiet")
+    flags = ("--step-cost", 0.5, "--corridor_size=4", "--passes", 3, "--entropy_coef", 0.5, "--quiet")
     done = raypid(project, "train", *NAMES, *SHORT, *flags, "--out", "runs/a")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     params = json.loads((project / "runs/a/params.json").read_text())
     assert params["custom_args"] == {"step_cost": 0.5} and params["env_config"] == {"corridor_size": 4}
-    assert params["agent_config"] == {"advantage_scale": 2.0} and params["model"]["custom"] == {"entropy_coef": 0.5}
+    assert params["agent_config"] == {"passes": 3} and params["model"]["custom"] == {"entropy_coef": 0.5}
     done = raypid(project / "envs", "eval", "../runs/a", "--json")  # from within the project
     assert done.returncode == 0 and "custom_env" in done.stdout, done
     more = ("--stop", '{"timesteps_total": 3000}', "--entropy-coef", 0.25, "--quiet", "--final-episodes", 0)
@@ -60,7 +60,7 @@ def test_its_options_are_in_the_help(project: Path) -> None:
     found = re.findall(r"arguments of (.*):\n  (--[\w-]+)", done.stdout)
     assert found == [
         ("environment custom_env", "--corridor-size"), ("model custom_model", "--entropy-coef"),
-        ("agent custom_agent", "--advantage-scale"), ("options/custom_options.py", "--step-cost"),
+        ("agent custom_agent", "--passes"), ("options/custom_options.py", "--step-cost"),
     ]  # fmt: skip
 
 

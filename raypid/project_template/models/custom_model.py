@@ -33,10 +33,14 @@ class CustomModel:
         p = self.probabilities(observation)
         return p.argmax(-1) if deterministic else (p.cumsum(-1) > rng.random((len(p), 1))).argmax(-1)
 
-    def step(self, trajectory, advantage):
-        """The gradient of -log p(action) * advantage - entropy_coef * entropy, a mean over the valid rows."""
+    def step(self, trajectory, Rs):
+        """The gradient of -log p(action) * advantage - entropy_coef * entropy, a mean over the valid rows: REINFORCE.
+
+        Rs [T, B] are discounted returns; the advantage is how much more than usual an action brought.
+        """
         valid = trajectory.valid
-        obs, action, advantage = trajectory.obs[:-1][valid], trajectory.action[valid], advantage[valid]
+        obs, action, returns = trajectory.obs[:-1][valid], trajectory.action[valid], Rs[valid]
+        advantage = (returns - returns.mean()) / (returns.std() + 1e-8)
         p = self.probabilities(obs)
         entropy = -(p * np.log(p)).sum(-1, keepdims=True)
         slope = (p - np.eye(p.shape[-1])[action]) * advantage[:, None]
