@@ -148,3 +148,21 @@ def test_the_documented_command_made_to_fit_learns(tmp_path: Path) -> None:
         json.loads((tmp_path / "run" / "result.json").read_text().splitlines()[-1])["evaluation/episode_reward_mean"]
         >= 195
     )
+
+
+EVERY = """
+import itertools, raypid
+raypid.load_project()
+for agent, model, env in itertools.product(("custom_agent", "default_agent"), ("custom_model", "ppo", "a2c"), ("custom_env", "gym_env")):
+    with raypid.CustomModel(env=env, agent=agent, model_name=model, num_envs_per_worker=2, fragment_length=16, batch_size=16) as run:
+        run.train()
+        assert run.train()["learner_updates_total"] >= 2, (agent, model, env)
+with raypid.PPO(env="custom_env", fragment_length=16) as run:
+    run.train()
+"""
+
+
+@pytest.mark.ci_slow
+def test_every_part_can_be_exchanged(project: Path) -> None:
+    done = raypid(project, EVERY, python=("-c",))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
