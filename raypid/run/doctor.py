@@ -37,6 +37,8 @@ RANGE_PER_NOISE = 12.0
 100 normal numbers is 5 deviations, the deviation of the difference of two means a seventh of one, and three of these are allowed."""
 EXPLODED, EXPLODED_RATIO = 1e6, 1e4
 """A metric that is larger than this, and than this many times what it was."""
+HUGE = 1e10
+"""A loss or a return beyond this says nothing, whatever it was at first."""
 USUAL_CLIP_FRACTION, USUAL_KL = 0.4, 0.1
 SHORT_STEPS = 1000
 """Steps of one environment after which it is a warning that no episode has ended."""
@@ -91,7 +93,7 @@ def end(record: Record) -> Findings:
         yield Finding("end", "warning", text, {"checkpoints": len(wrong)}, resume)
     reached = [f"{key} {record.last(key):,.6g}" for key in record.stop if _reached(record, key)]
     if _ended_by_error(record):
-        first = "Look at the divergence first. " if _diverged(record) else ""
+        first = _before_going_on(record)
         text = f"An error ended it in iteration {record.error_iteration}: {record.error}"
         yield Finding("end", "error", text, numbers, f"{first}errors.txt has the traceback. {resume}")
     elif reached:
@@ -102,7 +104,7 @@ def end(record: Record) -> Findings:
         yield Finding("end", "warning", text, numbers, resume)
     elif record.lock_left:
         text = "It was killed: no end is recorded. (kill -9, out of memory, a crash in C code, a second Ctrl-C?)"
-        yield Finding("end", "error", text, numbers, resume)
+        yield Finding("end", "error", text, numbers, f"{resume}{_against_crashes(record)}")
     elif saved is not None and saved.iteration == last:
         text = "It was stopped from outside (Ctrl-C, SIGTERM) before its stop criterion."
         yield Finding("end", "note", text, numbers, resume)
@@ -124,6 +126,31 @@ def _resume(record: Record, saved: Saved | None, last: int) -> str:
     if saved.path != checkpoint.latest(record.folder / "checkpoints"):
         return f"Move what is newer than {saved.path} away: then --resume goes on from step {saved.timesteps:,}{lost}."
     return f"`raypid train --resume {shlex.quote(str(record.folder))}` goes on from step {saved.timesteps:,}{lost}."
+
+
+def _before_going_on(record: Record) -> str:
+    """What to do before a run that an error ended is resumed; "" if nothing is known."""
+    if _diverged(record):
+        return "Look at the divergence first. "
+    if "EnvError: " in record.error:
+        return "Mend the environment first: until then --resume fails again. "
+    if "The disk is full" in record.error or "No space left on device" in record.error:
+        return "Free space on the disk first. "
+    return ""
+
+
+def _against_crashes(record: Record) -> str:
+    """What outlives an environment that ends its process, where that ended the run."""
+    if record.setting("num_workers") != 0 or record.params.get("vectorizer") == "async":
+        return ""
+    return (
+        " If the environment did it (os._exit, a crash in C code): --num-workers 1 or --vectorizer async outlives that."
+    )
+
+
+def _broke_off(record: Record) -> bool:
+    """Whether an error ended the run, or it was killed."""
+    return _ended_by_error(record) or (record.lock_left and not record.is_locked)
 
 
 def _reached(record: Record, key: str) -> bool:
@@ -182,6 +209,8 @@ def _against_divergence(record: Record) -> str:
         steps.append("bound gradients (max_grad_norm)")
     bounds = [setting for setting in ("normalize_rewards", "reward_clip") if setting not in idle]
     if bounds and all(map(is_off, bounds)):
+        if any((np.abs(record.finite(f"episode_reward_{key}")) > HUGE).any() for key in ("min", "mean", "max")):
+            return f"Rewards are huge: bound them ({', '.join([*bounds, 'reward_scale'])})."
         steps.append(f"bound rewards ({', '.join(bounds)})")
     return f"{'; '.join(steps)}."
 
@@ -212,11 +241,15 @@ def divergence(record: Record) -> Findings:
         yield Finding("learning", "error", text, numbers, advice)
     for name in _FINITE:
         values = np.abs(record.finite(f"learner/{name}"))
+        if not len(values):
+            continue
         part = max(1, len(values) // 5)
-        early, late = (float(np.median(x)) if len(values) >= 5 else 0.0 for x in (values[:part], values[-part:]))
+        early, late = (float(np.median(x)) for x in (values[:part], values[-part:]))
+        numbers = {"first": early, "last": late, "lr": lr}
         if late > max(EXPLODED, EXPLODED_RATIO * early):
-            text = f"learner/{name} grew beyond measure."
-            yield Finding("learning", "error", text, {"first": early, "last": late, "lr": lr}, advice)
+            yield Finding("learning", "error", f"learner/{name} grew beyond measure.", numbers, advice)
+        elif late > HUGE:
+            yield Finding("learning", "warning", f"learner/{name} is too large to learn from.", numbers, advice)
     returns = record.column("episode_reward_mean")
     if np.isinf(returns[np.cumsum(np.isfinite(returns)) > 0]).any():
         text = "Returns of training episodes became NaN or infinite."
@@ -257,10 +290,12 @@ def episodes(record: Record) -> Findings:
         why, advice = "evaluation_interval is 0", ""
     elif numbers["lost/evaluators"]:
         why, advice = "evaluators were lost", "errors.txt says why."
-    elif interval and interval > iterations:
-        why, advice = "none was due yet", "Lower evaluation_interval."
     elif interval is None and not count:
         why, advice = "that waits for the first training episode to end", ""
+    elif _broke_off(record):
+        why, advice = "the run ended before one was finished", ""
+    elif interval and interval > iterations:
+        why, advice = "none was due yet", "Lower evaluation_interval."
     else:
         why, advice = "none had ended when the results did", "Train longer, or set evaluation_interval."
     yield Finding("learning", "note", f"There was no evaluation: {why}.", numbers, advice)
@@ -398,9 +433,15 @@ _LOST = {
     "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."),
     "evaluators": ("evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode."),
     "parameter_servers": ("parameter servers that died", "Out of memory? max_restarts bounds them."),
-    "rollbacks": ("returns of a diverged learner to its last good checkpoint", "Lower lr from the start."),
+    "rollbacks": ("returns of a diverged learner to its last good checkpoint", ""),
 }  # fmt: skip
-"""What lost/<name> counts, and what to do."""
+"""What lost/<name> counts, and what to do; against rollbacks helps what helps against the divergence."""
+_LIMITS = {
+    "timeouts": ("max_restarts", "worker_timeout_s"),
+    "evaluators": ("max_restarts", "worker_timeout_s"),
+    "rollbacks": ("max_rollbacks",),
+}
+"""The settings that bound lost/<name>, where they are not max_restarts alone."""
 
 
 def losses(record: Record) -> Findings:
@@ -413,7 +454,9 @@ def losses(record: Record) -> Findings:
                 "per_hour": count / hours if hours else None,
                 "per_1000_steps": 1e3 * count / steps if steps else None,
             }
-            names = ("max_restarts", "worker_timeout_s") if name in ("timeouts", "evaluators") else ("max_restarts",)
+            names = _LIMITS.get(name, ("max_restarts",))
+            if name == "rollbacks":
+                advice = _own_advice(record) or _against_divergence(record)
             limits = {setting: record.setting(setting) for setting in names}
             yield Finding(
                 "losses", "warning", f"Number of {what}: {count:,.0f}.", {key: count, **rates, **limits}, advice
@@ -530,9 +573,9 @@ def evaluations(record: Record) -> Findings:
         "episodes_each": planned.mean(),
     }
     numbers["evaluation_interval"] = record.setting("evaluation_interval")
-    advice = (
-        "Raise evaluation_interval, or leave it out (about a tenth of the time then); lower evaluation_num_episodes."
-    )
+    advice = "Lower evaluation_num_episodes, or bound the length of episodes (time_limit)."
+    if numbers["evaluation_interval"] is not None:
+        advice = "Raise evaluation_interval, or leave it out (about a tenth of the time then); lower evaluation_num_episodes."
     yield Finding("speed", "warning", f"Evaluations take {share:.0%} of the time.", numbers, advice)
 
 
@@ -577,7 +620,8 @@ def headline(record: Record) -> str:
     """The run in a few words: "runs/a: PPO on CartPole-v1, 40,960 steps in 12 s"."""
     about = " on ".join(str(record.params[key]) for key in ("run", "env") if isinstance(record.params.get(key), str))
     steps, seconds = record.last("timesteps_total"), record.last("time_total_s")
-    return f"{record.folder}: {about or 'a run'}, {steps:,.0f} steps in {seconds:,.0f} s"
+    done = f"{steps:,.0f} steps in {seconds:,.0f} s" if record.num_rows else "no iteration finished"
+    return f"{record.folder}: {about or 'a run'}, {done}"
 
 
 @np.errstate(all="ignore")

@@ -23,6 +23,8 @@ _TAIL_BYTES = 1 << 16
 _ENDED = re.compile(r"^The run ended in iteration (\d+):$", re.MULTILINE)
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
 """The line of a traceback that names the exception."""
+_OWN = re.compile(r"^raypid\.[\w.]+: ")
+"""The same of an exception of raypid, whose text may end with the traceback of an environment."""
 
 
 @dataclass(slots=True)
@@ -180,7 +182,9 @@ def _read_errors(path: Path) -> tuple[int, str]:
         return 0, ""
     lines = text[ends[-1].end() :].strip().splitlines()
     first = next((i for i in reversed(range(len(lines))) if _RAISED.match(lines[i])), len(lines) - 1)
-    message = " ".join(" ".join(lines[first:]).split())
+    start = max((i for i, line in enumerate(lines) if line.startswith("Traceback (")), default=0)
+    own = next((i for i, line in enumerate(lines[start:first], start) if _OWN.match(line)), first)
+    message = " ".join(" ".join([*lines[own : own + 1], *lines[max(first, own + 1) :]]).split())
     return int(ends[-1][1]), message if len(message) <= 400 else f"{message[:400]} ..."
 
 

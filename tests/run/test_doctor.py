@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,16 @@ def test_environments_that_raise(tmp_path: Path) -> None:
     assert lost.numbers["per_1000_steps"] == 1000 * count / record.last("timesteps_total")
 
 
-def test_an_error_is_quoted(tmp_path: Path) -> None:
+def test_an_error_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exception, match="balance"):
         train(tmp_path, stop={"timesteps_total": 1500}, env="Hurt-v0", env_config={"raises": 7}, max_restarts=1)
     end = only(findings(tmp_path), "end", "An error ended it in iteration 1")
-    assert end.severity == "error" and "ValueError: the simulator lost its balance" in end.finding
+    assert end.severity == "error" and end.finding.endswith(
+        "The last error: ValueError: the simulator lost its balance"
+    )
+    assert "times, max_restarts allows 1 and one more" in end.finding
+    assert end.advice.startswith("Mend the environment first")
+    assert main(["doctor", str(tmp_path)]) == 0 and "Hurt-v0, no iteration finished\n" in capsys.readouterr().out
 
 
 def test_rewards_that_end(tmp_path: Path) -> None:
@@ -234,6 +240,8 @@ def test_ordinary_numbers_are_no_finding(tmp_path: Path) -> None:
         ({"episode_reward_mean": [20.0, 21.0, 19.5, 20.5] * 5}, {}, "learning", "has not risen"),
         ({"episode_reward_mean": [*[10.0] * 5, *[100.0] * 5, *[12.0] * 10]}, {}, "learning", "from step 11,000 on it stayed low"),
         ({"learner/value_loss": [1.0] * 10 + [1e9] * 10}, {}, "learning", "value_loss grew beyond measure"),
+        ({"learner/critic_loss": [108.0, 5.1e14, 1.5e10]}, {}, "learning", "critic_loss grew beyond measure"),
+        ({"learner/loss": [1.7e30]}, {}, "learning", "loss is too large to learn from"),
         ({"learner/critic_loss": [1.0] * 19 + [np.nan]}, {}, "learning", "from step 20,000 on, to the end"),
         ({"episode_reward_mean": [1.0] * 19 + [np.inf]}, {}, "learning", "NaN or infinite"),
         ({"learner/kl": 0.5, "learner/clip_fraction": 0.7}, {}, "learning", "far more than usual"),
@@ -273,6 +281,70 @@ def test_what_is_set_is_not_advised(tmp_path: Path, params: Any, advice: str) ->
         written(tmp_path, 20, {"learner/value_loss": [1.0] * 19 + [np.nan]}, **params), "learning", "It diverged"
     )
     assert found.advice == advice
+
+
+HUGE_REWARDS = {"episode_reward_mean": 1e31, "episode_reward_max": 2e31}
+
+
+def test_huge_rewards_are_to_be_bounded_wherever_a_divergence_is_found(tmp_path: Path) -> None:
+    params = {"run": "DQN", "reward_clip": None, "normalize_rewards": False, "max_rollbacks": 3}
+    found = written(tmp_path, 3, {**HUGE_REWARDS, "learner/loss": 1.7e30, "lost/rollbacks": [0, 1, 1]}, **params)
+    back = only(found, "losses", "returns of a diverged learner")
+    assert back.numbers["max_rollbacks"] == 3 and "max_restarts" not in back.numbers
+    advice = "Rewards are huge: bound them (reward_clip, reward_scale)."
+    assert back.advice == only(found, "learning", "loss is too large").advice == advice
+
+
+@pytest.mark.parametrize(("interval", "advised"), [(None, False), (2, True)])
+def test_what_makes_evaluations_cheaper(tmp_path: Path, interval: int | None, advised: bool) -> None:
+    columns = {"evaluation/episodes": 10, "timing/evaluation": 0.6}
+    often = only(written(tmp_path, 6, columns, evaluation_interval=interval), "speed", "Evaluations take")
+    assert ("evaluation_interval" in often.advice) is advised and "evaluation_num_episodes" in often.advice
+
+
+def ended(tmp_path: Path, error: str = "", **params: Any) -> list[Finding]:
+    """Findings of a run of 3 iterations that this error ended, or kill -9."""
+    written(tmp_path, 3, {}, **params)
+    if error:
+        (tmp_path / "errors.txt").write_text(
+            f"The run ended in iteration 4:\nTraceback (most recent call last):\n{error}\n"
+        )
+    else:
+        (tmp_path / ".lock").touch()
+    return findings(tmp_path)
+
+
+@pytest.mark.parametrize("error", ["", "RuntimeError: broke"])
+def test_a_run_that_ended_before_its_first_evaluation(tmp_path: Path, error: str) -> None:
+    none = only(ended(tmp_path, error, evaluation_interval=4), "learning", "no evaluation")
+    assert none.finding.endswith("the run ended before one was finished.") and not none.advice
+
+
+@pytest.mark.parametrize(
+    ("error", "first"),
+    [
+        (
+            "raypid.envs.errors.EnvError: Environment E, stream 0, step 5: the reward is nan.",
+            "Mend the environment first",
+        ),
+        (
+            "raypid.outputs.Unwritten: The disk is full: best cannot be written. Free some space.",
+            "Free space on the disk",
+        ),
+        ("RuntimeError: broke", "errors.txt has"),
+    ],
+)
+def test_what_to_do_before_going_on(tmp_path: Path, error: str, first: str) -> None:
+    assert only(ended(tmp_path, error), "end", "An error ended it").advice.startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("workers", "vectorizer", "advised"), [(0, "auto", True), (0, "async", False), (2, "auto", False)]
+)
+def test_what_outlives_a_crash(tmp_path: Path, workers: int, vectorizer: str, advised: bool) -> None:
+    (tmp_path / f"events.out.tfevents.1.1.{socket.gethostname()}").touch()
+    killed = only(ended(tmp_path, num_workers=workers, vectorizer=vectorizer), "end", "It was killed")
+    assert ("--num-workers 1" in killed.advice) is advised
 
 
 def test_a_divergence_has_the_advice_that_the_run_gave(tmp_path: Path) -> None:
