@@ -130,6 +130,8 @@ class Agent:
         """Environments that raised and were rebuilt, evaluations included."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self.on_rollback: Callable[[], None] = lambda: None
+        """Called after each rollback."""
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
         self._closed = False
@@ -216,7 +218,9 @@ class Agent:
             good = self.backend.get(self.context.weights.newest)
             write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
         if self.rollbacks:
-            error.kept += f" Rollbacks before: {self.rollbacks}."
+            rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
+            start = f" At the start, {rates}." if rates else ""
+            error.kept += f" Rollbacks before: {self.rollbacks}.{start}"
 
     @contextlib.contextmanager
     def _keeping(self) -> Iterator[None]:
@@ -241,6 +245,7 @@ class Agent:
         self.time_total_s = elapsed_s
         self._slow_down(rollbacks)
         self.save(score=score)
+        self.on_rollback()
 
     def _slow_down(self, rollbacks: int) -> None:
         """Learn at the rate that is left after so many rollbacks."""

@@ -20,7 +20,7 @@ from raypid.config import ConfigError
 from raypid.errors import Diverged
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
-from raypid.reporting.logger import RunLogger
+from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
@@ -152,6 +152,7 @@ class Run:
         self._saved_iteration = -1
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._rollbacks = agent.rollbacks
+        agent.on_rollback = self._tell_rollback
         self._interrupts = 0
         self._playing = False
         self._told_cut = self._told_unwritten = False
@@ -166,7 +167,7 @@ class Run:
             self.best.load()
         progress = self.progress
         logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
-        logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
+        logger.write_params(self._params())
         result: dict[str, float] = {}
         reason = self._reason(agent.totals()) if resumed else ""
         about = {"algorithm": agent.run, "backend": agent.backend.name, "folder": str(self.folder)}
@@ -201,6 +202,7 @@ class Run:
                     self._play_final()
         except BaseException as error:
             if isinstance(error, Exception) and self._interrupts <= 1:
+                self._renew_record(result)
                 unwritten = self._write_error(error)
                 rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
                 error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
@@ -212,6 +214,19 @@ class Run:
             logger.close()
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
+
+    def _params(self) -> dict[str, object]:
+        """What params.json has."""
+        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop}
+
+    def _renew_record(self, result: Mapping[str, float]) -> None:
+        """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
+        if (self.folder / RESULTS).exists() or (self.folder / PARAMS).exists():
+            return  # it is there, or another run's has taken its place
+        with contextlib.suppress(Unwritten, FolderLost), RunLogger(self.folder, tell=lambda text: None) as logger:
+            logger.write_params(self._params())
+            if result:
+                logger.log(result)
 
     def _log(self, logger: RunLogger, result: Mapping[str, float]) -> None:
         try:
@@ -252,15 +267,18 @@ class Run:
     # -- turns -----------------------------------------------------------------------------------------------------
 
     def _rewound(self, logger: RunLogger) -> RunLogger:
-        """Say that the run diverged and went back, and drop the results since then, as a resumed run does."""
-        agent, self._rollbacks = self.agent, self.agent.rollbacks
-        first = agent.iteration - 1
+        """Drop the results since the checkpoint that a rollback went to, as a resumed run does."""
+        self._rollbacks = self.agent.rollbacks
+        logger.close()
+        return RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
+
+    def _tell_rollback(self) -> None:
+        """Say that the run diverged and went back."""
+        agent = self.agent
         rates = " and ".join(f"{n} {x * 0.5**agent.rollbacks:.3g}" for n, x in agent.config.learning_rates().items())
         self.progress.message(
-            f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {first} with {rates}."
+            f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {agent.iteration} with {rates}."
         )
-        logger.close()
-        return RunLogger(self.folder, resume_iteration=first, tell=self.progress.message)
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""
