@@ -17,12 +17,13 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
-from raypid.errors import Diverged
+from raypid.errors import Diverged, Halted
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
 from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
+from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
@@ -38,6 +39,8 @@ RESCUE_S = 5.0
 """Seconds that a run which an error ends waits for the state of its workers."""
 RESCUE_LEARNER_S = 60.0
 """Seconds that it waits for its learner, which may be in an update."""
+HALT_S = 5.0
+"""Seconds after the end of a run by time or by a signal when an iteration that waits for whole episodes is broken off."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _RUN_FILES = (
@@ -153,6 +156,11 @@ class Run:
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._rollbacks = agent.rollbacks
         agent.on_rollback = self._tell_rollback
+        agent.halt_when(self._must_halt)
+        self._turn_began = 0.0
+        self._over_since = math.inf
+        """When the iteration that is under way should have ended."""
+        self._broke_off = False
         self._interrupts = 0
         self._playing = False
         self._told_cut = self._told_unwritten = False
@@ -181,7 +189,12 @@ class Run:
         try:
             with self._interruptible():
                 while not reason:
-                    result = agent.train()
+                    self._turn_began = time.monotonic()
+                    try:
+                        result = agent.train()
+                    except Halted:
+                        reason = self._halt()
+                        break
                     if agent.rollbacks > self._rollbacks:
                         logger = self._rewound(logger)
                     reason = self._reason(result)
@@ -198,7 +211,7 @@ class Run:
                     if not reason and self._save_is_due():
                         self._save(result)
                 saved = self._finish(result)
-                if saved is not None and not self._interrupts:
+                if saved is not None and not self._interrupts and not self._broke_off:
                     self._play_final()
         except BaseException as error:
             if isinstance(error, Exception) and self._interrupts <= 1:
@@ -292,6 +305,23 @@ class Run:
                 return f"{key} reached {value:.6g}"
         return ""
 
+    def _must_halt(self) -> bool:
+        """Whether the iteration goes on though the run should have ended HALT_S seconds ago."""
+        now = time.monotonic()
+        limit_s = self.stop.get("time_total_s", math.inf)
+        if self._interrupts or self.agent.time_total_s + now - self._turn_began >= limit_s:
+            self._over_since = min(self._over_since, now)
+        return now - self._over_since >= HALT_S
+
+    def _halt(self) -> str:
+        """Say that an iteration was broken off; returns why the run ends."""
+        self._broke_off, agent = True, self.agent
+        self.progress.message(
+            f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes. If those of "
+            f"{entry_name(agent.config.env)} do not end, set time_limit."
+        )
+        return "interrupted" if self._interrupts else f"time_total_s reached {agent.time_total_s:.6g}"
+
     def _tell_absent(self, result: Mapping[str, float]) -> None:
         """Once episodes have ended and something was learnt, name stop criteria that no result has. Says so once."""
         if not (self._may_be_absent and result["episodes_total"] and result["learner_updates_total"]):
@@ -374,7 +404,7 @@ class Run:
         if not result:
             return None
         if self._saved_iteration != self.agent.iteration:
-            self._save(result)
+            self._save(result, patience_s=RESCUE_S if self._broke_off else None)
         if self.options.plot:
             from raypid.reporting.plots import learning_curve
 
