@@ -80,8 +80,18 @@ def refusing(
     except passing:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:500] or type(error).__name__
+        text = _said(error)
         raise kind(f"{what} is damaged: {f'it lacks {text}' if isinstance(error, KeyError) else text}.") from error
+
+
+def _said(error: Exception) -> str:
+    """What the reader of a damaged file says, without what only helps its programmer, and without its full stop."""
+    if isinstance(error, (TypeError, AttributeError)):
+        return "a value is of another kind than it must be"
+    text = " ".join(str(error).split())[:500]
+    if "int_max_str_digits" in text:
+        return "it has a number of thousands of digits"
+    return text.rstrip(".") or type(error).__name__
 
 
 class Manifest(TypedDict, total=False):
@@ -464,7 +474,9 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         if type(version) is not int or version < 1 or not re.fullmatch("[0-9a-f]{64}", checksum):
             raise ValueError(f"format {shown(version)}, checksum {shown(checksum)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"The {kind} {folder} is damaged: {index} is truncated or altered, {error}.") from error
+        raise CheckpointError(
+            f"The {kind} {folder} is damaged: {index} is truncated or altered, {_said(error)}."
+        ) from error
     if version > FORMAT_VERSION:
         writer = entries.get("raypid_version", "unknown")
         raise CheckpointError(

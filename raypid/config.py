@@ -194,8 +194,10 @@ def coerce(key: str, value: object, hint: object) -> object:
     try:
         return _fit(value, hint)
     except _MISFITS:
-        kind = type(value).__name__
-        raise ConfigError(f"{key} takes {describe_type(hint)}, not {shown(value)} ({kind}).") from None
+        kind, most = type(value).__name__, ""
+        if isinstance(value, int) and abs(value) >= 2**64:
+            most = " of at most 64 bits"
+        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {shown(value)} ({kind}).") from None
 
 
 _MISFITS = (ValueError, OverflowError)
@@ -504,6 +506,7 @@ class Config(Settings):
         scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
         return {
             **unless(self.on_ray, "unless something runs on Ray: set num_workers, or backend ray", *_ON_RAY),
+            **unless(self.on_ray, _NOT_TIMED, "worker_timeout_s"),
             **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
             **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
             **unless(self.on_divergence == "rollback", "unless on_divergence is rollback", "max_rollbacks"),
@@ -644,7 +647,11 @@ def gpu_ids(text: str) -> list[str]:
     return ids
 
 
-_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "worker_timeout_s")
+_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker")
+_NOT_TIMED = (
+    "in one process, which cannot end an environment that hangs: with num_workers 1 (--num-workers 1) it runs in a worker on Ray, "
+    "which is replaced"
+)
 
 
 def divides(num_gpus: float, num_learners: int) -> bool:

@@ -48,6 +48,10 @@ class Diverged(RuntimeError):
         return " ".join(filter(None, [f"Training diverged{when}: {self.what}.", self.advice, self.kept]))
 
 
+class Halted(RuntimeError):
+    """An iteration was broken off, because the run should have ended a while ago."""
+
+
 def reason(error: Exception) -> str:
     """Return what an error says, on one line and without the number of an OSError."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

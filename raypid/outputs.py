@@ -130,7 +130,10 @@ def usable(path: Path, option: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if is_disk_full(error):
             raise Unwritten(why_unwritten(path, error)) from error
-        raise UserError(f"{option} cannot be {shown(str(path))}: {reason(error)}.") from error
+        blocked = isinstance(error, (FileExistsError, NotADirectoryError))
+        file = next((part for part in (path, *path.parents) if part.is_file()), None) if blocked else None
+        why = reason(error) if file is None else f"{shown(str(file))} is a file, not a folder"
+        raise UserError(f"{option} cannot be {shown(str(path))}: {why}.") from error
 
 
 def check_folder_writable(folder: Path, option: str) -> None:
@@ -161,6 +164,8 @@ def check_file_writable(file: Path, option: str) -> None:
     with usable(file, option):
         if file.is_dir():
             raise UserError(f"{option} takes the name of a file; {shown(str(file))} is a folder.")
+        if any(part.is_file() for part in file.parents):
+            raise NotADirectoryError
         existed = file.exists()
         check_folder_writable(file.parent, option)
         if file.parent.exists():

@@ -18,6 +18,11 @@ def parse_json(text: str | bytes) -> object:
         value: object = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # Python's own words for it tell programmers what to do
+        text = "it has a number of thousands of digits" if "int_max_str_digits" in str(error) else str(error)
+        raise ValueError(text) from None
     return value
 
 

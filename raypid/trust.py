@@ -96,10 +96,12 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
         )
     if trusted or _registered_by_package(module, attribute) or _in_project(folder, module, attribute, places):
         return
+    environment = key.replace("-", "_") in ("env", "evaluation_env")
+    named = f"If you know this environment, name it yourself: --{key.replace('_', '-')} {text}. " if environment else ""
     raise UntrustedError(
         f"{folder} names {text!r} ({key}), which would be imported and run. That is neither registered here nor in your project, "
-        "and the folder is not signed as yours (it comes from elsewhere or from an earlier version, or was altered). If you trust it: "
-        "--trust (trust=True)."
+        "and the folder is not signed as yours (it comes from elsewhere or from an earlier version, or was altered). "
+        f"{named}If you trust {'all that the folder names' if named else 'it'}: --trust (trust=True)."
     )
 
 

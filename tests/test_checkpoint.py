@@ -30,9 +30,11 @@ from raypid.checkpoint import (
     prune,
     read_manifest,
     read_policy,
+    refusing,
     save_checkpoint,
     write_policy,
 )
+from raypid.plain_data import read_json
 
 DTYPES = (
     "bool i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16 >f4 >i8 U5 S3 M8[s] m8[ms] longdouble".split()
@@ -211,6 +213,23 @@ def test_altered_files_are_refused(tmp_path: Path) -> None:
             load_checkpoint(path)
         file.write_bytes(content)
     load_checkpoint(path)
+
+
+def test_damage_is_told_in_plain_words() -> None:
+    for error, text in (
+        (TypeError("unhashable type: 'list'"), "a value is of another kind than it must be"),
+        (
+            ValueError("Exceeds the limit ...; use sys.set_int_max_str_digits()"),
+            "it has a number of thousands of digits",
+        ),
+        (ValueError("lr takes a number, not 'x' (str)."), "lr takes a number, not 'x' (str)"),
+        (KeyError("lr"), "it lacks 'lr'"),
+    ):
+        with pytest.raises(CheckpointError) as told, refusing("It"):
+            raise error
+        assert str(told.value) == f"It is damaged: {text}."
+    with pytest.raises(ValueError, match="^it has a number of thousands of digits$"):
+        read_json("[" + "1" * 9999 + "]")
 
 
 def test_missing_files_and_strange_folders_are_named(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_values_that_fit(key: str, given: Any, held: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "given", "wants"),
     [
+        ("lr", 10**400, "a number of at most 64 bits"), ("batch_size", 10**400, "a whole number of at most 64 bits"),
         ("lr", "fast", "a number"), ("lr", True, "a number"), ("lr", None, "a number"), ("num_workers", 1.5, "a whole number"),
         ("num_workers", "two", "a whole number"),
         ("num_workers", True, "a whole number"), ("num_workers", float("inf"), "a whole number"), ("num_workers", [1], "a whole number"),

@@ -359,7 +359,9 @@ def test_a_file_in_a_run_is_not_the_command_line(
     for file in (run / "settings.json", tmp_path / "settings.json"):
         file.write_text(settings)
     assert main([*command, str(run / "settings.json")]) == 2
-    assert "settings.json names 'their_code:Env' (env)" in capsys.readouterr().err and not code.ran()
+    told = capsys.readouterr().err
+    assert "settings.json names 'their_code:Env' (env)" in told and not code.ran()
+    assert "name it yourself: --env their_code:Env. If you trust all that the folder names: --trust" in told
     assert main([*command, str(run / "settings.json"), "--env", "CartPole-v1"]) == 0 and not code.ran()
     assert main([*command, str(run / "settings.json"), "--trust"]) == 0 and code.ran()
     assert main([*command, str(tmp_path / "settings.json")]) == 0 and code.ran()

@@ -134,6 +134,8 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if name is None and (named.agent is not None or _is_model(named.model)):
         name = AGENT_RUN
         parser.set_defaults(run=name)
+    if name is None and (name := _algorithm_of_files(named.config)) is not None:
+        parser.set_defaults(run=name)
     cls = Config
     if isinstance(name, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
@@ -166,6 +168,24 @@ def _name_from_files(named: argparse.Namespace) -> None:
         for key, registry in (("env", ENVS), ("model", NETWORKS), ("agent", AGENTS)):
             if getattr(named, key) is None and isinstance(saved.get(key), str) and saved[key] in registry:
                 setattr(named, key, saved[key])
+
+
+def _algorithm_of_files(texts: Sequence[str | None]) -> str | None:
+    """The algorithm that the files of --config name, as a run's params.json does, if it is known here. The last wins."""
+    name: str | None = None
+    for text in filter(None, texts):
+        with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
+            _, found, _ = _apart(read_mapping(text, "--config"))
+            name = found if found is not None and found in ALGORITHMS else name
+    return name
+
+
+def _apart(values: dict[str, object]) -> tuple[dict[str, object], str | None, dict[str, object]]:
+    """Take a run's params.json apart: settings, algorithm, stop criteria. Other files hold settings alone."""
+    run, stop = values.get("run"), values.get("stop")
+    if not (isinstance(run, str) and isinstance(stop, dict)):
+        return values, None, {}
+    return {key: value for key, value in values.items() if key not in ("run", "stop")}, run, stop
 
 
 def given_parts(settings: Mapping[str, object]) -> dict[str, object]:
@@ -323,7 +343,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
             flags[key] = parse_value(value) if is_text else value
     given: dict[str, object] = {}
     for text in options.config:
-        values, file = read_mapping(text, "--config"), Path(text.removeprefix("@"))
+        (values, _, _), file = _apart(read_mapping(text, "--config")), Path(text.removeprefix("@"))
         if not text.lstrip().startswith("{") and run_folder_of(file) is not None:
             used = {key: value for key, value in values.items() if key not in flags}
             check_names(file, used, trusted=options.trust, given=flags)
@@ -341,8 +361,12 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.known_keys import check_stop, known_keys
     from raypid.runtime.resources import ResourceError
 
-    stop = read_mapping(options.stop, "--stop") if options.stop else {}
     given = settings_of(options)
+    stop: dict[str, object] = {}
+    for text in options.config if not options.resume else ():
+        _, _, found = _apart(read_mapping(text, "--config"))
+        stop = found or stop
+    stop = read_mapping(options.stop, "--stop") if options.stop else stop
     _check_together(options)
     out = Path(options.resume or options.out) if options.resume or options.out else None
     check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=options.overwrite)

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from raypid.envs.errors import EnvError
+from raypid.errors import shown
 from raypid.spaces import Space, SpaceLeaf, assemble, is_nested, members, space_leaves
 from raypid.types import Array, Tree
 
@@ -24,6 +25,10 @@ class ObservationError(EnvError):
         super().__init__(text)
         self.row = row
         """Which observation of those given, where one is at fault."""
+
+
+class RewardError(ObservationError):
+    """A reward that is not finite."""
 
 
 class ObservationPart:
@@ -58,6 +63,8 @@ class ObservationPart:
             array: Array = np.asarray(value)
         except ValueError as error:
             raise ObservationError(f"{self.label} is no array ({error}); {self.wanted(shape)}.") from error
+        if array.dtype.kind in "OUS" and array.ndim == 0:
+            raise ObservationError(f"{self.label} is {shown(value)}; {self.wanted(shape)}.")
         if array.shape != shape:
             raise ObservationError(f"{self.label} has shape {array.shape}; {self.wanted(shape)}.")
         kind = array.dtype.kind
@@ -176,7 +183,7 @@ def check_rewards(reward: Array) -> None:
     if not math.isfinite(sum(reward.tolist())):  # Python's floats overflow later, and without a warning
         bad = np.flatnonzero(~np.isfinite(reward))
         if bad.size:
-            raise ObservationError(f"the reward is {reward[bad[0]]}; it must be finite.", int(bad[0]))
+            raise RewardError(f"the reward is {reward[bad[0]]}; it must be finite.", int(bad[0]))
 
 
 def _first(bad: Array) -> tuple[tuple[int, ...], str]:

@@ -16,10 +16,10 @@ import numpy as np
 from raypid.envs.adapter import is_seeded
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError, reraise_signal
-from raypid.envs.observation_checks import action_rows
+from raypid.envs.observation_checks import ObservationError, RewardError, action_rows
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
 from raypid.types import Array, Tree
 
 Argument = TypeVar("Argument")
@@ -62,6 +62,8 @@ class PythonVector(VectorEnv):
             self.close()
             raise
         self.vectorizer = "threads" if mode == "threads" else "sync"
+        self._given: list[object] = []
+        """The rewards of the last step, as the environments gave them."""
         self._undecided = mode == "auto" and self.num_envs > 1
         self._timed: list[tuple[float, float]] = []
         self._ended = [True] * self.num_envs
@@ -124,6 +126,13 @@ class PythonVector(VectorEnv):
                 first[stream], self._ended[stream], self._elapsed[stream] = True, False, 0
             else:
                 obs, rewards[stream], terminates, truncates, info = self._unpack(result, stream, 5)
+                # the usual case costs three comparisons
+                if type(terminates) is not bool and type(terminates) is not np.bool_:
+                    terminates = self._flag("terminated", terminates, stream)
+                if type(truncates) is not bool and type(truncates) is not np.bool_:
+                    truncates = self._flag("truncated", truncates, stream)
+                if type(info) is not dict and not isinstance(info, Mapping):
+                    raise EnvError(f"{self._where(stream)}: step() returned the info {shown(info)}; it must be a dict.")
                 self._elapsed[stream] += 1
                 if self._elapsed[stream] >= self._limits[stream]:
                     truncates = True
@@ -134,7 +143,21 @@ class PythonVector(VectorEnv):
         obs, reward = self._checked(self._layout.stack(observations)), self._rewards(rewards)
         return Step(obs, reward, terminated, truncated, ~first, first, infos=infos)
 
+    def _flag(self, name: str, value: object, stream: int) -> bool:
+        """Convert what is meant as true or false: 0 or 1, or an array of one element."""
+        with suppress(TypeError, ValueError, RuntimeError):
+            array = np.asarray(value)
+            if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
+                return bool(array.item())
+        raise EnvError(f"{self._where(stream)}: step() returned {shown(value)} as {name}; it must be true or false.")
+
+    def _misfit(self, error: ObservationError) -> str:
+        if isinstance(error, RewardError) and error.row is not None and self._given[error.row] is None:
+            return "the reward is None; it must be one number."
+        return str(error)
+
     def _rewards(self, rewards: list[object]) -> Array:
+        self._given = rewards
         with suppress(TypeError, ValueError):
             array = np.array(rewards, np.float32)
             if array.ndim == 1:
@@ -154,7 +177,7 @@ class PythonVector(VectorEnv):
             array = np.asarray(reward)
             if array.size == 1:
                 return float(array.item())
-        raise EnvError(f"{self._where(stream)}: the reward is {reward!r}; it must be one number.")
+        raise EnvError(f"{self._where(stream)}: the reward is {shown(reward)}; it must be one number.")
 
     def _rebuild(self, stream: int) -> object:
         """Replace an environment, which has just raised, and return what the new one's reset() returns."""

@@ -99,7 +99,7 @@ class VectorEnv(ABC):
             step = self._step(action)
             check_rewards(step.reward)
         except ObservationError as error:
-            raise EnvError(f"{self._where(error.row)}: {error}") from None
+            raise EnvError(f"{self._where(error.row)}: {self._misfit(error)}") from None
         step.crashes, self._crashes = self._crashes, []
         return step
 
@@ -134,6 +134,10 @@ class VectorEnv(ABC):
         except ObservationError as error:
             stream = error.row if streams is None or error.row is None else int(streams[error.row])
             raise EnvError(f"{self._where(stream)}: {inside}{error}") from None
+
+    def _misfit(self, error: ObservationError) -> str:
+        """What to say of an observation or a reward that does not fit."""
+        return str(error)
 
     def _where(self, stream: int | None = None) -> str:
         which = "" if stream is None else f", stream {stream}"

@@ -106,7 +106,7 @@ def learning_curve(
     out = Path(out)
     with usable(out, "The picture"):
         if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
-            raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(out.name)}.")
+            raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(str(out))}.")
         picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a title in letters that the font lacks

@@ -5,8 +5,11 @@ Axes: B streams; n pairs of antithetic perturbations; P weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from raypid.errors import Halted
 from raypid.nn.network_policy import Exploration
 from raypid.nn.population import make_population
 from raypid.ops.normalizer import Moments, merge_moments, moments_of, zero_moments
@@ -33,6 +36,8 @@ class FitnessRollout(RolloutWorker):
 
     def __init__(self, spec: RolloutSpec, worker_index: int, restarts: int, noise: Array) -> None:
         self.noise = noise
+        self.halted: Callable[[], bool] = lambda: False
+        """Whether to break off, asked after each step; set where this runs in the process of the run."""
         super().__init__(spec, worker_index, restarts)
         self.population = make_population(spec.network, self.env.num_envs)
         self.policy.network = self.population
@@ -47,7 +52,7 @@ class FitnessRollout(RolloutWorker):
         """Evaluate exploration["pairs"] pairs of perturbations with deviation exploration["sigma"].
 
         Raises:
-            UserError: an episode does not end.
+            UserError: an episode does not end. Halted: `halted` says so.
         """
         assert exploration is not None
         self.reset_timing()
@@ -74,6 +79,8 @@ class FitnessRollout(RolloutWorker):
         normalize, pipeline = self.spec.network.pipeline.normalize, self.policy.pipeline
         moments, observed = zero_moments(pipeline.normalized_size), list[Array]()
         while (playing := self.turn != _IDLE).any():
+            if self.halted():
+                raise Halted
             obs = self.obs
             step = self.step(self.act(explore=False).action)
             valid = step.valid & playing

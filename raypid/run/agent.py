@@ -13,13 +13,14 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.config import ConfigError, overlay, renamed
-from raypid.errors import Diverged, shown
+from raypid.errors import Diverged, Halted, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.outputs import ErrorFile
 from raypid.registry import ALGORITHMS, Registries, get_registry
 from raypid.replay.disk import checksums_in
 from raypid.roles.evaluator import Evaluation, Order, cut_note
+from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
@@ -28,6 +29,7 @@ from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
 from raypid.runtime.learner_group import losses_named
+from raypid.runtime.local import LocalHandle
 from raypid.types import Array, Report, Weights
 
 T = TypeVar("T")
@@ -130,6 +132,8 @@ class Agent:
         """Environments that raised and were rebuilt, evaluations included."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self.on_rollback: Callable[[], None] = lambda: None
+        """Called after each rollback."""
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
         self._closed = False
@@ -177,6 +181,7 @@ class Agent:
 
         Raises:
             Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
+            Halted: see `halt_when`.
         """
         self.check_open()
         goal = None if num_train_steps is None else self.timesteps + num_train_steps
@@ -184,7 +189,7 @@ class Agent:
         while goal is None or self.timesteps < goal:
             if self.config.on_divergence == "rollback" and self._last_save is None:
                 self.save()
-            start = time.perf_counter()
+            start, steps_before = time.perf_counter(), self.timesteps
             try:
                 try:
                     with losses_named(self.config.num_learners, "update()"):
@@ -193,6 +198,10 @@ class Agent:
                     self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
                     raise
                 result = self._count(turn, start)
+            except Halted:
+                self.context.timesteps = steps_before
+                self.time_total_s += time.perf_counter() - start
+                raise
             except Diverged as error:
                 self._keep(error)
                 if not self._may_roll_back():
@@ -216,7 +225,9 @@ class Agent:
             good = self.backend.get(self.context.weights.newest)
             write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
         if self.rollbacks:
-            error.kept += f" Rollbacks before: {self.rollbacks}."
+            rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
+            start = f" At the start, {rates}." if rates else ""
+            error.kept += f" Rollbacks before: {self.rollbacks}.{start}"
 
     @contextlib.contextmanager
     def _keeping(self) -> Iterator[None]:
@@ -241,6 +252,7 @@ class Agent:
         self.time_total_s = elapsed_s
         self._slow_down(rollbacks)
         self.save(score=score)
+        self.on_rollback()
 
     def _slow_down(self, rollbacks: int) -> None:
         """Learn at the rate that is left after so many rollbacks."""
@@ -258,6 +270,15 @@ class Agent:
         """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest."""
         assert self.context.plan is not None
         self.context.plan.max_steps = num_steps
+
+    def halt_when(self, halted: Callable[[], bool]) -> None:
+        """Let `halted` break off iterations that wait for whole episodes, which may never end: `train` then raises Halted."""
+        if ALGORITHMS.get(self.run).collect != "fitness":
+            return
+        self.context.halted = halted
+        for handle in self.context.workers.handles:
+            if isinstance(handle, LocalHandle) and isinstance(handle.role, FitnessRollout):
+                handle.role.halted = halted
 
     def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""

@@ -17,12 +17,13 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
-from raypid.errors import Diverged
+from raypid.errors import Diverged, Halted
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
-from raypid.reporting.logger import RunLogger
+from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
+from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
@@ -38,6 +39,8 @@ RESCUE_S = 5.0
 """Seconds that a run which an error ends waits for the state of its workers."""
 RESCUE_LEARNER_S = 60.0
 """Seconds that it waits for its learner, which may be in an update."""
+HALT_S = 5.0
+"""Seconds after the end of a run by time or by a signal when an iteration that waits for whole episodes is broken off."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _RUN_FILES = (
@@ -152,6 +155,12 @@ class Run:
         self._saved_iteration = -1
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._rollbacks = agent.rollbacks
+        agent.on_rollback = self._tell_rollback
+        agent.halt_when(self._must_halt)
+        self._turn_began = 0.0
+        self._over_since = math.inf
+        """When the iteration that is under way should have ended."""
+        self._broke_off = False
         self._interrupts = 0
         self._playing = False
         self._told_cut = self._told_unwritten = False
@@ -166,7 +175,7 @@ class Run:
             self.best.load()
         progress = self.progress
         logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
-        logger.write_params(agent.plain_config() | {"run": agent.run, "stop": self.stop})
+        logger.write_params(self._params())
         result: dict[str, float] = {}
         reason = self._reason(agent.totals()) if resumed else ""
         about = {"algorithm": agent.run, "backend": agent.backend.name, "folder": str(self.folder)}
@@ -180,7 +189,12 @@ class Run:
         try:
             with self._interruptible():
                 while not reason:
-                    result = agent.train()
+                    self._turn_began = time.monotonic()
+                    try:
+                        result = agent.train()
+                    except Halted:
+                        reason = self._halt()
+                        break
                     if agent.rollbacks > self._rollbacks:
                         logger = self._rewound(logger)
                     reason = self._reason(result)
@@ -197,10 +211,11 @@ class Run:
                     if not reason and self._save_is_due():
                         self._save(result)
                 saved = self._finish(result)
-                if saved is not None and not self._interrupts:
+                if saved is not None and not self._interrupts and not self._broke_off:
                     self._play_final()
         except BaseException as error:
             if isinstance(error, Exception) and self._interrupts <= 1:
+                self._renew_record(result)
                 unwritten = self._write_error(error)
                 rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
                 error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
@@ -212,6 +227,19 @@ class Run:
             logger.close()
         progress.stop(self._summary(result, reason, saved))
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
+
+    def _params(self) -> dict[str, object]:
+        """What params.json has."""
+        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop}
+
+    def _renew_record(self, result: Mapping[str, float]) -> None:
+        """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
+        if (self.folder / RESULTS).exists() or (self.folder / PARAMS).exists():
+            return  # it is there, or another run's has taken its place
+        with contextlib.suppress(Unwritten, FolderLost), RunLogger(self.folder, tell=lambda text: None) as logger:
+            logger.write_params(self._params())
+            if result:
+                logger.log(result)
 
     def _log(self, logger: RunLogger, result: Mapping[str, float]) -> None:
         try:
@@ -252,15 +280,18 @@ class Run:
     # -- turns -----------------------------------------------------------------------------------------------------
 
     def _rewound(self, logger: RunLogger) -> RunLogger:
-        """Say that the run diverged and went back, and drop the results since then, as a resumed run does."""
-        agent, self._rollbacks = self.agent, self.agent.rollbacks
-        first = agent.iteration - 1
+        """Drop the results since the checkpoint that a rollback went to, as a resumed run does."""
+        self._rollbacks = self.agent.rollbacks
+        logger.close()
+        return RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
+
+    def _tell_rollback(self) -> None:
+        """Say that the run diverged and went back."""
+        agent = self.agent
         rates = " and ".join(f"{n} {x * 0.5**agent.rollbacks:.3g}" for n, x in agent.config.learning_rates().items())
         self.progress.message(
-            f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {first} with {rates}."
+            f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {agent.iteration} with {rates}."
         )
-        logger.close()
-        return RunLogger(self.folder, resume_iteration=first, tell=self.progress.message)
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""
@@ -273,6 +304,23 @@ class Run:
             if value is not None and value >= target:
                 return f"{key} reached {value:.6g}"
         return ""
+
+    def _must_halt(self) -> bool:
+        """Whether the iteration goes on though the run should have ended HALT_S seconds ago."""
+        now = time.monotonic()
+        limit_s = self.stop.get("time_total_s", math.inf)
+        if self._interrupts or self.agent.time_total_s + now - self._turn_began >= limit_s:
+            self._over_since = min(self._over_since, now)
+        return now - self._over_since >= HALT_S
+
+    def _halt(self) -> str:
+        """Say that an iteration was broken off; returns why the run ends."""
+        self._broke_off, agent = True, self.agent
+        self.progress.message(
+            f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes. If those of "
+            f"{entry_name(agent.config.env)} do not end, set time_limit."
+        )
+        return "interrupted" if self._interrupts else f"time_total_s reached {agent.time_total_s:.6g}"
 
     def _tell_absent(self, result: Mapping[str, float]) -> None:
         """Once episodes have ended and something was learnt, name stop criteria that no result has. Says so once."""
@@ -356,7 +404,7 @@ class Run:
         if not result:
             return None
         if self._saved_iteration != self.agent.iteration:
-            self._save(result)
+            self._save(result, patience_s=RESCUE_S if self._broke_off else None)
         if self.options.plot:
             from raypid.reporting.plots import learning_curve
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from raypid.algorithms.off_policy import OffPolicyConfig
+from raypid.errors import Halted
 from raypid.replay.sources import ReplaySource
 from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
@@ -39,6 +40,8 @@ class Context:
     """Settings and state of the asynchronous loop; None for the other loops."""
     timesteps: int = 0
     """Valid environment steps so far."""
+    halted: Callable[[], bool] | None = None
+    """Whether to break an iteration off; asked by the asynchronous loop, where calls of workers may take long."""
 
 
 WINDOW = 20
@@ -182,10 +185,17 @@ MAX_CALLS = 1000
 """Calls of each worker that one iteration takes at most, so that it ends though an agent makes gradient after gradient of one fragment."""
 
 
+HALT_CHECK_S = 1.0
+"""Seconds between looks whether to break an iteration off."""
+
+
 def asynchronous(ctx: Context) -> Iterator[Iteration]:
     """Update with the parts that are ready, except stale ones, and send workers out again with the newest weights.
 
     Workers do not wait for each other. A worker whose parts wait for the learner is held back, so the number of parts stays bounded.
+
+    Raises:
+        Halted: the context says so.
     """
     assert ctx.plan is not None
     plan, clock = ctx.plan, time.perf_counter
@@ -203,7 +213,12 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
                 for i in queue.free_workers():
                     ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
                     queue.num_calls[i] += 1
-                for i, (report, data) in ctx.workers.finished(*queue.patience()):
+                wait_s, others = queue.patience()
+                if ctx.halted is not None:
+                    if ctx.halted():
+                        raise Halted
+                    wait_s = HALT_CHECK_S if wait_s is None else wait_s
+                for i, (report, data) in ctx.workers.finished(wait_s, others):
                     reports.append(report)
                     calls += report.num_steps > 0
                     ctx.timesteps += report.num_steps

@@ -84,6 +84,9 @@ class Fragile(gymnasium.Env):
         return True
 
     def _fail(self, obs: Any) -> Any:
+        if self.mode == "endless":
+            self.length = 10**9
+            return obs
         if self.mode == "raise":
             raise ValueError("the simulator lost its balance")
         if self.mode == "sys.exit":

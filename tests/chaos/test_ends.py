@@ -72,6 +72,9 @@ def test_a_folder_that_is_deleted(start: Callable[..., Any]) -> None:
     assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
     kept = checkpoint.find(command.cwd / "run")
     assert "result.json was deleted" in done.stderr and f"Saved: {kept.name} and best/ in run;" in done.stderr
+    assert "cannot be written" not in done.stderr and "FolderLost" in (command.cwd / "run" / "errors.txt").read_text()
+    assert f"checkpoint_{command.results()[-1]['training_iteration']:06d}" == kept.name
+    assert json.loads((command.cwd / "run" / "params.json").read_text())["run"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])

@@ -129,7 +129,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([*TRAIN, "--num-workers", "2", "--num-cpus-per-worker", "4096"], ["4096"]),
         ([*TRAIN, "--address", "auto"], ["address has no effect", "num_workers"]),
         ([*TRAIN, "--num-cpus", "2"], ["num_cpus has no effect"]),
-        ([*TRAIN, "--worker-timeout-s", "2"], ["worker_timeout_s has no effect"]),
+        ([*TRAIN, "--worker-timeout-s", "2"], ["worker_timeout_s has no effect", "--num-workers 1"]),
         ([*TRAIN, "--reward-scale", "0.1"], ["reward_scale has no effect with normalize_rewards", "default, 1.0"]),
         ([*TRAIN, "--model.custom", '{"widht": 3}'], ["model.custom has no effect for mlp"]),
         ([*TRAIN, "--model.channels", "[8]"], ["model.channels has no effect without an image"]),
@@ -299,6 +299,10 @@ def test_places_that_cannot_be_written(refused: Callable[..., str], trained: Pat
     (tmp_path / "film.mp4").mkdir()
     assert "folder" in refused("eval", "run", "--video", "film.mp4")
     assert ".svg" in refused("plot", "run", "--out", "curves.doc")
+    assert "not '.'" in refused("plot", "run", "--out", ".")
+    blocked = "cannot be 'file/x{}': 'file' is a file, not a folder."
+    assert f"The picture {blocked.format('.png')}" in refused("plot", "run", "--out", "file/x.png")
+    assert f"--video {blocked.format('.mp4')}" in refused("eval", "run", "--video", "file/x.mp4")
     for text in (DEEP, '{"run": 4}', "\udcff".encode(errors="surrogateescape").decode("latin-1")):
         (tmp_path / "run" / "params.json").write_text(text)
         if text != '{"run": 4}':

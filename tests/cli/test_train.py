@@ -186,6 +186,18 @@ def test_init_from_and_config_file(cartpole: Path, tmp_path: Path) -> None:
     assert (params["lr"], params["gamma"], params["run"]) == (1e-4, 0.9, "A2C")
 
 
+def test_the_settings_of_a_run_name_its_algorithm_and_its_end(cartpole: Path, tmp_path: Path) -> None:
+    file = str(cartpole / "params.json")
+    before = json.loads((cartpole / "params.json").read_text())
+    out = ["--quiet", "--final-episodes", "0", "--overwrite", "--out", str(tmp_path / "again")]
+    assert main(["train", "--config", file, "--clip", "0.1", "--stop", '{"training_iteration": 1}', *out]) == 0
+    after = json.loads((tmp_path / "again" / "params.json").read_text())
+    assert {key for key in before if before[key] != after[key]} - {"stop"} == {"clip"}
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers(), command := ["train", "--config", file])
+    assert parser.parse_args(command).run == "PPO" == before["run"]
+
+
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     for what, word in (("envs", "CartPole-v1"), ("networks", "mlp"), ("agents", "PPO"), ("tuned", "CartPole-v1")):
         assert main(["list", what]) == 0

@@ -72,12 +72,19 @@ class Faulty(Counter):
             return obs, reward, terminated, info
         if self.fault == "reward":
             reward = float("nan")
+        if self.fault == "no reward":
+            reward = None
+        if self.fault in ("terminated", "truncated"):
+            terminated, truncated = ("no", False) if self.fault == "terminated" else (False, None)
+        if self.fault == "info":
+            info = None
         obs = {
             "nan": np.array([np.nan, 0], np.float32),
             "inf": np.array([0, np.inf], np.float32),
             "shape": np.zeros(3, np.float32),
             "dtype": np.array(["a", "b"]),
             "none": None,
+            "text": "hello",
         }.get(self.fault, obs)
         return obs, reward, terminated, truncated, info
 

@@ -207,7 +207,8 @@ def test_an_environment_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
         ("reward", "the reward is nan"),
         ("shape", r"has shape \(3,\); its space Box.* asks for shape \(2,\)"),
         ("dtype", "has dtype <U1"),
-        ("none", r"has shape \(\)"),
+        ("none", r"the observation is None; its space Box"),
+        ("text", r"the observation is 'hello'; its space Box"),
     ],
 )
 @pytest.mark.parametrize("vectorizer", ["sync", "async"])
@@ -223,8 +224,29 @@ def test_other_bad_steps_are_named() -> None:
     vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": "old api"}, num_envs=2))
     with pytest.raises(EnvError, match=r"step\(\) must return .*a tuple of 4"):
         step_until(vector, 3)
+    for fault, text in (
+        ("no reward", "the reward is None; it must be one number"),
+        ("terminated", "returned 'no' as terminated; it must be true or false"),
+        ("truncated", "returned None as truncated"),
+        ("info", "returned the info None; it must be a dict"),
+    ):
+        vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": fault}, num_envs=2, vectorizer="sync"))
+        with pytest.raises(EnvError, match=f"Faulty, stream 1, step 2: .*{text}"):
+            step_until(vector, 3)
     with pytest.raises(EnvError, match=r"outside its space Discrete\(3\): 3"):
         step_until(make_vector(EnvSpec(env=cases.OutOfRange, num_envs=2)), 1)
+
+
+@pytest.mark.parametrize("yes", [1, np.int64(1), np.ones(1), np.ones((), bool), np.array([True])])
+def test_flags_that_mean_true_or_false(yes: Any) -> None:
+    class Odd(cases.Counter):
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, info = super().step(action)
+            return obs, reward, yes if self.t == 2 else 0, yes * 0, info
+
+    steps = step_until(make_vector(EnvSpec(env=lambda **_: Odd(lengths=(9,)), num_envs=2, vectorizer="sync")), 3)
+    assert [step.terminated.tolist() for step in steps] == [[False] * 2, [True] * 2, [False] * 2]
+    assert not any(step.truncated.any() for step in steps)
 
 
 def test_time_limit_and_action_repeat() -> None:

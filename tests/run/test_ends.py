@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.roles import evaluator
+from raypid.run import experiment
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
 from raypid.runtime import supervisor
@@ -185,3 +189,39 @@ def test_a_run_without_an_ended_episode_says_so(tmp_path: Path) -> None:
     drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 2}, progress)
     assert progress.summary["best policy"].startswith("none: no episode has ended")
     assert np.isnan(read_results(tmp_path)[-1]["episode_reward_mean"] or np.nan)
+
+
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ci_slow)])
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("by", ["time", "signal"])
+def test_whole_episodes_that_do_not_end_are_broken_off(
+    by: str, after: int, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(experiment, "HALT_S", 0.2)
+    more: dict[str, Any] = {"run": "ES", "population": 4, "env_config": {"mode": "endless"}, "num_envs_per_worker": 2}
+    if backend == "ray":
+        request.getfixturevalue("ray_session")
+        more["num_workers"] = 1
+    small = {key: FRAGILE[key] for key in ("seed", "evaluation_interval", "env", "vectorizer")}
+    monkeypatch.setitem(globals(), "FRAGILE", small)
+    agent = gone_bad(tmp_path, after, **more)
+    turn = agent.train
+
+    def timed(num_train_steps: int | None = None) -> dict[str, float]:
+        if agent.iteration == after and by == "signal":
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return turn(num_train_steps)
+
+    monkeypatch.setattr(agent, "train", timed)
+    said = Telling()
+    outcome = drive(agent, {"time_total_s": 1.0} if by == "time" else {}, said)
+    assert outcome.interrupted == (by == "signal")
+    assert outcome.reason.startswith("interrupted" if by == "signal" else "time_total_s reached")
+    if by == "signal":
+        assert any(text.startswith(f"Iteration {after + 1} did not end in time") for text in said.told)
+        assert (
+            (outcome.checkpoint is not None)
+            == (after == 1)
+            == (checkpoint.latest(tmp_path / "run" / "checkpoints") is not None)
+        )
+    assert any("set time_limit" in text for text in said.told)
