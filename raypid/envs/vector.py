@@ -156,7 +156,9 @@ class VectorEnv(ABC):
                 return replace()
             except BaseException as error:
                 reraise_signal(error)
-                text = user_traceback()
+                said = str(error)
+                told = isinstance(error, EnvError) and said.startswith(HEAD)  # it has the user's traceback already
+                text = said.removeprefix(HEAD).partition("\nraypid: ")[0] if told else user_traceback()
         raise EnvError(
             f"{HEAD}{text}\nraypid: {self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts."
         )
