@@ -183,7 +183,8 @@ def _read_errors(path: Path) -> tuple[int, str]:
     lines = text[ends[-1].end() :].strip().splitlines()
     ours = next((i for i in reversed(range(1, len(lines))) if lines[i].startswith("raypid: ")), None)
     if ours is not None:  # after the traceback of a user's class
-        said = f"{lines[ours].removeprefix('raypid: ')} The last error: {lines[ours - 1]}"
+        kind = next((line.partition(":")[0] for line in reversed(lines[:ours]) if line.startswith("raypid.")), "")
+        said = f"{kind}: {lines[ours].removeprefix('raypid: ')} The last error: {lines[ours - 1]}".removeprefix(": ")
         return int(ends[-1][1]), said if len(said) <= 400 else f"{said[:400]} ..."
     first = next((i for i in reversed(range(len(lines))) if _RAISED.match(lines[i])), len(lines) - 1)
     start = max((i for i, line in enumerate(lines) if line.startswith("Traceback (")), default=0)
