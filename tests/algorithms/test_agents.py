@@ -303,7 +303,7 @@ def test_several_learners_follow_all_gradients(ray_session: Any) -> None:
     np.testing.assert_array_equal(found[0][0], found[1][0])
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_agents_learn_with_two_learners(ray_session: Any) -> None:
     settings = {**SMALL, "model_name": "ppo", "num_workers": 2, "num_learners": 2, "num_cpus_per_worker": 0.5}
     with raypid.CustomModel(settings, fragment_length=64) as agent:
