@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -76,7 +77,11 @@ def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send_sample, args=(spec, there))
-    process.start()
+    heeded = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
     there.close()
     name = spec.env if isinstance(spec.env, str) else getattr(spec.env, "__name__", type(spec.env).__name__)
     try:
@@ -99,7 +104,13 @@ def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
     return found
 
 
+_ENDS = {signal.SIGINT, signal.SIGTERM, *({signal.SIGHUP} if hasattr(signal, "SIGHUP") else ())}
+
+
 def _send_sample(spec: EnvSpec, there: Connection) -> None:
+    for number in _ENDS:  # of the parent's handlers each says something
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     try:
         found: object = sample(spec)
     except Exception as error:
