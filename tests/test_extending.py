@@ -129,7 +129,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_classes_of_a_script_travel(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SOURCE.read_text() + SCRIPT)
     run_script(tmp_path / "script.py")

@@ -55,9 +55,14 @@ def _leave_our_group() -> None:
     in which order processes end. Without half of its processes Ray's start would take half a minute, and a run could not go on.
     """
     if _starting:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # by which Ray ends it
         if sys.platform == "linux":  # where it ends with this process; elsewhere Ray finds it by the group
             os.setsid()
+        with contextlib.suppress(ValueError):
+            signal.signal(
+                signal.SIGTERM, signal.SIG_IGN
+            )  # one that came to the group until here was not for this process
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # by which Ray ends it
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 if hasattr(os, "register_at_fork"):
