@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import reprlib
+import traceback
+from collections.abc import Sequence
+
+HEAD = "Traceback (most recent call last):\n"
+"""How a text begins that has a user's traceback first."""
 
 
 class UserError(ValueError):
@@ -17,9 +22,15 @@ class ConfigError(UserError):
 
 
 class CodeError(RuntimeError):
-    """A class of the user's raised: its traceback, and which method it was."""
+    """Code of the user's raised: its traceback, and after it what raypid says."""
 
     has_traceback = True
+
+    @classmethod
+    def after(cls, frames: Sequence[traceback.FrameSummary], error: BaseException, message: str) -> CodeError:
+        """The error whose text is the traceback of `error` through `frames`, then `message`."""
+        lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
+        return cls(f"{HEAD}{lines.rstrip()}\nraypid: {message}")
 
 
 class Diverged(RuntimeError):

@@ -96,10 +96,7 @@ def _import(root: Path, file: Path) -> ModuleType:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [f for f in frames if Path(f.filename).is_relative_to(root)] or frames
-        lines = "".join([*traceback.format_list(own), *traceback.format_exception_only(type(error), error)])
-        raise CodeError(
-            f"Traceback (most recent call last):\n{lines.rstrip()}\nraypid: {relative} of the project cannot be imported."
-        ) from None
+        raise CodeError.after(own, error, f"{relative} of the project cannot be imported.") from None
     found = getattr(module, "__file__", None)
     if found is None or Path(found).resolve() != file.resolve():
         raise UserError(

@@ -6,20 +6,26 @@ They lie in tuned.json: algorithm, environment, settings. What they reached on s
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 _BY_ALGORITHM: dict[str, dict[str, dict[str, object]]] = json.loads(Path(__file__).with_suffix(".json").read_text())
 TUNED = {(name, env): settings for name, envs in _BY_ALGORITHM.items() for env, settings in envs.items()}
 """(algorithm, environment) -> settings."""
 
 
+@functools.cache
+def _results() -> list[dict[str, Any]]:
+    path = Path(__file__).with_name("tuned_results.json")
+    return json.loads(path.read_text()) if path.exists() else []
+
+
 def described(algorithm: str, env: str) -> str:
     """Say what the settings of an entry reached: the return, the median and worst time, how many of how many seeds."""
-    path = Path(__file__).with_name("tuned_results.json")
-    everything = json.loads(path.read_text()) if path.exists() else []
-    rows = [row for row in everything if (row["algorithm"], row["env"]) == (algorithm, env)]
+    rows = [row for row in _results() if (row["algorithm"], row["env"]) == (algorithm, env)]
     if not rows:
         return "not measured yet"
     solved = [row for row in rows if row["solved"]]

@@ -7,6 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from raypid.errors import HEAD as HEAD
 from raypid.errors import UserError
 
 _HERE = str(Path(__file__).parent)
@@ -30,9 +31,6 @@ def reraise_signal(error: BaseException) -> None:
     by_default = isinstance(error, KeyboardInterrupt) and handlers[0] is signal.default_int_handler
     if by_default or any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
         raise error
-
-
-HEAD = "Traceback (most recent call last):\n"
 
 
 def is_users(error: BaseException) -> bool:

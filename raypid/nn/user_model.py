@@ -134,11 +134,8 @@ def called(owner: str, method: str, function: Callable[..., T], *args: object, *
         frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this one
         theirs = [place for place, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
         frames = frames[theirs[0] if theirs else 0 :]
-        lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
         place = f" ({frames[0].filename}:{frames[0].lineno})" if frames else ""
-        raise CodeError(
-            f"Traceback (most recent call last):\n{lines.rstrip()}\nraypid: {owner}.{method}() raised {type(error).__name__}{place}."
-        ) from None
+        raise CodeError.after(frames, error, f"{owner}.{method}() raised {type(error).__name__}{place}.") from None
 
 
 class ModelPolicy(NetworkPolicy):
@@ -254,23 +251,18 @@ class ModelPolicy(NetworkPolicy):
         """The discounted returns [T, B] of a fragment. Where the rewards of an episode go on beyond it, they end with the model's
         value of the observation there, if it has values(observation), and with nothing more if it has not."""
         t = trajectory
-        if not hasattr(self.model, "values"):
-            value, final = np.zeros(t.first.shape, np.float32), None
-        else:
-            rows = tree_map(lambda x: x.reshape(-1, *x.shape[2:]), t.obs)
-            value = self._values(rows, t.first.size).reshape(t.first.shape)
-            final = None if t.final is None else self._values(t.final.obs, len(t.final.t))
-        last = (
-            ()
-            if t.final is None
-            else (t.final.t, t.final.b, np.zeros(len(t.final.t), np.float32) if final is None else final)
-        )
+        rows = tree_map(lambda x: x.reshape(-1, *x.shape[2:]), t.obs)
+        value = self._values(rows, t.first.size).reshape(t.first.shape)
+        last = () if t.final is None else (t.final.t, t.final.b, self._values(t.final.obs, len(t.final.t)))
         ends = (t.terminated, t.truncated, t.valid)
         advantage: Array = gae(t.reward, value[:-1], next_values(value, *last), *ends, self.gamma, 1.0)
         return advantage + value[:-1]
 
     def _values(self, obs: Tree, num: int) -> Array:
-        value = to_numpy(self._call("values", self.model.values, obs))  # type: ignore[attr-defined]
+        """The model's values [B] of `num` observations [B, *]; 0 where it gives none."""
+        if not hasattr(self.model, "values"):
+            return np.zeros(num, np.float32)
+        value = to_numpy(self._call("values", self.model.values, obs))
         if value.shape != (num,):
             raise UserError(f"{self.name}.values() returned shape {value.shape}; {num} observations take ({num},).")
         return value.astype(np.float32, copy=False)
