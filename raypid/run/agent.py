@@ -457,7 +457,7 @@ class Agent:
             self.context.workers.call_all(Rollout.boundary, self.num_saves)
             self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
         state: dict[str, object] = {
-            "learner": self._ask_learner(Learner.state_dict),
+            "learner": self.ask_learner(Learner.state_dict),
             "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
@@ -481,6 +481,13 @@ class Agent:
                 checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         return path
 
+    def export(self, folder: str | Path) -> Path:
+        """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
+        before = self._last_save, self._replay_at
+        path = self.save(folder)
+        self._last_save, self._replay_at = before
+        return path
+
     def unsaved_reason(self, patience_s: float) -> str:
         """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
         whole, weights = self.context.learner.submit(Learner.is_whole), self.context.learner.submit(Learner.weights)
@@ -490,9 +497,10 @@ class Agent:
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
-        return self._ask_learner(Learner.weights)
+        return self.ask_learner(Learner.weights)
 
-    def _ask_learner(self, method: Callable[[Learner], T]) -> T:
+    def ask_learner(self, method: Callable[[Learner], T]) -> T:
+        """The result of a method of the running learner's; of several, that of the first."""
         with losses_named(self.config.num_learners, f"{method.__name__}()"):
             return self.backend.get(self.context.learner.submit(method))
 
