@@ -134,6 +134,8 @@ class Agent:
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
         self.on_rollback: Callable[[], None] = lambda: None
         """Called after each rollback."""
+        self.more_metrics: Callable[[], Mapping[str, float]] = dict
+        """What is added to each result."""
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
         self._closed = False
@@ -362,7 +364,7 @@ class Agent:
         episodes = [r.episode_metrics for r in turn.reports]
         for name in sorted({n for metrics in episodes for n in metrics}):
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
-        return result
+        return {**result, **self.more_metrics()}
 
     def _write_crashes(self, crashes: list[str], where: str) -> None:
         """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""

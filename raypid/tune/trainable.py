@@ -68,12 +68,11 @@ class AgentTrainable(Trainable):
             place = self.folder if Path(self.folder).is_dir() else "."  # on other nodes it is the working folder
             project.load_project(place, trust=True)
         adopt(self.registrations)
-        self.exploits = Exploits()
         self._build(config)
 
     def step(self) -> dict[str, Any]:
         """One iteration."""
-        return {**self.agent.train(), **self.exploits.metrics()}
+        return self.agent.train()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write all that is needed to go on into a folder."""
@@ -112,12 +111,10 @@ class AgentTrainable(Trainable):
         settings = self._settings(config)
         _find_env(settings.get("env"))
         below = tuned_settings(self.run, settings.get("env")) if self.tuned else {}
-        self.agent = Agent(self.run, settings, out=self.logdir, below={**self.defaults(settings), **below})
-
-    @classmethod
-    def defaults(cls, settings: Mapping[str, object]) -> dict[str, object]:
-        """Settings that follow from what the trial has reserved."""
-        return share(cls.run, settings, cls.resources)
+        below = {**share(self.run, settings, self.resources), **below}
+        self.agent = Agent(self.run, settings, out=self.logdir, below=below)
+        self.exploits = Exploits(Path(self.logdir))
+        self.agent.more_metrics = self.exploits.metrics
 
 
 def _find_env(env: object) -> None:
