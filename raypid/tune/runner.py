@@ -102,15 +102,11 @@ class RunTrainable(AgentTrainable):
                 self.outcome = run.end()
         except Exception as error:
             return self._failed(error)
-        report = {
-            **result,
-            SCORE: self._score(result),
-            "messages": self.messages.take(),
-            "done": self.outcome is not None,
-        }
+        report: dict[str, Any] = {SCORE: self._score(result), "timesteps_total": run.agent.timesteps}
         if self.outcome is not None:
-            report |= {"reason": self.outcome.reason, "final": self.outcome.final, **self.outcome.result}
-        return report
+            result = self.outcome.result
+            report |= {"done": True, "reason": self.outcome.reason, "final": self.outcome.final}
+        return {**report, "result": result, "messages": self.messages.take()}
 
     def _begin(self, checkpoint: Path | None) -> Run:
         """Start the run, or go on from `checkpoint`, or from what an earlier process of this trial has left."""
@@ -205,6 +201,7 @@ class _Watch(tune.Callback, tune.Stopper):
         self._newest[name] = result
         for text in result["messages"]:
             self.board.message(name, text)
+        print(sorted(result)) if "result" not in result else None
         self.board.update(name, result["result"])
         if result.get("fatal"):
             self.fatal = result["failed"]
