@@ -32,7 +32,7 @@ from raypid.experiments.board import Board, Ended
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.registry import registered
 from raypid.reporting.logger import FolderLost
-from raypid.reporting.panel import TRAINING, Progress
+from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
@@ -227,7 +227,7 @@ class _Watch(tune.Callback, tune.Stopper):
             folder=str(planned.folder),
             state=state,
             reason=reason,
-            result=result.get("result", {}),
+            result={name: x for name, x in result.get("result", {}).items() if known(x)},
             final=result.get("final"),
         )
         self.ended[planned.name] = ended
