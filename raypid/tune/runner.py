@@ -183,13 +183,14 @@ class _Watch(tune.Callback, tune.Stopper):
         self.out, self.board, self.ended = out, board, ended
         self.fatal = ""
         """Why the experiment cannot go on."""
+        self.interrupted = False
         self._newest: dict[str, dict[str, Any]] = {}
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return bool(self.fatal)
+        return self.interrupted or bool(self.fatal)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.board.started(_planned(trial).name)
@@ -212,7 +213,7 @@ class _Watch(tune.Callback, tune.Stopper):
             self._end(trial, "failed", result["failed"])
         elif "reason" in result:
             self._end(trial, "finished", result["reason"])
-        elif not self.fatal:
+        elif not self.stop_all():
             self._end(trial, "stopped", "stopped early")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -327,7 +328,7 @@ def _run_all(
     """Let Tune run them.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, once the trials have saved.
+        KeyboardInterrupt: a second Ctrl-C.
     """
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     about: dict[str, Any] = {
@@ -335,7 +336,7 @@ def _run_all(
         "folder": str(project.loaded() or ""),
         "__module__": __name__,
     }
-    with _interruptible() as interrupted:
+    with _interruptible(watch):
         tune.run(
             type("Trial", (RunTrainable,), about),
             name="trials",
@@ -355,8 +356,6 @@ def _run_all(
             verbose=0,
             trial_dirname_creator=lambda trial: trial.trial_id,
         )
-    if interrupted:
-        raise KeyboardInterrupt
 
 
 def described(trial: Trial, every: int = 0) -> dict[str, Any]:
@@ -366,23 +365,24 @@ def described(trial: Trial, every: int = 0) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the trials as Ctrl-C does; gives the signals that came."""
-    came: list[int] = []
+def _interruptible(watch: _Watch) -> Iterator[None]:
+    """End all trials, with a checkpoint each, on Ctrl-C, SIGTERM or SIGHUP; on a second one at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        signal.raise_signal(signal.SIGINT)
+        if watch.interrupted:
+            raise KeyboardInterrupt
+        watch.interrupted = True
+        watch.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once.")
 
-    ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {
-        number: signal.signal(number, on_signal) for number in ends if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
-        yield came
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -392,6 +392,7 @@ def _silence() -> None:
     """Keep Tune from printing, and from writing files of its own about trials."""
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # signals are ours
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.ERROR)
