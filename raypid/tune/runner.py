@@ -31,7 +31,7 @@ from raypid.checkpoint import latest, read_json, refusing
 from raypid.experiments.board import Board, Ended
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.registry import registered
-from raypid.reporting.logger import FolderLost
+from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
@@ -104,7 +104,7 @@ class RunTrainable(AgentTrainable):
             return self._failed(error)
         report: dict[str, Any] = {SCORE: self._score(result), "timesteps_total": run.agent.timesteps}
         if self.outcome is not None:
-            result = self.outcome.result
+            result = self.outcome.result or _last_result(self.folder_of_run)
             report |= {"done": True, "reason": self.outcome.reason, "final": self.outcome.final}
         return {**report, "result": result, "messages": self.messages.take()}
 
@@ -176,6 +176,12 @@ class RunTrainable(AgentTrainable):
         self._lock.close()
 
 
+def _last_result(folder: Path) -> dict[str, Any]:
+    """Of a run that had reached its end before its process did."""
+    rows = read_results(folder)
+    return dict(rows[-1]) if rows else {}
+
+
 class _Watch(tune.Callback, tune.Stopper):
     """What the driver does with reports: shows them, keeps how trials ended, and ends all where nothing more can be written."""
 
@@ -215,6 +221,9 @@ class _Watch(tune.Callback, tune.Stopper):
             self._end(trial, "finished", result["reason"])
         elif not self.stop_all():
             self._end(trial, "stopped", "stopped early")
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.board.message(_planned(trial).name, "its process was lost; it goes on from its newest checkpoint.")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         error = trial.get_error()
@@ -394,8 +403,8 @@ def _silence() -> None:
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # signals are ours
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
-    for name in ("ray.tune", "ray.train"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("ray.tune", "ray.train"):  # of an error, too, the board tells
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], place: str) -> None:
