@@ -45,7 +45,7 @@ class Where:
 
     def error(self, message: object, *names: str) -> ConfigError:
         """An error that begins with the file, and the line of the first of `names` that has one."""
-        line = next((self.lines[name] for name in (*names, "") if name in self.lines), 1)
+        line = next((self.lines[name] for name in (*filter(None, names), "") if name in self.lines), 1)
         return ConfigError(f"{self.file}:{line}: {message}" if self.file else f"Experiment {self.name!r}: {message}")
 
     def blamed(self, message: str) -> str:
@@ -359,8 +359,6 @@ class _Reader:
             raise where.error(f"Name the environment: env: CartPole-v1{how}.")
         num_samples, seeds = self._seeds()
         resources = self._resources()
-        if resources and resources.get("gpu") and "num_gpus" not in settings and "gpu" not in settings:
-            settings["num_gpus"] = resources["gpu"]
         address = settings.pop("address", None)
         if address is not None and not isinstance(address, str):
             raise where.error("All trials run on one cluster: address takes no grid.", "address")

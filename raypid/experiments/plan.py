@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.config import Config, ConfigError, overlay
+from raypid.config import Config, ConfigError
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError, reason, shown
 from raypid.experiments.experiment import OPTIONS, RESOURCES, Experiment
@@ -30,6 +30,7 @@ from raypid.plain_data import read_json
 from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
 from raypid.run.experiment import clear_folder
 from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.placement import bundles
 from raypid.runtime.resources import num_cores, num_gpus
 from raypid.trust import check_names
 
@@ -55,6 +56,8 @@ class Trial:
     settings: Mapping[str, object]
     """Concrete, with the seed; what is not among them has its default."""
     stop: Mapping[str, float]
+    tuned: bool = False
+    """Whether the tuned settings for algorithm and environment lie below `settings`."""
     varied: Mapping[str, object] = field(default_factory=dict)
     """What differs between the trials -> its value here; the seed, too, where there are several."""
     folder: Path
@@ -85,13 +88,15 @@ def plan(experiment: Experiment) -> list[Trial]:
     for index, (seed, variant) in enumerate(itertools.product(seeds, found), start=1):
         own = {} if seed is None else {"seed": seed}
         varied = {**variant.varied, **(own if len(seeds) > 1 else {})}
-        settings = {**_with_tuned(experiment, variant), **own}
+        settings = {**variant.settings, **own}
+        settings |= schedule_end({**_below(experiment, settings), **settings}, experiment.stop)
         trial = Trial(
             index=index,
             name=(name := names.of(index, varied)),
             run=experiment.run,
             settings=settings,
             stop={},
+            tuned=experiment.tuned,
             varied=varied,
             folder=experiment.out / name,
             resources=experiment.resources,
@@ -109,14 +114,12 @@ def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> 
     return {}
 
 
-def _with_tuned(experiment: Experiment, variant: Variant) -> dict[str, object]:
-    settings = variant.settings
-    if experiment.tuned:
-        try:
-            settings = overlay(tuned_settings(experiment.run, settings["env"]), settings)
-        except ConfigError as error:
-            raise experiment.where.error(error, "tuned") from None
-    return {**settings, **schedule_end(settings, experiment.stop)}
+def _below(experiment: Experiment, settings: Mapping[str, object]) -> dict[str, object]:
+    """The tuned settings, if the experiment asks for them."""
+    try:
+        return tuned_settings(experiment.run, settings.get("env")) if experiment.tuned else {}
+    except ConfigError as error:
+        raise experiment.where.error(error, "tuned") from None
 
 
 def _check_end(experiment: Experiment) -> None:
@@ -153,17 +156,18 @@ class _Checks:
         Raises:
             ConfigError, EnvError: it could not run; the message names the trial if it is `told`, and the line.
         """
-        where, which = self.experiment.where, f" ({trial.name})" if told and trial.varied else ""
+        where, which = self.experiment.where, f"{trial.name}: " if told and trial.varied else ""
+        below = _below(self.experiment, trial.settings)
         try:
-            config = resolve_config(trial.run, trial.settings)
-            _check_room(self.experiment, config)
+            config = resolve_config(trial.run, trial.settings, below)
+            _check_room(self.experiment, {**below, **trial.settings}, config)
         except ConfigError as error:
-            raise where.error(f"{error}{which}", where.blamed(str(error))) from None
+            raise where.error(f"{which}{error}", where.blamed(str(error))) from None
         try:
             stop = check_stop(self.experiment.stop, known_keys(trial.run, config))
         except ConfigError as error:
             key = next((key for key in self.experiment.stop if repr(key) in str(error)), "")
-            raise where.error(f"{error}{which}", f"stop.{key}", "stop") from None
+            raise where.error(f"{which}{error}", f"stop.{key}", "stop") from None
         self._examine(trial, config, which)
         return dataclasses.replace(trial, stop=stop)
 
@@ -181,39 +185,44 @@ class _Checks:
         except UserError as error:
             if "\n" in str(error):  # the environment's own traceback
                 raise
-            raise where.error(f"{error}{which}", where.blamed(str(error)), "env") from None
+            raise where.error(f"{which}{error}", where.blamed(str(error)), "env") from None
 
 
 def cpus_of(config: Config) -> float:
-    """The CPUs that a run with these settings reserves; one where nothing runs on Ray."""
-    return max(1, config.num_workers) * config.num_cpus_per_worker + config.num_learners if config.on_ray else 1.0
+    """The CPUs that a run with these settings reserves."""
+    return sum(bundle.get("CPU", 0.0) for bundle in bundles(config))
 
 
-def _check_room(experiment: Experiment, config: Config) -> None:
+def _check_room(experiment: Experiment, settings: Mapping[str, object], config: Config) -> None:
     """Check that a trial fits into the resources that it may take, and into this machine, if that is where it will run.
 
     Raises:
         ConfigError: it would never start.
     """
-    cpus, gpus = cpus_of(config), config.num_gpus
-    parts = f"num_workers {config.num_workers} x num_cpus_per_worker {config.num_cpus_per_worker:g}"
-    needs = f"{cpus:g} CPUs ({parts}{f' + num_learners {config.num_learners}' if config.num_learners else ''})"
-    given = experiment.resources or {}
-    for name, needed, said in (("cpu", cpus, needs), ("gpu", gpus, f"num_gpus {gpus:g}")):
+    given, gpus = experiment.resources or {}, config.num_gpus
+    cpus, parts = cpus_of(config), ""
+    if config.on_ray:
+        driver = given.get("driver_cpu_limit", 0)
+        cpus += driver
+        shared = "cpu" in given and "num_cpus_per_worker" not in settings  # workers take what is left
+        worker = 0.001 if shared else config.num_cpus_per_worker
+        cpus -= max(1, config.num_workers) * (config.num_cpus_per_worker - worker)
+        parts = f" ({max(1, config.num_workers)} workers{f' of {worker:g}' if not shared else ''}"
+        parts += f", {config.num_learners} learners" if config.num_learners else ""
+        parts += f", driver_cpu_limit {driver:g})" if driver else ")"
+    needs = f"{'more than ' if parts and shared else ''}{cpus:g} CPU{'s' if cpus != 1 else ''}{parts}"
+    for name, needed, said in (("cpu", cpus, needs), ("gpu", gpus, f"{gpus:g} GPUs (num_gpus)")):
         if needed > given.get(name, math.inf):
             raise ConfigError(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
     ray = sys.modules.get("ray")
     if experiment.address is not None or config.fit or (ray is not None and ray.is_initialized()):
         return
-    cpus, gpus = max(cpus if config.on_ray else 0, given.get("cpu", 0)), max(gpus, given.get("gpu", 0))
-    if cpus > num_cores():
-        raise ConfigError(
-            f"A trial takes {needs if cpus == cpus_of(config) else f'{cpus:g} CPUs'}, and this machine has {num_cores()}: it would never start. A larger cluster is joined by address."
-        )
-    if gpus > num_gpus():
-        raise ConfigError(
-            f"A trial takes {gpus:g} GPUs (num_gpus), and this machine has {num_gpus():g}: it would never start."
-        )
+    here = "this machine has {}: it would never start. Another cluster is joined by its address."
+    if given.get("cpu", cpus) > num_cores():
+        said = f"{given['cpu']:g} CPUs (resources)" if "cpu" in given else needs
+        raise ConfigError(f"A trial takes {said}, and {here.format(num_cores())}")
+    if (gpus := given.get("gpu", gpus)) > num_gpus():
+        raise ConfigError(f"A trial takes {gpus:g} GPUs, and {here.format(f'{num_gpus():g}')}")
 
 
 class _Names:
@@ -328,7 +337,7 @@ def _trials(out: Path, values: Mapping[str, Any]) -> list[Trial]:
 
 
 _TYPES = {
-    "index": int, "name": str, "run": str, "settings": dict, "stop": dict, "varied": dict, "resources": dict | None, "options": dict,
+    "index": int, "name": str, "run": str, "settings": dict, "stop": dict, "tuned": bool, "varied": dict, "resources": dict | None, "options": dict,
 }  # fmt: skip
 
 
@@ -336,7 +345,7 @@ def _trial(out: Path, row: object, index: int) -> Trial:
     if not isinstance(row, dict) or row.keys() != _TYPES.keys():
         raise ValueError(f"trial {index} lacks something, or has too much")
     for key, kind in _TYPES.items():
-        if not isinstance(row[key], kind) or isinstance(row[key], bool):
+        if not isinstance(row[key], kind) or (isinstance(row[key], bool) and kind is not bool):
             raise ValueError(f"{key} of trial {index} is {shown(row[key])}")
     if row["index"] != index or not _NAME.fullmatch(row["name"]):
         raise ValueError(f"trial {index} has the index {row['index']} and the name {shown(row['name'])}")
@@ -388,7 +397,8 @@ def clear_experiment(out: Path) -> None:
 def rows_of(trials: Sequence[Trial]) -> Iterator[tuple[str, str, str]]:
     """Yield (name, what varies, CPUs) of each trial, as text."""
     for trial in trials:
-        config = resolve_config(trial.run, trial.settings)
+        below = tuned_settings(trial.run, trial.settings.get("env")) if trial.tuned else {}
+        config = resolve_config(trial.run, trial.settings, below)
         varied = ", ".join(
             f"{key} {shown(value) if isinstance(value, str) else value}" for key, value in trial.varied.items()
         )
