@@ -39,6 +39,7 @@ FILES = {
     "reporting": ["reporting/*"],
     "loops": ["run/loops.py"],
     "run": ["run/*"],
+    "experiments": ["experiments/*"],
     "deploy": ["deploy.py"],
     "public": ["__init__.py", "agents.py"],
     "cli": ["cli/*", "__main__.py"],
@@ -59,9 +60,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reporting": {"base"},
     "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
+    "experiments": BELOW_ROLES | {"roles", "run"},
     "deploy": BELOW_ROLES | {"roles"},
     "public": BELOW_ROLES | {"run"},
-    "cli": BELOW_ROLES | {"roles", "reporting", "run", "deploy", "public"},
+    "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "deploy", "public"},
 }
 RAY_FILES = {"runtime/ray.py"}
 TORCH_FILES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,6 +149,17 @@ def check_experiments(experiments: Sequence[Experiment]) -> None:
                 )
 
 
+def blocks_of(marked: Marked) -> list[Mapping[str, object]]:
+    """What a file says of each experiment, its settings beside the words; nothing is checked."""
+    values: list[object] = [marked.values] if any(map(_is_flat, marked.values)) else list(marked.values.values())
+    found: list[Mapping[str, object]] = []
+    for block in values:
+        if isinstance(block, Mapping):
+            config = block.get("config")
+            found.append({**(config if isinstance(config, Mapping) else {}), **block})
+    return found
+
+
 def _experiments(marked: Marked, above: Above, stem: str) -> list[Experiment]:
     values = marked.values
     words = [key for key in values if _is_flat(key)]
@@ -172,16 +183,10 @@ def _experiments(marked: Marked, above: Above, stem: str) -> list[Experiment]:
         assert isinstance(value, Mapping)
         own = dataclasses.replace(above, out=folder / name) if folder is not None and several else above
         found.append(_Reader(marked, (name,), name, value, own, flat=False).experiment())
-    if several and (env := above.settings.get("env")) is not None and len({str(e) for e in _envs(marked)}) > 1:
+    envs = {str(block.get("env")) for block in blocks_of(marked)}
+    if several and (env := above.settings.get("env")) is not None and len(envs) > 1:
         raise ConfigError(f"--env {env} would give all experiments of {marked.path} one environment: leave it out.")
     return found
-
-
-def _envs(marked: Marked) -> Iterator[object]:
-    for value in marked.values.values():
-        if isinstance(value, Mapping):
-            config = value.get("config")
-            yield value.get("env", config.get("env") if isinstance(config, Mapping) else None)
 
 
 def _known() -> list[str]:
@@ -382,7 +387,7 @@ class _Reader:
             out=self._out(),
             out_given=above.out is not None or bool({"out", "local_dir"} & self.words.keys()),
             flat=self.flat,
-            notes=tuple(renamed(dict.fromkeys(self._written))),
+            notes=tuple(renamed(dict.fromkeys([*self._written, *above.settings]))),
             where=where,
         )
 

@@ -102,7 +102,7 @@ def plan(experiment: Experiment) -> list[Trial]:
             resources=experiment.resources,
             options=experiment.options,
         )
-        trials.append(checks.checked(trial, told=total > 1))
+        trials.append(checks.checked(trial, told=bool(variant.varied)))
     return trials
 
 
@@ -156,18 +156,8 @@ class _Checks:
         Raises:
             ConfigError, EnvError: it could not run; the message names the trial if it is `told`, and the line.
         """
-        where, which = self.experiment.where, f"{trial.name}: " if told and trial.varied else ""
-        below = _below(self.experiment, trial.settings)
-        try:
-            config = resolve_config(trial.run, trial.settings, below)
-            _check_room(self.experiment, {**below, **trial.settings}, config)
-        except ConfigError as error:
-            raise where.error(f"{which}{error}", where.blamed(str(error))) from None
-        try:
-            stop = check_stop(self.experiment.stop, known_keys(trial.run, config))
-        except ConfigError as error:
-            key = next((key for key in self.experiment.stop if repr(key) in str(error)), "")
-            raise where.error(f"{which}{error}", f"stop.{key}", "stop") from None
+        which = f"{trial.name}: " if told else ""
+        config, stop = _settled(self.experiment, trial.settings, which)
         self._examine(trial, config, which)
         return dataclasses.replace(trial, stop=stop)
 
@@ -186,6 +176,32 @@ class _Checks:
             if "\n" in str(error):  # the environment's own traceback
                 raise
             raise where.error(f"{which}{error}", where.blamed(str(error)), "env") from None
+
+
+def _settled(experiment: Experiment, settings: Mapping[str, object], which: str) -> tuple[Config, dict[str, float]]:
+    """The settings in force, and the stop criteria as numbers; `which` begins messages."""
+    where, below = experiment.where, _below(experiment, settings)
+    try:
+        config = resolve_config(experiment.run, settings, below)
+        _check_room(experiment, {**below, **settings}, config)
+    except ConfigError as error:
+        raise where.error(f"{which}{error}", where.blamed(str(error))) from None
+    try:
+        return config, check_stop(experiment.stop, known_keys(experiment.run, config))
+    except ConfigError as error:
+        key = next((key for key in experiment.stop if repr(key) in str(error)), "")
+        raise where.error(f"{which}{error}", f"stop.{key}", "stop") from None
+
+
+def check_run(experiment: Experiment) -> dict[str, object]:
+    """Check the settings of an experiment that is one run; returns them, with the seed if one is given.
+
+    Raises:
+        ConfigError: the message begins with file and line.
+    """
+    settings = {**experiment.settings, **({"seed": experiment.seeds[0]} if experiment.seeds else {})}
+    _settled(experiment, settings, "")
+    return settings | ({"address": experiment.address} if experiment.address is not None else {})
 
 
 def cpus_of(config: Config) -> float:
