@@ -12,6 +12,7 @@ from raypid.experiments.plan import (
     PLAN,
     Trial,
     check_new,
+    check_run,
     clear_experiment,
     plan,
     read_plan,
@@ -19,6 +20,7 @@ from raypid.experiments.plan import (
     write_plan,
 )
 from raypid.outputs import check_folder_writable
+from raypid.run.assembly import entry_name
 
 FAILURE = 1
 
@@ -26,6 +28,10 @@ FAILURE = 1
 def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
     """Check all experiments, then run their trials, or show them. Returns 0 if no trial failed."""
     check_experiments(experiments)
+    if experiments[0].is_one_run:  # only to be shown
+        settings, one = check_run(experiments[0]), experiments[0]
+        print(f"{one.name}: one run of {one.run} on {entry_name(settings['env'])}; nothing varies. Nothing was run.")
+        return 0
     planned = [(experiment, plan(experiment)) for experiment in experiments]
     if options.dry_run:
         for experiment, trials in planned:

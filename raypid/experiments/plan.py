@@ -35,6 +35,9 @@ from raypid.runtime.resources import num_cores, num_gpus
 from raypid.trust import check_names
 
 PLAN = "experiment.json"
+"""In the experiment's folder: what its trials are."""
+STATES = "trials.json"
+"""Beside it: how each has ended."""
 FORMAT = 1
 MAX_TRIALS = 10_000
 MAX_ENVS = 16
@@ -63,7 +66,7 @@ class Trial:
     folder: Path
     resources: Mapping[str, float] | None = None
     """The CPUs and GPUs that it may take (cpu, gpu, driver_cpu_limit); None: what its settings need."""
-    options: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     """Of RunOptions: checkpoint_interval, keep_checkpoints, final_episodes, as far as given."""
 
 
@@ -183,9 +186,13 @@ def _settled(experiment: Experiment, settings: Mapping[str, object], which: str)
     where, below = experiment.where, _below(experiment, settings)
     try:
         config = resolve_config(experiment.run, settings, below)
-        _check_room(experiment, {**below, **settings}, config)
     except ConfigError as error:
         raise where.error(f"{which}{error}", where.blamed(str(error))) from None
+    try:
+        _check_room(experiment, {**below, **settings}, config)
+    except ConfigError as error:
+        gpus = "GPU" in str(error)
+        raise where.error(f"{which}{error}", "num_gpus" if gpus else "num_workers", "resources") from None
     try:
         return config, check_stop(experiment.stop, known_keys(experiment.run, config))
     except ConfigError as error:
@@ -406,8 +413,9 @@ def clear_experiment(out: Path) -> None:
         with explained(folder):
             if not any(folder.iterdir()):
                 folder.rmdir()
-    with explained(out / PLAN):
-        (out / PLAN).unlink()
+    for name in (STATES, PLAN):
+        with explained(out / name):
+            (out / name).unlink(missing_ok=True)
 
 
 def rows_of(trials: Sequence[Trial]) -> Iterator[tuple[str, str, str]]:
