@@ -19,7 +19,6 @@ from raypid.experiments.plan import (
     rows_of,
     write_plan,
 )
-from raypid.outputs import check_folder_writable
 from raypid.run.assembly import entry_name
 
 FAILURE = 1
@@ -39,7 +38,6 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
         return 0
     for experiment, _ in planned:
         check_new(experiment.out, overwrite=options.overwrite)
-        check_folder_writable(experiment.out, "The experiment's folder")
     code = 0
     for experiment, trials in planned:
         if not options.quiet:

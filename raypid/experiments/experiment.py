@@ -414,7 +414,13 @@ class _Reader:
                     )
                 if ours == name or not name.startswith(f"{ours}."):
                     del self.settings[ours]
+            if refusal := self._refusal(key, value):
+                raise ConfigError(refusal)
+            self.lines.pop(name, None)  # what is wrong with it is not wrong in the file
             self.settings[name] = value
+        if self.above.stop is not None:
+            for line in [line for line in self.lines if line.partition(".")[0] == "stop"]:
+                del self.lines[line]
 
     def _seeds(self) -> tuple[int, tuple[int, ...]]:
         """(number of samples, seeds). Seeds are taken out of the settings, unless they are drawn."""

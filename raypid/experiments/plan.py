@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from raypid.experiments.experiment import check_experiments as check_experiments
 from raypid.experiments.experiment import experiments_from as experiments_from
 from raypid.experiments.experiment import read_experiments as read_experiments
 from raypid.experiments.variants import Variant, num_combinations, variants
-from raypid.outputs import explained, replacing
+from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
 from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
@@ -383,18 +384,21 @@ def _trial(out: Path, row: object, index: int) -> Trial:
 
 def is_experiment(folder: Path) -> bool:
     """Whether a folder holds an experiment."""
-    return (folder / PLAN).is_file()
+    return os.path.isfile(folder / PLAN)  # False too for a name that no folder can have
 
 
 def check_new(out: Path, *, overwrite: bool) -> None:
-    """Check that a new experiment may have this folder.
+    """Check that a new experiment may have this folder, and can write to it.
 
     Raises:
-        ConfigError: it holds something, and `overwrite` is not given or it is no experiment.
+        UserError: it cannot be written. ConfigError: it holds something, and `overwrite` is not given or it is no experiment.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file, not a folder.")
-    if not out.is_dir() or not any(out.iterdir()):
+    with usable(out, "The experiment's folder"):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{out} is a file, not a folder.")
+        empty = not out.is_dir() or not any(out.iterdir())
+    check_folder_writable(out, "The experiment's folder")
+    if empty:
         return
     if not is_experiment(out):
         raise ConfigError(f"{out} is not empty and holds no experiment: choose another --out.")
