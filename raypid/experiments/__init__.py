@@ -1,0 +1,1 @@
+"""Experiments: files and dictionaries of runs, with grids, distributions and seeds, become trials. Nothing here imports Ray."""
