@@ -185,6 +185,10 @@ def _last_result(folder: Path) -> dict[str, Any]:
 class _Watch(tune.Callback, tune.Stopper):
     """What the driver does with reports: shows them, keeps how trials ended, and ends all where nothing more can be written."""
 
+    def __getstate__(self) -> dict[str, object]:
+        """Tune pickles it into a file that is never read; the board holds the terminal."""
+        return {}
+
     def __init__(self, out: Path, board: Board, ended: dict[str, Ended]) -> None:
         self.out, self.board, self.ended = out, board, ended
         self.fatal = ""
