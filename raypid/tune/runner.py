@@ -38,7 +38,7 @@ from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_f
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.tune.exploit import Exploits, write_fingerprints
-from raypid.tune.trainable import AgentTrainable, request, share
+from raypid.tune.trainable import AgentTrainable, go_home, request, share
 
 if TYPE_CHECKING:
     from raypid.experiments.plan import Trial
@@ -155,6 +155,7 @@ class RunTrainable(AgentTrainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial's place in this process, or this one's with other settings."""
         self._leave()
+        go_home()
         self._build(new_config)
         return True
 

@@ -145,3 +145,22 @@ def test_a_file_in_a_run_of_somebody_else_names_no_code(shell: Shell) -> None:
     file.write_text(file.read_text().replace('"CartPole-v1"', '"subprocess:run"'))
     code, _, err = shell("train", "-f", file, "--out", "x")
     assert code == 2 and "subprocess:run" in err and "--trust" in err
+
+
+@pytest.mark.ci_slow
+def test_a_sweep_leaves_a_run_for_each_trial_and_goes_on(raypid: Any, tmp_path: Path) -> None:
+    """In a process of its own, whose output is no terminal; the folder is relative, and processes take one trial after another."""
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    done = raypid("train", "-f", "sweep.yaml", "--out", "sweep", "--max-concurrent", 1)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    trials = sorted(path.name for path in (tmp_path / "sweep").glob("trial-*"))
+    assert len(trials) == 4 and trials[2] == "trial-003-lr=0.001,seed=4"
+    for name in trials:
+        rows = (tmp_path / "sweep" / name / "result.json").read_text().splitlines()
+        assert json.loads(rows[-1])["training_iteration"] == 2
+        saved = json.loads((tmp_path / "sweep" / name / "params.json").read_text())
+        assert name.endswith(f"lr={saved['lr']:g},seed={saved['seed']}") and saved["num_envs_per_worker"] == 2
+    again = raypid("train", "--resume", "sweep", "--quiet")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    over = raypid("train", "-f", "sweep.yaml", "--out", "sweep", "--overwrite", "--quiet", "--repeat", 3)
+    assert over.returncode == 2 and "beside run and config" in over.stderr
