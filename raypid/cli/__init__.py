@@ -1,4 +1,7 @@
-"""The command line: `raypid train | eval | plot | list | doctor | init`, one file per command. Nothing heavy is imported before it is needed."""
+"""The command line: `raypid train | eval | plot | compare | list | doctor | init`, one file per command.
+
+Nothing heavy is imported before it is needed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "eval", "plot", "list", "doctor", "init")
+COMMANDS = ("train", "eval", "plot", "compare", "list", "doctor", "init")
 USES_PROJECT = ("train", "eval", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
