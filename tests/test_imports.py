@@ -21,6 +21,7 @@ FILES = {
         "types.py",
         "callbacks.py",
         "tuned.py",
+        "tunable.py",
         "spaces.py",
         "ownership.py",
         "outputs.py",
@@ -39,6 +40,7 @@ FILES = {
     "reporting": ["reporting/*"],
     "loops": ["run/loops.py"],
     "run": ["run/*"],
+    "experiments": ["experiments/*"],
     "deploy": ["deploy.py"],
     "public": ["__init__.py", "agents.py"],
     "cli": ["cli/*", "__main__.py"],
@@ -59,9 +61,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reporting": {"base"},
     "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
+    "experiments": BELOW_ROLES | {"roles", "reporting", "run"},
     "deploy": BELOW_ROLES | {"roles"},
     "public": BELOW_ROLES | {"run"},
-    "cli": BELOW_ROLES | {"roles", "reporting", "run", "deploy", "public"},
+    "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "deploy", "public"},
 }
 RAY_FILES = {"runtime/ray.py"}
 TORCH_FILES = {
