@@ -151,6 +151,10 @@ class Run:
         """Beginnings of stop criteria of which nobody knows in advance whether they will be reported."""
         self.folder = agent.default_out()
         self.best = BestPolicy(self.folder)
+        self.result: dict[str, float] = {}
+        """The last iteration's."""
+        self.reason = ""
+        """Why the run ends; "" while it goes on."""
         self._saved_at = time.monotonic()
         self._saved_iteration = -1
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
@@ -167,6 +171,15 @@ class Run:
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
+        self.begin()
+        with self._failing(), self._interruptible():
+            while not self.reason:
+                self._turn()
+            saved = self._close()
+        return self._ended(saved)
+
+    def begin(self) -> None:
+        """Write the settings, and say what is going to happen. `advance` and `end` are for those who do not run it by one call."""
         agent, resumed = self.agent, self.agent.iteration
         options = self.options
         agent.plan_evaluations(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
@@ -174,10 +187,9 @@ class Run:
         if resumed:
             self.best.load()
         progress = self.progress
-        logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
-        logger.write_params(self._params())
-        result: dict[str, float] = {}
-        reason = self._reason(agent.totals()) if resumed else ""
+        self._logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
+        self._logger.write_params(self._params())
+        self.reason = self._reason(agent.totals()) if resumed else ""
         about = {"algorithm": agent.run, "backend": agent.backend.name, "folder": str(self.folder)}
         progress.start(agent.plain_config() | about)
         for note in agent.notes:
@@ -186,47 +198,89 @@ class Run:
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
             progress.message(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
+
+    def advance(self, seconds: float, steps: float = math.inf) -> dict[str, float]:
+        """Train for at least `seconds`, or up to an environment step, or until there is a `reason` to end; returns the last result."""
+        until = time.monotonic() + seconds
+        with self._failing():
+            while not self.reason:
+                self._turn()
+                if time.monotonic() >= until or self.agent.timesteps >= steps:
+                    break
+        return self.result
+
+    def end(self, reason: str = "") -> Outcome:
+        """Save and play the final episodes; `reason` says why, where the run has none of its own."""
+        self.reason = self.reason or reason
+        with self._failing():
+            saved = self._close()
+        return self._ended(saved)
+
+    def save(self) -> None:
+        """Write a checkpoint now, unless this iteration has one."""
+        with self._failing():
+            if self.result and self._saved_iteration != self.agent.iteration:
+                self._save(self.result)
+
+    def leave(self) -> None:
+        """Close the files as they are."""
+        self._logger.close()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Before an error ends the run, save what was learnt, write the error to the folder, and close the files."""
         try:
-            with self._interruptible():
-                while not reason:
-                    self._turn_began = time.monotonic()
-                    try:
-                        result = agent.train()
-                    except Halted:
-                        reason = self._halt()
-                        break
-                    if agent.rollbacks > self._rollbacks:
-                        logger = self._rewound(logger)
-                    reason = self._reason(result)
-                    self._tell_absent(result)
-                    self._tell_flaws()
-                    if (played := agent.last_evaluation) is not None and EVALUATION in result:
-                        self.best.offer(played, agent)
-                    if reason and self._last_evaluation(result):
-                        reason = self._reason(result) or reason
-                    self._log(logger, result)
-                    if reason:
-                        logger.check()
-                    progress.update(result)
-                    if not reason and self._save_is_due():
-                        self._save(result)
-                saved = self._finish(result)
-                if saved is not None and not self._interrupts and not self._broke_off:
-                    self._play_final()
+            yield
         except BaseException as error:
-            if isinstance(error, Exception) and self._interrupts <= 1:
-                self._renew_record(result)
-                unwritten = self._write_error(error)
-                rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
-                error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
-            progress.stop([("folder", str(self.folder))])
-            if isinstance(error, Exception) and self._interrupts > 1:
-                raise KeyboardInterrupt from error  # what it broke off said something of its own
+            try:
+                if isinstance(error, Exception) and self._interrupts <= 1:
+                    self._renew_record(self.result)
+                    unwritten = self._write_error(error)
+                    rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
+                    error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
+                self.progress.stop([("folder", str(self.folder))])
+                if isinstance(error, Exception) and self._interrupts > 1:
+                    raise KeyboardInterrupt from error  # what it broke off said something of its own
+            finally:
+                self._logger.close()
             raise
-        finally:
-            logger.close()
-        progress.stop(self._summary(result, reason, saved))
-        return Outcome(reason, result, self.folder, saved, self._interrupts > 0, self.best.final)
+
+    def _turn(self) -> None:
+        """One iteration: train, evaluate, log, save where that is due."""
+        agent = self.agent
+        self._turn_began = time.monotonic()
+        try:
+            self.result = result = agent.train()
+        except Halted:
+            self.reason = self._halt()
+            return
+        if agent.rollbacks > self._rollbacks:
+            self._rewind()
+        self.reason = self._reason(result)
+        self._tell_absent(result)
+        self._tell_flaws()
+        if (played := agent.last_evaluation) is not None and EVALUATION in result:
+            self.best.offer(played, agent)
+        if self.reason and self._last_evaluation(result):
+            self.reason = self._reason(result) or self.reason
+        self._log(result)
+        if self.reason:
+            self._logger.check()
+        self.progress.update(result)
+        if not self.reason and self._save_is_due():
+            self._save(result)
+
+    def _close(self) -> Path | None:
+        """Save, and play the final episodes; returns the checkpoint."""
+        saved = self._finish(self.result)
+        if saved is not None and not self._interrupts and not self._broke_off:
+            self._play_final()
+        self._logger.close()
+        return saved
+
+    def _ended(self, saved: Path | None) -> Outcome:
+        self.progress.stop(self._summary(self.result, self.reason, saved))
+        return Outcome(self.reason, self.result, self.folder, saved, self._interrupts > 0, self.best.final)
 
     def _params(self) -> dict[str, object]:
         """What params.json has."""
@@ -241,9 +295,9 @@ class Run:
             if result:
                 logger.log(result)
 
-    def _log(self, logger: RunLogger, result: Mapping[str, float]) -> None:
+    def _log(self, result: Mapping[str, float]) -> None:
         try:
-            logger.log(result)
+            self._logger.log(result)
         except Unwritten:
             self.agent.iteration -= 1  # without a result; a run that goes on from here has it again
             raise
@@ -279,11 +333,11 @@ class Run:
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
-    def _rewound(self, logger: RunLogger) -> RunLogger:
+    def _rewind(self) -> None:
         """Drop the results since the checkpoint that a rollback went to, as a resumed run does."""
         self._rollbacks = self.agent.rollbacks
-        logger.close()
-        return RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
+        self._logger.close()
+        self._logger = RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
 
     def _tell_rollback(self) -> None:
         """Say that the run diverged and went back."""
