@@ -29,7 +29,7 @@ FILES = {
         "names.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
-    "config": ["config.py"],
+    "config": ["config.py", "saved_settings.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],

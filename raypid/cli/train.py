@@ -106,8 +106,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     text = "settings: JSON, or a file; flags win over it"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
-    text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`)"
-    add("--tuned", action="store_true", help=text)
+    text = (
+        "start from the tuned settings for this algorithm and environment (`raypid list tuned`);\n"
+        "NAME: from those that `raypid tune` has saved under this name, or in this file"
+    )
+    add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
     add("--overwrite", action="store_true", help="replace the run in the folder of --out")
     add("--quiet", action="store_true", help="print errors only")
     text = "import what a run's folder names (--resume, --config), though you did not write it"
@@ -426,7 +429,7 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
     if options.resume and options.overwrite:
         raise ConfigError("Give --resume, which goes on with a run, or --overwrite, which replaces it: not both.")
-    if options.resume and options.tuned:
+    if options.resume and options.tuned is not False:
         raise ConfigError(
             "--tuned is for new runs: --resume goes on with the saved settings and those given beside it."
         )
@@ -447,7 +450,7 @@ def _new(
         )
     if not env:
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    tuned = tuned_settings(name, env) if options.tuned else {}
+    tuned = tuned_settings(name, env, options.tuned) if options.tuned is not False else {}
     config = {**tuned, **given}
     linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
     if linear and not config.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):

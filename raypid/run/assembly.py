@@ -52,6 +52,7 @@ from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.saved_settings import settings_for
 from raypid.spaces import Space
 from raypid.tuned import TUNED
 
@@ -82,13 +83,16 @@ class System:
     """What was changed to make the run fit."""
 
 
-def tuned_settings(run: str, env: object) -> dict[str, object]:
-    """The tuned settings for an algorithm on an environment.
+def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, object]:
+    """The tuned settings for an algorithm on an environment: those that come with raypid, or by `name` those of a search.
 
     Raises:
-        ConfigError: there are none. The message lists the environments that have some.
+        ConfigError: there are none. The message lists the environments that have some. UserError: none of that name, or they are
+            for another algorithm or environment.
     """
     ALGORITHMS.get(run)
+    if isinstance(name, str):
+        return settings_for(name, run, env)
     found = TUNED.get((run, env)) if isinstance(env, str) else None
     if found is None:
         known = sorted(name for algorithm, name in TUNED if algorithm == run)
