@@ -155,6 +155,25 @@ def _use_gpus(config: Config, algorithm: AlgorithmClass, given: set[str]) -> Non
         config.num_learners = int(config.num_gpus)
 
 
+def without_effect(run: str, config: Config, observation: Space, action: Space) -> dict[str, str]:
+    """Return the settings that have no effect for the algorithm on an environment with these spaces, with the reasons.
+
+    Raises:
+        ConfigError: the algorithm cannot learn there.
+    """
+    return {**config.idle(), **idle_settings(config, _network(run, config, observation, action, None))}
+
+
+def spaces_of(config: Config) -> tuple[Space, Space]:
+    """The environment's spaces of observations and actions.
+
+    Raises:
+        EnvError: it cannot be made or used.
+    """
+    first = _sampled(config)
+    return first.observation_space, first.action_space
+
+
 def assemble(
     run: str,
     config: Config,
