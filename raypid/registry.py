@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import ConfigError, UserError
@@ -113,6 +113,10 @@ def check_methods(kind: str, entry: object, methods: Sequence[str]) -> None:
         raise ConfigError(f"{name} lacks {', '.join(missing)}; {kind} has {', '.join(methods)}.")
 
 
+when_added: list[Callable[[], None]] = []
+"""Called after a user has registered something."""
+
+
 class Registry(Generic[T]):
     """A table from names to objects of type T, which users can add to.
 
@@ -157,6 +161,8 @@ class Registry(Generic[T]):
         if not isinstance(entry, str):
             self._check(name, entry)
         self.register(name, entry)
+        for told in when_added:
+            told()
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -283,6 +289,22 @@ class Registries:
 
 
 _THE_REGISTRIES = Registries(ENVS, NETWORKS, ALGORITHMS, AGENTS, REPLAYS, INTRINSIC_REWARDS)
+
+
+def registered() -> dict[str, dict[str, object]]:
+    """Return what users have registered in this process, by registry and name."""
+    return {
+        field.name: {name: registry.entry(name) for name in registry.names() if not registry.is_own(name)}
+        for field in fields(Registries)
+        if (registry := getattr(_THE_REGISTRIES, field.name))
+    }
+
+
+def adopt(entries: Mapping[str, Mapping[str, object]]) -> None:
+    """Register here what another process has in `registered`."""
+    for registry, named in entries.items():
+        for name, entry in named.items():
+            getattr(_THE_REGISTRIES, registry).register(name, entry)
 
 
 def get_registry() -> Registries:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,6 +78,18 @@ def read_npy(file: Path) -> Array:
     """
     mapped: Array = np.lib.format.open_memmap(file, mode="r")
     return np.array(mapped)
+
+
+def fingerprint(state: object) -> str:
+    """A checksum of a state, the same for states that are equal bit for bit."""
+    tensors: dict[str, Array] = {}
+    others: list[Array] = []
+    plain = encode(state, "", tensors, others)
+    digest = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16)
+    for name, array in [*sorted(tensors.items()), *((str(i), other) for i, other in enumerate(others))]:
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()
 
 
 def num_bytes(tree: object) -> int:

@@ -229,6 +229,10 @@ class Algorithm(ABC, Generic[ConfigT]):
             signs["the norm of the gradient"] = update.metrics["grad_norm"]
         return signs | {"the norm of the weights": square(self.network)}
 
+    def in_force(self) -> dict[str, object]:
+        """The settings that updates go by from here on, by name: where a part of the algorithm holds a value of its own, that one."""
+        return self.config.to_dict()
+
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on, whatever was set here before."""
         rates = self.config.learning_rates().items()

@@ -326,6 +326,13 @@ class OffPolicy(Algorithm[OffPolicyT]):
         squares = {f"the norm of the weights of {name}": square(self.networks[name]) for name in self.optimizers}
         return {f"the {name}": sum(values) for name, values in losses.items()} | squares
 
+    def in_force(self) -> dict[str, object]:
+        rates = {"lr": "acting", "lr_critic": "critics"}
+        held = {name: self.optimizers[key].lr for name, key in rates.items() if key in self.optimizers}
+        if getattr(self.config, "lr_critic", None) is None:
+            held.pop("lr_critic", None)
+        return super().in_force() | held
+
     def scale_lr(self, factor: float) -> None:
         for optimizer in self.optimizers.values():
             optimizer.scale_lr(factor / self.lr_factor)

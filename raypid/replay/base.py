@@ -18,6 +18,7 @@ from raypid.ops.sum_tree import importance
 from raypid.registry import REPLAYS
 from raypid.replay.buffer import Buffer, ReplaySpec
 from raypid.replay.disk import ReplayDamaged, SavedRows, load_rows, save_rows
+from raypid.state_tree import fingerprint
 from raypid.types import Array, Sample, Sequences
 
 _ROUNDS = 100
@@ -112,6 +113,17 @@ class Replay(Buffer, ABC):
         }
         extra = self.row_state(self.slots(np.arange(self.oldest, self.count)))
         save_rows(self, Path(folder), None if previous is None else Path(previous), state, extra)
+
+    def fingerprint(self) -> str:
+        """A checksum of the rows and of what the next draw depends on."""
+        ids = np.arange(self.oldest, self.count)
+        state = {
+            "oldest": self.oldest,
+            "count": self.count,
+            "max_priority": self.max_priority,
+            "rng": self.rng.bit_generator.state,
+        }
+        return fingerprint({**state, "rows": self.rows(ids), "more": self.row_state(self.slots(ids))})
 
     def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
         """Replace the contents by those of one save, or of several after each other; returns the rows that can be drawn.

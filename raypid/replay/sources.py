@@ -96,6 +96,10 @@ class ReplaySource:
         self._drop()
         self._ready = self._submit_all(Replay.clear)
 
+    def of_all(self, method: Callable[[Replay], T]) -> list[T]:
+        """The results of a method of every buffer's."""
+        return self._results(self._submit_all(method), f"{method.__name__}()")
+
     def _submit_all(self, method: Callable[..., T]) -> list[Future[T]]:
         return [self._submit(i, method) for i in range(len(self._ready))]
 

@@ -20,6 +20,7 @@ from raypid.ops.normalizer import Moments, merge_moments
 from raypid.roles.acting import register_networks
 from raypid.roles.actor import Program
 from raypid.roles.divergence import check_update, is_sound
+from raypid.state_tree import fingerprint
 from raypid.types import (
     Collective,
     Fitness,
@@ -194,6 +195,14 @@ class Learner:
         if not is_sound(self.algorithm):
             raise Diverged("the weights are not finite")
         return self.algorithm.state_dict()
+
+    def fingerprints(self) -> dict[str, str]:
+        """A checksum of each part of `state_dict`, by name."""
+        return {name: fingerprint(part) for name, part in self.state_dict().items()}
+
+    def in_force(self) -> dict[str, object]:
+        """The settings that the algorithm works with, by name."""
+        return self.algorithm.in_force()
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned.

@@ -34,6 +34,7 @@ class ReplayLearner(Learner):
         super().__init__(*args, **more)
         self.replay = replay(rank)
         self.save, self.load, self.clear = self.replay.save, self.replay.load, self.replay.clear
+        self.fingerprint = self.replay.fingerprint
         self._unshared: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners have not been told of yet."""
 

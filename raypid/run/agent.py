@@ -135,6 +135,8 @@ class Agent:
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
         self.on_rollback: Callable[[], None] = lambda: None
         """Called after each rollback."""
+        self.more_metrics: Callable[[], Mapping[str, float]] = dict
+        """What is added to each result."""
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
         self._closed = False
@@ -363,7 +365,7 @@ class Agent:
         episodes = [r.episode_metrics for r in turn.reports]
         for name in sorted({n for metrics in episodes for n in metrics}):
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
-        return result
+        return {**result, **self.more_metrics()}
 
     def _write_crashes(self, crashes: list[str], where: str) -> None:
         """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
@@ -458,7 +460,7 @@ class Agent:
             self.context.workers.call_all(Rollout.boundary, self.num_saves)
             self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
         state: dict[str, object] = {
-            "learner": self._ask_learner(Learner.state_dict),
+            "learner": self.ask_learner(Learner.state_dict),
             "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
@@ -482,6 +484,13 @@ class Agent:
                 checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         return path
 
+    def export(self, folder: str | Path) -> Path:
+        """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
+        before = self._last_save, self._replay_at
+        path = self.save(folder)
+        self._last_save, self._replay_at = before
+        return path
+
     def unsaved_reason(self, patience_s: float) -> str:
         """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
         whole, weights = self.context.learner.submit(Learner.is_whole), self.context.learner.submit(Learner.weights)
@@ -491,9 +500,10 @@ class Agent:
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
-        return self._ask_learner(Learner.weights)
+        return self.ask_learner(Learner.weights)
 
-    def _ask_learner(self, method: Callable[[Learner], T]) -> T:
+    def ask_learner(self, method: Callable[[Learner], T]) -> T:
+        """The result of a method of the running learner's; of several, that of the first."""
         with losses_named(self.config.num_learners, f"{method.__name__}()"):
             return self.backend.get(self.context.learner.submit(method))
 

@@ -209,18 +209,12 @@ class Run:
                     break
         return self.result
 
-    def end(self, reason: str = "") -> Outcome:
-        """Save and play the final episodes; `reason` says why, where the run has none of its own."""
+    def end(self, reason: str = "", *, play: bool = True) -> Outcome:
+        """Save, and play the final episodes if `play`; `reason` says why, where the run has none of its own."""
         self.reason = self.reason or reason
         with self._failing():
-            saved = self._close()
+            saved = self._close(play)
         return self._ended(saved)
-
-    def save(self) -> None:
-        """Write a checkpoint now, unless this iteration has one."""
-        with self._failing():
-            if self.result and self._saved_iteration != self.agent.iteration:
-                self._save(self.result)
 
     def leave(self) -> None:
         """Close the files as they are."""
@@ -270,10 +264,10 @@ class Run:
         if not self.reason and self._save_is_due():
             self._save(result)
 
-    def _close(self) -> Path | None:
+    def _close(self, play: bool = True) -> Path | None:
         """Save, and play the final episodes; returns the checkpoint."""
         saved = self._finish(self.result)
-        if saved is not None and not self._interrupts and not self._broke_off:
+        if play and saved is not None and not self._interrupts and not self._broke_off:
             self._play_final()
         self._logger.close()
         return saved

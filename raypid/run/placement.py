@@ -64,6 +64,19 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
     return config, backend, notes
 
 
+def bundles(config: Config) -> list[dict[str, float]]:
+    """What a run reserves within a cluster: CPU and GPU of the process that trains it, then of each worker, then of each learner.
+
+    The driver of a run with workers reserves no CPU, as everywhere.
+    """
+    if not config.on_ray:
+        return [{"CPU": 1.0, "GPU": config.num_gpus}]
+    learners = config.num_learners
+    workers = [{"CPU": config.num_cpus_per_worker}] * max(1, config.num_workers)
+    each = {"CPU": 1.0, "GPU": config.num_gpus / max(1, learners)}
+    return [{"GPU": 0.0 if learners else config.num_gpus}, *workers, *[each] * learners]
+
+
 def needs_of(config: Config, network: NetworkSpec) -> Needs:
     """The numbers of a run that decide whether it fits."""
     leaves = network.pipeline.leaves
@@ -99,7 +112,7 @@ def _cluster(backend: RayBackend, needs: Needs, most: float | None) -> Has:
         gpus=free.get("GPU", 0.0) if needs.num_learners else here.gpus,
         memory=math.inf if needs.num_learners else here.memory,
         shared_memory=free.get("object_store_memory", math.inf),
-        place="the cluster (free now)",
+        place=backend.place,
         nodes=backend.nodes(),
     )
 

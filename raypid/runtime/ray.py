@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import ray
     import ray.exceptions
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from ray.util.placement_group import PlacementGroup, get_current_placement_group
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
@@ -136,6 +138,8 @@ class RayHandle:
 class RayBackend:
     """Uses the cluster at `address`, or the Ray that this process runs already, or starts Ray here.
 
+    In an actor that has a placement group, as a trial of Ray Tune has, roles take what is reserved there and nothing else.
+
     `shutdown` stops Ray if it was started here. The folder `code` is sent to every node of a cluster that is joined, where roles
     find its modules.
     """
@@ -150,11 +154,12 @@ class RayBackend:
         code: Path | None = None,
     ) -> None:
         self._handles: list[RayHandle] = []
-        if address is not None:
-            _check_reachable(address)
         self._owns = not ray.is_initialized()
+        self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         if not self._owns:
             return
+        if address is not None:
+            _check_reachable(address)
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
@@ -182,23 +187,39 @@ class RayBackend:
                     "(One that asks for a token needs RAY_AUTH_MODE=token here too.)"
                 ) from error
 
+    @property
+    def place(self) -> str:
+        """What `available` is a part of, in words."""
+        return "the cluster (free now)" if self._group is None else "the trial's placement group"
+
     def resources(self) -> dict[str, float]:
-        """All that the cluster has: CPU, GPU, memory, object_store_memory, ..."""
-        return ray.cluster_resources()
+        """All that the cluster has, or what the placement group reserves for roles: CPU, GPU, memory, object_store_memory, ..."""
+        return ray.cluster_resources() if self._group is None else _sum_of(self._bundles())
 
     def available(self) -> dict[str, float]:
         """The part of `resources` that is free."""
-        return ray.available_resources()
+        return ray.available_resources() if self._group is None else self.resources()
+
+    def _bundles(self) -> list[dict[str, float]]:
+        """What the placement group reserves for roles: all but what this process takes of the first bundle."""
+        assert self._group is not None
+        own = ray.get_runtime_context().get_assigned_resources()
+        first, *rest = self._group.bundle_specs
+        return [{name: amount - own.get(name, 0.0) for name, amount in first.items()}, *rest]
 
     def nodes(self) -> tuple[Capacity, ...]:
-        """What each living node declares."""
+        """What each living node declares, or each bundle of the placement group."""
+        if self._group is not None:
+            return tuple(Capacity(b.get("CPU", 0.0), b.get("memory", math.inf)) for b in self._bundles())
         declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return tuple(Capacity(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
 
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
     ) -> RayHandle:
-        where: NodeAffinitySchedulingStrategy | str = "SPREAD"
+        where: NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy | str = "SPREAD"
+        if self._group is not None:
+            where = PlacementGroupSchedulingStrategy(self._group)
         if node and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes()):
             # soft=False, since Ray would place an actor that reserves nothing anywhere
             where = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -251,6 +272,13 @@ class RayBackend:
             self.kill(handle)
         if self._owns and ray.is_initialized():
             ray.shutdown()
+
+
+def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for bundle in bundles:
+        total.update(bundle)
+    return dict(total)
 
 
 def _check_reachable(address: str, timeout_s: float = 5.0) -> None:

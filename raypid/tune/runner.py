@@ -1,0 +1,437 @@
+"""Runs the trials of an experiment by Ray Tune, each in a folder of its own.
+
+Tune gives each trial its place and decides which one goes on. What a trial leaves is what any run leaves (`run.experiment.Run`), and
+an experiment goes on from these folders: nothing that Tune keeps for itself is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import tune
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from raypid import project
+from raypid.checkpoint import latest, read_json, refusing
+from raypid.experiments.board import Board, Ended
+from raypid.outputs import Unwritten, explained, replacing
+from raypid.registry import registered
+from raypid.reporting.logger import FolderLost
+from raypid.reporting.panel import TRAINING, Progress
+from raypid.run.agent import Agent
+from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
+from raypid.runtime.ray import RayBackend
+from raypid.runtime.resources import ResourceError, num_cores, num_gpus
+from raypid.tune.exploit import Exploits, write_fingerprints
+from raypid.tune.trainable import AgentTrainable, request, share
+
+if TYPE_CHECKING:
+    from raypid.experiments.plan import Trial
+
+RUN = "run"
+"""The one key of a trial's config."""
+STATES = "trials.json"
+"""In the experiment's folder: how each trial ended. Those that are not in it go on when the experiment is resumed."""
+REPORT_S = 1.0
+"""Seconds of training between two reports of a trial."""
+SCORE = "score"
+"""Of a report: the newest evaluation's mean return, or that of the last training episodes where none has been played."""
+MAX_LOST = 2
+"""How often a trial whose process is lost goes on from its newest checkpoint."""
+
+
+class _Messages(Progress):
+    """Keeps what a run says until the trial's next report."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+    def take(self) -> list[str]:
+        texts, self.texts = self.texts, []
+        return texts
+
+
+class RunTrainable(AgentTrainable):
+    """A trial of an experiment: a run with a folder. Its config is what `described` returns."""
+
+    current: Run | None = None
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """What the trial's own settings and resources ask for."""
+        it = config[RUN]
+        return request(it["trial"].run, it["settings"], it["trial"].resources or {})
+
+    def _build(self, config: Mapping[str, Any]) -> None:
+        """Take the config. The run begins with the first step, since a checkpoint may be given before."""
+        it = config[RUN]
+        self.trial: Trial = it["trial"]
+        self.settings: dict[str, Any] = it["settings"]
+        self.every: int = it["every"]
+        self.folder_of_run = Path(self.trial.folder)
+        self.exploits = Exploits(self.folder_of_run)
+        self.messages = _Messages()
+        self.outcome: Outcome | None = None
+        self._lock = contextlib.ExitStack()
+
+    def step(self) -> dict[str, Any]:
+        """Train until the next report is due. Errors of the run end the trial, and no other."""
+        try:
+            run = self.current or self._begin(None)
+            steps = run.agent.timesteps + self.every - run.agent.timesteps % self.every if self.every else math.inf
+            result = run.advance(REPORT_S if not self.every else math.inf, steps) or run.agent.totals()
+            if run.reason:
+                self.outcome = run.end()
+        except Exception as error:
+            return self._failed(error)
+        report = {
+            **result,
+            SCORE: self._score(result),
+            "messages": self.messages.take(),
+            "done": self.outcome is not None,
+        }
+        if self.outcome is not None:
+            report |= {"reason": self.outcome.reason, "final": self.outcome.final, **self.outcome.result}
+        return report
+
+    def _begin(self, checkpoint: Path | None) -> Run:
+        """Start the run, or go on from `checkpoint`, or from what an earlier process of this trial has left."""
+        folder, trial = self.folder_of_run, self.trial
+        self._lock.enter_context(lock_folder(folder))
+        before = latest(folder / "checkpoints") if checkpoint is None else None
+        if before is not None:
+            self.agent = Agent.from_checkpoint(before, self.exploits.settings(), out=folder, trust=True)
+        else:
+            if checkpoint is None:
+                clear_folder(folder)
+            below = share(trial.run, self.settings, trial.resources or {})
+            self.agent = Agent(trial.run, self.settings, out=folder, tuned=trial.tuned, below=below)
+        if checkpoint is not None:
+            self.agent.restore(checkpoint)
+            self.exploits.check(self.agent, checkpoint, trial.name)
+        self.agent.more_metrics = self.exploits.metrics
+        self.current = Run(self.agent, RunOptions(stop=trial.stop, **trial.options), self.messages)
+        self.current.begin()
+        return self.current
+
+    def _score(self, result: Mapping[str, float]) -> float:
+        assert self.current is not None
+        played = self.current.agent.last_evaluation
+        score = played.summary()[TRAINING] if played is not None else result.get(TRAINING, math.nan)
+        return score if math.isfinite(score) else -math.inf
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        text = getattr(error, "worker_traceback", "") or str(error) or type(error).__name__
+        fatal = isinstance(error, Unwritten | FolderLost)
+        self._leave()
+        about = {"done": True, "failed": text, "fatal": fatal}
+        return {SCORE: -math.inf, "timesteps_total": 0, **about, "result": {}, "messages": self.messages.take()}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Write all that is needed to go on into a folder of Tune's."""
+        self.agent.export(checkpoint_dir)
+        write_fingerprints(self.agent, Path(checkpoint_dir), self.trial.name)
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | str | None) -> None:
+        """Go on from such a folder, perhaps another trial's, with this trial's settings."""
+        assert isinstance(checkpoint, str)
+        self._leave()
+        self._begin(Path(checkpoint))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another trial's place in this process, or this one's with other settings."""
+        self._leave()
+        self._build(new_config)
+        return True
+
+    def cleanup(self) -> None:
+        """Save what was learnt, where the run was ended from outside."""
+        try:
+            if self.current is not None and self.outcome is None:
+                self.current.end("ended from outside", play=False)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close the agent and the files."""
+        run, self.current = self.current, None
+        if run is not None:
+            run.leave()
+        if (agent := self.__dict__.pop("agent", None)) is not None:
+            agent.close()
+        self._lock.close()
+
+
+class _Watch(tune.Callback, tune.Stopper):
+    """What the driver does with reports: shows them, keeps how trials ended, and ends all where nothing more can be written."""
+
+    def __init__(self, out: Path, board: Board, ended: dict[str, Ended]) -> None:
+        self.out, self.board, self.ended = out, board, ended
+        self.fatal = ""
+        """Why the experiment cannot go on."""
+        self._newest: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return bool(self.fatal)
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.board.started(_planned(trial).name)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        name = _planned(trial).name
+        self._newest[name] = result
+        for text in result["messages"]:
+            self.board.message(name, text)
+        self.board.update(name, result["result"])
+        if result.get("fatal"):
+            self.fatal = result["failed"]
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        result = self._newest.get(_planned(trial).name, {})
+        if "failed" in result:
+            self._end(trial, "failed", result["failed"])
+        elif "reason" in result:
+            self._end(trial, "finished", result["reason"])
+        elif not self.fatal:
+            self._end(trial, "stopped", "stopped early")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        error = trial.get_error()
+        self._end(trial, "failed", str(error) if error is not None else "its process was lost")
+
+    def _end(self, trial: Any, state: str, reason: str) -> None:
+        planned = _planned(trial)
+        result = self._newest.get(planned.name, {})
+        ended = Ended(
+            name=planned.name,
+            folder=str(planned.folder),
+            state=state,
+            reason=reason,
+            result=result.get("result", {}),
+            final=result.get("final"),
+        )
+        self.ended[planned.name] = ended
+        self.board.ended(ended)
+        try:
+            write_states(self.out, self.ended)
+        except Unwritten as error:
+            self.fatal = str(error)
+
+
+def _planned(trial: Any) -> Trial:
+    """The Trial of one of Tune's trials."""
+    planned: Trial = trial.config[RUN]["trial"]
+    return planned
+
+
+def write_states(out: Path, ended: Mapping[str, Ended]) -> None:
+    """Keep how trials ended.
+
+    Raises:
+        Unwritten: the disk is full, or the folder is gone.
+    """
+    file = out / STATES
+    text = json.dumps({name: asdict(one) for name, one in ended.items()}, indent=1)
+    with explained(file), replacing(file) as beside:
+        beside.write_text(text)
+
+
+def read_states(out: Path) -> dict[str, Ended]:
+    """How the trials of an experiment ended; those that have not are left out."""
+    file = out / STATES
+    if not file.exists():
+        return {}
+    with refusing(str(file)):
+        return {str(name): Ended(**about) for name, about in read_json(file).items()}
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    out: Path,
+    *,
+    resumed: bool = False,
+    quiet: bool = False,
+    address: str | None = None,
+    max_concurrent: int | None = None,
+    every: int = 0,
+    scheduler: TrialScheduler | None = None,
+    searcher: Searcher | None = None,
+) -> list[Ended]:
+    """Run trials side by side, as many as fit; returns how each ended, in their order.
+
+    Ctrl-C (SIGTERM, SIGHUP) ends all that run with a checkpoint; called with `resumed`, they go on from there.
+
+    Args:
+        trials: what to run; with a `searcher`, those that it may run, which it hands out as it likes.
+        out: the folder of the experiment.
+        resumed: leave out those that have ended well before, and go on with the others.
+        address: of a Ray cluster. None: start Ray here.
+        max_concurrent: most trials at a time.
+        every: environment steps at which a trial reports, for schedulers; 0: about once a second.
+        scheduler: stops trials early, or changes them.
+
+    Raises:
+        ResourceError: a trial that never fits. UserError: Ray cannot start. KeyboardInterrupt: a second Ctrl-C.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    ended = {name: one for name, one in read_states(out).items() if one.state != "failed"} if resumed else {}
+    left = [trial for trial in trials if trial.name not in ended]
+    if left or searcher is not None:
+        if address is None:
+            _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
+        _silence()
+        with lock_folder(out), Board(len(trials), len(ended), quiet) as board:
+            backend = RayBackend(address, num_cpus=num_cores(), num_gpus=num_gpus(), code=project.loaded())
+            try:
+                _check_fits(
+                    left, [node["Resources"] for node in ray.nodes() if node["Alive"]], "no node of the cluster"
+                )
+                watch = _Watch(out, board, ended)
+                _run_all(left, out, watch, max_concurrent, every, scheduler, searcher)
+            finally:
+                backend.shutdown()
+                shutil.rmtree(out / _SCRATCH, ignore_errors=True)
+        if watch.fatal:
+            raise Unwritten(watch.fatal)
+    return [ended.get(trial.name) or _unfinished(trial) for trial in trials]
+
+
+_SCRATCH = ".tune"
+"""Where Tune writes what it needs while it runs; in the experiment's folder, which all nodes must see."""
+
+
+def _run_all(
+    trials: Sequence[Trial], out: Path, watch: _Watch, max_concurrent: int | None, every: int,
+    scheduler: TrialScheduler | None, searcher: Searcher | None,
+) -> None:  # fmt: skip
+    """Let Tune run them.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, once the trials have saved.
+    """
+    shutil.rmtree(out / _SCRATCH, ignore_errors=True)
+    about: dict[str, Any] = {
+        "registrations": registered(),
+        "folder": str(project.loaded() or ""),
+        "__module__": __name__,
+    }
+    with _interruptible() as interrupted:
+        tune.run(
+            type("Trial", (RunTrainable,), about),
+            name="trials",
+            config={}
+            if searcher is not None
+            else {RUN: tune.grid_search([described(trial, every) for trial in trials])},
+            num_samples=-1 if searcher is not None else 1,
+            search_alg=searcher,
+            scheduler=scheduler,
+            stop=watch,
+            callbacks=[watch],
+            storage_path=str((out / _SCRATCH).resolve()),
+            max_concurrent_trials=max_concurrent,
+            reuse_actors=True,
+            max_failures=MAX_LOST,
+            raise_on_failed_trial=False,
+            verbose=0,
+            trial_dirname_creator=lambda trial: trial.trial_id,
+        )
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def described(trial: Trial, every: int = 0) -> dict[str, Any]:
+    """What a trial's config has under RUN: the Trial, its settings apart (a population changes them), and the environment steps at which
+    it reports; 0: about once a second."""
+    return {"trial": trial, "settings": copy.deepcopy(dict(trial.settings)), "every": every}
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[list[int]]:
+    """Let SIGTERM and SIGHUP end the trials as Ctrl-C does; gives the signals that came."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {
+        number: signal.signal(number, on_signal) for number in ends if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def _silence() -> None:
+    """Keep Tune from printing, and from writing files of its own about trials."""
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+    for name in ("ray.tune", "ray.train"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], place: str) -> None:
+    """Refuse trials that would wait for ever.
+
+    Raises:
+        ResourceError: names the first of them, and what it needs.
+    """
+    for trial in trials:
+        needed = request(trial.run, trial.settings, trial.resources or {}).bundles
+        if not _packs(needed, nodes):
+            total = {name: sum(bundle.get(name, 0.0) for bundle in needed) for name in ("CPU", "GPU")}
+            there = {name: sum(node.get(name, 0.0) for node in nodes) for name in total}
+            takes, has = (
+                " and ".join(f"{x:g} {name}" for name, x in amounts.items() if x or name == "CPU")
+                for amounts in (total, there)
+            )
+            raise ResourceError(
+                f"{trial.name} can never run: it takes {takes}, and {place} has {has}. Give it fewer workers "
+                "(num_workers), or a part of a CPU for each (num_cpus_per_worker)."
+            )
+
+
+def _packs(bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, float]]) -> bool:
+    """Whether the bundles find places on empty nodes, the largest first."""
+    free = [dict(node) for node in nodes]
+    for bundle in sorted(bundles, key=lambda b: (-b.get("GPU", 0.0), -b.get("CPU", 0.0))):
+        place = next((n for n in free if all(n.get(name, 0.0) >= x - 1e-9 for name, x in bundle.items())), None)
+        if place is None:
+            return False
+        for name, x in bundle.items():
+            place[name] -= x
+    return True
+
+
+def _unfinished(trial: Trial) -> Ended:
+    return Ended(name=trial.name, folder=str(trial.folder), state="unfinished", reason="", result={})

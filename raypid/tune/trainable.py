@@ -1,0 +1,204 @@
+"""Algorithms as Trainables of Ray Tune.
+
+An agent itself is none, so that nothing imports Ray before it is used. A Trainable has an agent, in the process and with the
+resources that Tune has given to the trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ray.tune import PlacementGroupFactory, Trainable
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from raypid import project
+from raypid.config import ConfigError, canonical, overlay
+from raypid.errors import shown
+from raypid.registry import ALGORITHMS, ENVS, adopt, registered
+from raypid.run.agent import Agent
+from raypid.run.assembly import tuned_settings
+from raypid.run.placement import bundles
+from raypid.tune.exploit import Exploits, write_fingerprints
+
+CPUS, GPUS, DRIVER_CPUS = "cpu", "gpu", "driver_cpu_limit"
+"""Keys of `resources`."""
+_TUNED = "tuned"
+
+
+class AgentTrainable(Trainable):
+    """A trial that trains an agent: one `step` is one iteration. `trainable` makes subclasses for an algorithm.
+
+    The trial's config holds the settings of the run, as raypid.PPO(config=...) takes them.
+    """
+
+    run: ClassVar[str] = ""
+    """Name of the algorithm."""
+    tuned: ClassVar[bool] = False
+    resources: ClassVar[Mapping[str, float]] = {}
+    """What the trial takes in all, where that is not what its settings ask for: cpu, gpu, driver_cpu_limit."""
+    registrations: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """What the user had registered where the class was made; the trial's process knows it too."""
+    folder: ClassVar[str] = ""
+    """Of the project that was loaded there."""
+
+    agent: Agent
+
+    # -- what Tune calls -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """A bundle for the trial's own process, and one for each worker and each learner."""
+        return request(cls.run, cls._settings(config), cls.resources)
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Build the agent.
+
+        Raises:
+            ConfigError, EnvError, ResourceError: as `Agent` does.
+        """
+        with contextlib.suppress(
+            KeyError
+        ):  # Tune has gone to the trial's folder; paths in settings are meant from here
+            os.chdir(os.environ["TUNE_ORIG_WORKING_DIR"])
+        if self.folder:
+            place = self.folder if Path(self.folder).is_dir() else "."  # on other nodes it is the working folder
+            project.load_project(place, trust=True)
+        adopt(self.registrations)
+        self._build(config)
+
+    def step(self) -> dict[str, Any]:
+        """One iteration."""
+        return self.agent.train()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Write all that is needed to go on into a folder."""
+        self.agent.export(checkpoint_dir)
+        write_fingerprints(self.agent, Path(checkpoint_dir), self.trial_name)
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | str | None) -> None:
+        """Go on from such a folder with the settings of this trial. What is loaded is compared with what was saved.
+
+        Raises:
+            ExploitError: the running agent has not all of the saved state, or not all of this trial's settings.
+        """
+        assert isinstance(checkpoint, str)
+        self.agent.restore(checkpoint)
+        self.exploits.check(self.agent, Path(checkpoint), self.trial_name)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another trial's place in this process: with a new agent, so that every setting is in force."""
+        self.agent.close()
+        self._build(new_config)
+        return True
+
+    def cleanup(self) -> None:
+        """End workers and environments."""
+        if hasattr(self, "agent"):
+            self.agent.close()
+
+    # -- the agent -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _settings(cls, config: Mapping[str, Any]) -> dict[str, object]:
+        """The settings that a trial's config has."""
+        return {canonical(key): value for key, value in config.items()}
+
+    def _build(self, config: Mapping[str, Any]) -> None:
+        settings = self._settings(config)
+        _find_env(settings.get("env"))
+        below = tuned_settings(self.run, settings.get("env")) if self.tuned else {}
+        below = {**share(self.run, settings, self.resources), **below}
+        self.agent = Agent(self.run, settings, out=self.logdir, below=below)
+        self.exploits = Exploits(Path(self.logdir))
+        self.agent.more_metrics = self.exploits.metrics
+
+
+def _find_env(env: object) -> None:
+    """Take an environment that is registered with Tune and not with raypid from there."""
+    if isinstance(env, str) and env not in ENVS and _global_registry.contains(ENV_CREATOR, env):
+        ENVS.register(env, _global_registry.get(ENV_CREATOR, env))
+
+
+def request(run: str, settings: Mapping[str, object], resources: Mapping[str, float]) -> PlacementGroupFactory:
+    """What a trial reserves."""
+    given = share(run, settings, resources)
+    config = ALGORITHMS.get(run).Config().replace(overlay(given, settings))
+    reserved = bundles(config)
+    if DRIVER_CPUS in resources or (CPUS in resources and not config.on_ray):
+        reserved[0]["CPU"] = float(resources.get(DRIVER_CPUS, resources.get(CPUS, 1)))
+    return PlacementGroupFactory([{k: x for k, x in bundle.items() if x} for bundle in reserved], strategy="PACK")
+
+
+def share(run: str, settings: Mapping[str, object], resources: Mapping[str, float]) -> dict[str, object]:
+    """The settings that share out what `resources` gives to a trial, where `settings` do not say it.
+
+    Raises:
+        ConfigError: the trial has less than it needs.
+    """
+    config = ALGORITHMS.get(run).Config().replace(settings)
+    found: dict[str, object] = {}
+    if GPUS in resources and "num_gpus" not in settings:
+        found["num_gpus"] = resources[GPUS]
+    if not config.on_ray:
+        if config.num_threads is None and "num_threads" not in settings:
+            found["num_threads"] = max(1, int(resources.get(CPUS, 1)))
+        return found
+    if CPUS in resources and "num_cpus_per_worker" not in settings:
+        left = resources[CPUS] - resources.get(DRIVER_CPUS, 0) - config.num_learners
+        num = max(1, config.num_workers)
+        if left <= 0:
+            raise ConfigError(
+                f"resources leave no CPU to {num} workers: of cpu {resources[CPUS]:g}, driver_cpu_limit takes "
+                f"{resources.get(DRIVER_CPUS, 0):g} and learners {config.num_learners}."
+            )
+        found["num_cpus_per_worker"] = min(1.0, int(1000 * left / num) / 1000)
+    return found
+
+
+def trainable(
+    run: str | type, *, tuned: bool = False, resources: Mapping[str, float] | None = None
+) -> type[AgentTrainable]:
+    """A Ray Tune class Trainable for an algorithm.
+
+    Its placement group has what the settings of a trial ask for: a CPU for the trial's own process if that is all there is, else
+    CPUs for its workers and learners, and its GPUs. `setup`, `step`, `save_checkpoint`, `load_checkpoint` and `reset_config` are there, so
+    that pausing, resuming, `reuse_actors` and population-based training work.
+
+    Args:
+        run: name of an algorithm, a class such as raypid.PPO, or an Algorithm of your own.
+        tuned: start from the tuned settings for the trial's environment.
+        resources: what a trial takes in all, if not that: {"cpu": 2, "gpu": 1, "driver_cpu_limit": 1}.
+
+    Raises:
+        ConfigError: `run` names no algorithm. UserError: an unknown name, with the nearest known ones.
+    """
+    name = _algorithm_of(run)
+    given = dict(resources or {})
+    if unknown := sorted(given.keys() - {CPUS, GPUS, DRIVER_CPUS}):
+        raise ConfigError(f"resources takes {CPUS}, {GPUS} and {DRIVER_CPUS}, not {', '.join(map(repr, unknown))}.")
+    about: dict[str, Any] = {"run": name, "tuned": tuned, "resources": given, "__module__": __name__}
+    about |= {"registrations": registered(), "folder": str(project.loaded() or "")}
+    return type(name, (AgentTrainable,), about)
+
+
+def _algorithm_of(run: str | type) -> str:
+    """The name of the algorithm that a name or a class stands for; a class of the user's own is registered under its name."""
+    if isinstance(run, str):
+        ALGORITHMS.get(run)
+        return run
+    named: object = getattr(run, "algorithm", None)
+    if isinstance(run, type) and issubclass(run, Agent) and isinstance(named, str):
+        return named
+    known = next((name for name in ALGORITHMS.names() if ALGORITHMS.entry(name) is run), "")
+    if known:
+        return known
+    if isinstance(run, type) and hasattr(run, "Config"):
+        same = next((name for name in ALGORITHMS.names() if name == run.__name__ and ALGORITHMS.get(name) is run), "")
+        if not same:
+            ALGORITHMS.add(run.__name__, run)
+        return run.__name__
+    raise ConfigError(f"trainable takes an algorithm's name or class, such as 'PPO' or raypid.PPO, not {shown(run)}.")
