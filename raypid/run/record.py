@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import socket
 from array import array
 from dataclasses import dataclass, field
@@ -14,17 +13,11 @@ import numpy as np
 
 from raypid import checkpoint
 from raypid.errors import UserError
+from raypid.reporting.ending import ERRORS, LOCK, is_held, read_end_by_error
 from raypid.reporting.logger import PARAMS, RESULTS
 from raypid.types import Array
 
-ERRORS, DIVERGED, LOCK = "errors.txt", "diverged", ".lock"
-_TAIL_BYTES = 1 << 16
-"""How much of errors.txt is read, from its end: the error that ended the run is the last one."""
-_ENDED = re.compile(r"^The run ended in iteration (\d+):$", re.MULTILINE)
-_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
-"""The line of a traceback that names the exception."""
-_OWN = re.compile(r"^raypid\.[\w.]+: ")
-"""The same of an exception of raypid, whose text may end with the traceback of an environment."""
+DIVERGED = "diverged"
 
 
 @dataclass(slots=True)
@@ -101,11 +94,11 @@ def read_record(folder: Path) -> Record:
     try:
         record.params = _read_params(folder / PARAMS, record.damage)
         _read_results(folder / RESULTS, record)
-        record.error_iteration, record.error = _read_errors(folder / ERRORS)
+        record.error_iteration, record.error = read_end_by_error(folder / ERRORS)
     except OSError as error:
         raise UserError(f"{folder} cannot be read: {error.strerror or error}.") from error
     record.lock_left = (folder / LOCK).exists()
-    record.is_locked = record.lock_left and _is_held(folder / LOCK)
+    record.is_locked = record.lock_left and is_held(folder / LOCK)
     return record
 
 
@@ -167,44 +160,6 @@ def _number(value: object) -> float:
         return float(value) if isinstance(value, (int, float)) else math.nan
     except OverflowError:
         return math.inf
-
-
-def _read_errors(path: Path) -> tuple[int, str]:
-    """(iteration, error) of the last end by an error; (0, "") if none is recorded."""
-    if not path.is_file():
-        return 0, ""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    ends = list(_ENDED.finditer(text))
-    if not ends:
-        return 0, ""
-    lines = text[ends[-1].end() :].strip().splitlines()
-    ours = next((i for i in reversed(range(1, len(lines))) if lines[i].startswith("raypid: ")), None)
-    if ours is not None:  # after the traceback of a user's class
-        kind = next((line.partition(":")[0] for line in reversed(lines[:ours]) if line.startswith("raypid.")), "")
-        said = f"{kind}: {lines[ours].removeprefix('raypid: ')} The last error: {lines[ours - 1]}".removeprefix(": ")
-        return int(ends[-1][1]), said if len(said) <= 400 else f"{said[:400]} ..."
-    first = next((i for i in reversed(range(len(lines))) if _RAISED.match(lines[i])), len(lines) - 1)
-    start = max((i for i, line in enumerate(lines) if line.startswith("Traceback (")), default=0)
-    own = next((i for i, line in enumerate(lines[start:first], start) if _OWN.match(line)), first)
-    message = " ".join(" ".join([*lines[own : own + 1], *lines[max(first, own + 1) :]]).split())
-    return int(ends[-1][1]), message if len(message) <= 400 else f"{message[:400]} ..."
-
-
-def _is_held(path: Path) -> bool:
-    """Whether a process has locked the file. Where there are no such locks, none is known to."""
-    try:
-        import fcntl
-
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (OSError, ModuleNotFoundError):
-        return False
-    return False
 
 
 @dataclass(slots=True)

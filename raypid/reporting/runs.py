@@ -1,0 +1,248 @@
+"""Runs as their folders tell them: found below parent folders, put together where they differ only in their seed, and named by
+what sets them apart."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raypid.errors import UserError, reason, shown
+from raypid.reporting.ending import Ending, read_ending
+from raypid.reporting.logger import RESULTS, read_params, read_results
+from raypid.reporting.panel import known
+
+if TYPE_CHECKING:
+    from raypid.reporting.statistics import Column
+
+# Settings that do not tell two runs apart: where and for how long they ran.
+NOT_SETTINGS = frozenset(
+    {"seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "env_config", "config"}
+)
+LONGEST_LABEL = 60
+"""Characters of a label; runs that differ in more than fits are named by their folder."""
+LONGEST_VALUE = 30
+_INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
+"""Folders in which no runs are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as read from its folder."""
+
+    folder: Path
+    settings: dict[str, Any]
+    results: list[dict[str, int | float | str]]
+    algorithm: str
+    env: str
+    seed: int | None
+    ending: Ending
+    final: dict[str, float] | None
+    """episode_reward_mean, episode_reward_ci95 and episodes that the best policy reached at the end; None if it played none."""
+
+    @property
+    def task(self) -> str:
+        """The environment and its arguments. Returns of different tasks do not compare."""
+        arguments = self.settings.get("env_config")
+        return self.env + (f" {_compact(arguments)}" if isinstance(arguments, dict) and arguments else "")
+
+    @property
+    def steps(self) -> float:
+        """Environment steps so far."""
+        return self.last("timesteps_total")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training and evaluation so far."""
+        return self.last("time_total_s")
+
+    def last(self, key: str) -> float:
+        """The newest value of a key; NaN if no result has one."""
+        return next((float(row[key]) for row in reversed(self.results) if known(row.get(key))), float("nan"))
+
+    def column(self, x: str, key: str) -> tuple[Column, Column]:
+        """Points at which `key` is known: (x [K], value [K]). An evaluation's x is that of the weights that played it."""
+        import numpy as np
+
+        own = f"evaluation/{x}" if key.startswith("evaluation/") else x
+        points = [(row.get(own, row[x]), row[key]) for row in self.results if known(row.get(key)) and known(row.get(x))]
+        points.sort(key=lambda point: point[0])  # an evaluation beside training may end after a newer one
+        xs, ys = zip(*points, strict=True) if points else ((), ())
+        return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one task that differ only in their seed."""
+
+    task: str
+    label: str
+    """What sets the group apart, besides the task; "" if nothing does."""
+    apart: dict[str, str]
+    """The same by setting: {"algorithm": "PPO", "model.hidden": "[64,64]"}."""
+    runs: list[RunRecord]
+
+
+def load_run(folder: Path) -> RunRecord:
+    """Read a run.
+
+    Raises:
+        UserError: the folder holds no run, or one of its files is not what a run writes.
+    """
+    settings, results = read_params(folder), read_results(folder)
+    algorithm, env = settings.get("algorithm") or settings.get("run"), settings.get("env")
+    ending = read_ending(folder, settings.get("stop"), results[-1] if results else {})
+    return RunRecord(
+        folder, settings, results, str(algorithm or ""), str(env or ""), settings.get("seed"), ending, _final(folder)
+    )
+
+
+def find_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
+    """Read the runs in these folders: each is the folder of a run, or a parent at any depth.
+
+    Returns:
+        The runs in the order of their names, each once, and a line for each folder below a parent that looks like a run
+        and cannot be read.
+
+    Raises:
+        UserError: a path is no folder, or neither a run nor a parent of one.
+    """
+    runs: dict[Path, RunRecord] = {}
+    skipped: list[str] = []
+    for path in map(Path, paths):
+        if not os.path.isdir(path):
+            raise UserError(f"no such folder: {shown(str(path))}")
+        folders = list(_folders_of_runs(path))
+        if not folders:
+            raise UserError(
+                f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
+            )
+        for folder in folders:
+            if (real := Path(os.path.realpath(folder))) in runs:
+                continue
+            try:
+                runs[real] = load_run(folder)
+            except (UserError, OSError) as error:
+                if folder == path:
+                    raise
+                skipped.append(f"{folder} is left out: {reason(error)}")
+    if not runs:
+        raise UserError(f"No run here can be read. {skipped[0]}")
+    return list(runs.values()), skipped
+
+
+def _folders_of_runs(path: Path) -> Iterator[Path]:
+    """Yield the folders of runs at and below `path`, in the order in which people count: trial-2 before trial-10."""
+    if (path / RESULTS).is_file():
+        yield path
+        return
+    try:
+        entries = [entry for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except OSError:  # a folder of somebody else's
+        return
+    for entry in sorted(entries, key=lambda entry: _counting(entry.name)):
+        if not entry.name.startswith(".") and entry.name not in _INSIDE:
+            yield from _folders_of_runs(path / entry.name)
+
+
+def _counting(name: str) -> list[tuple[int, str]]:
+    """A key that sorts digits within names as numbers."""
+    import re
+
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]
+
+
+def _final(folder: Path) -> dict[str, float] | None:
+    """Read what the best policy reached in the final episodes; None if there is no such number."""
+    try:
+        final = json.loads((folder / "best" / "policy.json").read_bytes()).get("final")
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return None
+    if not isinstance(final, dict) or not known(final.get("episode_reward_mean")):
+        return None
+    return {key: float(value) for key, value in final.items() if known(value)}
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
+    """Put runs together that have the same settings and different seeds, for each task; in the order of their first runs."""
+    flat = {id(run): flat_settings(run.settings) for run in runs}
+    together: dict[str, list[RunRecord]] = {}
+    apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
+    for run in runs:
+        values = [flat[id(run)].get(key) for key in apart[run.algorithm]]
+        together.setdefault(json.dumps([run.task, run.algorithm, values]), []).append(run)
+    several = len({run.algorithm for run in runs}) > 1
+    groups: list[Group] = []
+    for same in together.values():
+        # The same seed twice: repetitions, which stand side by side.
+        repeated = len({str(run.seed) for run in same}) < len(same)
+        for part in [[run] for run in same] if repeated else [same]:
+            settings = {key: flat[id(part[0])].get(key, "unset") for key in apart[part[0].algorithm]}
+            named = ({"algorithm": part[0].algorithm or "unknown"} if several else {}) | settings
+            groups.append(Group(part[0].task, "", named, part))
+    return _labelled(groups)
+
+
+def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """The settings that can tell two runs apart as {dotted name: value as text}."""
+    flat: dict[str, str] = {}
+    for key, value in settings.items():
+        if not prefix and key in NOT_SETTINGS:
+            continue
+        if isinstance(value, dict) and value:
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        elif value != {}:
+            flat[prefix + key] = _compact(value)
+    return flat
+
+
+def _keys_apart(runs: Sequence[RunRecord], algorithm: str, flat: dict[int, dict[str, str]]) -> list[str]:
+    """The settings in which runs of this algorithm differ within a task, in the order of params.json.
+
+    One that some runs do not have is no difference if the others agree on it: versions of raypid add settings.
+    """
+    alike = [run for run in runs if run.algorithm == algorithm]
+    keys = dict.fromkeys(key for run in alike for key in flat[id(run)])
+    values: dict[tuple[str, str], set[str]] = {}
+    for run in alike:
+        for key, value in flat[id(run)].items():
+            values.setdefault((run.task, key), set()).add(value)
+    tasks = {run.task for run in alike}
+    return [key for key in keys if any(len(values.get((task, key), ())) > 1 for task in tasks)]
+
+
+def _labelled(groups: Sequence[Group]) -> list[Group]:
+    """Name groups by what sets them apart; by a folder where that is too long or names two groups of a task."""
+    labelled: list[Group] = []
+    for group in groups:
+        others = [other for other in groups if other.task == group.task and other is not group]
+        settings = ", ".join(f"{key}={_cut(value)}" for key, value in group.apart.items() if key != "algorithm")
+        label = " ".join(filter(None, [group.apart.get("algorithm", ""), settings]))
+        if len(label) > LONGEST_LABEL or any(other.apart == group.apart for other in others):
+            folder = group.runs[0].folder
+            unique = all(other.runs[0].folder.name != folder.name for other in others)
+            label = folder.name if unique else str(folder)
+        labelled.append(Group(group.task, label, group.apart, group.runs))
+    return labelled
+
+
+def seeds_text(runs: Collection[RunRecord]) -> str:
+    """The number of seeds, such as "3 seeds"."""
+    return f"{len(runs)} seed{'s' * (len(runs) != 1)}"
+
+
+def _compact(value: object) -> str:
+    """A setting as short text."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
