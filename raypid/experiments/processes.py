@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -50,11 +51,11 @@ class TrialProcesses:
 
     def answer(self, trial: int, *, go_on: bool) -> None:
         """Tell a trial that waits at a rung whether to go on."""
-        self._of(trial).say({"do": "go_on" if go_on else "stop"})
+        self._of(trial).say({"do": "go_on" if go_on else "stop", "trial": trial})
 
     def stop(self, trial: int) -> None:
         """Tell a trial that trains to end as it is; it says how far it came."""
-        self._of(trial).say({"do": "stop"})
+        self._of(trial).say({"do": "stop", "trial": trial})
 
     def kill(self, trial: int) -> None:
         """End a trial at once, with its process."""
@@ -134,8 +135,6 @@ class _Process:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def close(self) -> None:
-        import signal
-
         with contextlib.suppress(ProcessLookupError):  # workers on Ray, processes of environments
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()

@@ -109,6 +109,17 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
     return {**flat, "model": model} if model else flat
 
 
+def dotted(settings: Mapping[str, object]) -> dict[str, object]:
+    """The inverse of `nested`."""
+    flat: dict[str, object] = {}
+    for name, value in settings.items():
+        if name == "model" and isinstance(value, Mapping):
+            flat |= {f"model.{part}": v for part, v in value.items()}
+        else:
+            flat[canonical(name)] = value
+    return flat
+
+
 def as_text(space: SearchSpace) -> str:
     """A line for each setting: its name and the values to try."""
     width = max(map(len, space), default=0)

@@ -66,6 +66,18 @@ def _lines(timeout_s: float | None = None) -> Any:
         _rest += piece
 
 
+def _said(trial: int, timeout_s: float | None = None) -> list[str]:
+    """What the search says to a trial, within the timeout; without one, its next word."""
+    said: list[str] = []
+    for line in _lines(timeout_s):
+        message = json.loads(line)
+        if message["trial"] == trial:  # else it crossed the end of an earlier one
+            said.append(message["do"])
+            if timeout_s is None:
+                break
+    return said
+
+
 def _trial(order: Mapping[str, Any], events: IO[str]) -> None:
     """Run one trial and report how it ended. An error of any kind ends the trial alone."""
     from raypid.errors import Diverged, UserError
@@ -105,12 +117,12 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
         for number, rung in enumerate(order["rungs"]):
             while not run.reason and agent.time_total_s < rung and state != "cut":
                 run.advance(min(SLICE_S, rung - agent.time_total_s))
-                if any(json.loads(line)["do"] == "stop" for line in _lines(0.0)):
+                if "stop" in _said(order["trial"], 0.0):
                     state = "cut"
             if run.reason or state == "cut" or number == len(order["rungs"]) - 1:
                 break
             _say(events, event="rung", trial=order["trial"], rung=number, baseline=baseline, curve=_curve(agent, folder, extra))
-            if json.loads(next(_lines()))["do"] != "go_on":
+            if "stop" in _said(order["trial"]):
                 state = "stopped"
                 break
         if run.reason and not run.reason.startswith("time_total_s"):

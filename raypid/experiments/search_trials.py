@@ -21,7 +21,7 @@ Curve: TypeAlias = Sequence[tuple[float, float]]
 
 
 @dataclasses.dataclass(kw_only=True)
-class Trial:
+class SearchTrial:
     """A run of a search."""
 
     number: int
@@ -96,12 +96,12 @@ class TrialLog:
     def __init__(self, folder: Path) -> None:
         self._file = AppendFile(folder / TRIALS)
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: SearchTrial) -> None:
         plain = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in vars(trial).items()}
         self._file.append(json.dumps(plain).encode() + b"\n")
 
 
-def read_trials(folder: Path) -> list[Trial]:
+def read_trials(folder: Path) -> list[SearchTrial]:
     """The trials of a search that have ended. A line that a killed process left unfinished is cut off.
 
     Raises:
@@ -121,7 +121,7 @@ def read_trials(folder: Path) -> list[Trial]:
             assert isinstance(values, dict)
             score = values.pop("score")
             curve = [(float(t), float(r)) for t, r in values.pop("curve")]
-            trials.append(Trial(**values, curve=curve, score=-math.inf if score is None else score))
+            trials.append(SearchTrial(**values, curve=curve, score=-math.inf if score is None else score))
         except (ValueError, TypeError, KeyError, AssertionError) as error:
             raise UserError(f"{path}, line {number}, is no trial: {error}.") from None
     return trials
