@@ -57,7 +57,7 @@ _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 """Settings that users' own options fill."""
 
 
-def _algorithm(name: str) -> str:
+def algorithm_name(name: str) -> str:
     """Check the name while options are parsed: otherwise the algorithm's settings would be unknown options."""
     try:
         ALGORITHMS.get(name)
@@ -96,7 +96,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     )
     parser.set_defaults(argv=list(argv))
     add = parser.add_argument
-    add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+    add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
     add("--stop", metavar="JSON", help=f"when to end, e.g. {example}")
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
@@ -144,7 +144,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
-    _add_settings(parser.add_argument_group(title), cls(), "")
+    add_settings(parser.add_argument_group(title), cls(), "")
     if trains:
         _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
@@ -277,7 +277,8 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
 
 
-def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
+def add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
+    """Add a flag for each setting."""
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value, hint = getattr(settings, field.name), hints[field.name]
@@ -299,7 +300,7 @@ def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: st
                 const="true" if switch else None,
             )
         if isinstance(value, ModelConfig):
-            _add_settings(group, value, f"{field.name}.")
+            add_settings(group, value, f"{field.name}.")
 
 
 def _metavar(hint: object) -> str:

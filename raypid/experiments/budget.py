@@ -69,7 +69,9 @@ class Plan:
     @property
     def race_s(self) -> float:
         """Seconds of the phase in which the best run with other seeds."""
-        turns = math.ceil(NUM_CANDIDATES / self.concurrent) + math.ceil(NUM_FINALISTS * FINALIST_SEEDS / self.concurrent)
+        turns = math.ceil(NUM_CANDIDATES / self.concurrent) + math.ceil(
+            NUM_FINALISTS * FINALIST_SEEDS / self.concurrent
+        )
         return turns * self.turn_s
 
     @property

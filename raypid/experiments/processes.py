@@ -75,7 +75,16 @@ class TrialProcesses:
             if not alive:
                 if process.trial is not None:
                     died = f"Its process ended ({process.how_it_ended()}); {self._log} has what it printed."
-                    found.append({"event": "ended", "trial": process.trial, "state": "failed", "kind": "died", "message": died, "traceback": ""})
+                    found.append(
+                        {
+                            "event": "ended",
+                            "trial": process.trial,
+                            "state": "failed",
+                            "kind": "died",
+                            "message": died,
+                            "traceback": "",
+                        }
+                    )
                 self._drop(process)
         return found
 
@@ -92,6 +101,11 @@ class TrialProcesses:
             self._selector.unregister(process.events)
         process.close()
         self._processes.remove(process)
+
+
+def _piece(events: IO[bytes]) -> bytes | None:
+    """What has come; None if nothing has, b"" at the end."""
+    return events.read(65536)
 
 
 class _Process:
@@ -119,10 +133,7 @@ class _Process:
     def read(self) -> tuple[list[Event], bool]:
         """Events that have come, and whether the process lives."""
         alive = True
-        while True:
-            piece = self.events.read(65536)
-            if piece is None:
-                break
+        while (piece := _piece(self.events)) is not None:
             if not piece:
                 alive = False
                 break

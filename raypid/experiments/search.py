@@ -26,6 +26,7 @@ from raypid.experiments.processes import Event
 from raypid.experiments.propose import Proposer, make_proposer
 from raypid.experiments.search_trials import Kind, SearchTrial, TrialLog, mean_return, read_trials
 from raypid.experiments.space import SearchSpace, at, dotted, fixed_by, sample, search_space
+from raypid.experiments.space import units as units_of
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.plain_data import read_json
 from raypid.run.assembly import resolve_config, spaces_of, without_effect
@@ -63,7 +64,9 @@ class Task:
             UserError: the message says what does not fit.
         """
         if not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"The seed of a search lies in [0, {MAX_SEED}], not {self.seed}: higher ones are for the proof.")
+            raise ConfigError(
+                f"The seed of a search lies in [0, {MAX_SEED}], not {self.seed}: higher ones are for the proof."
+            )
         if "seed" in self.fixed:
             raise ConfigError("seed is no setting of a search, which needs many: give it --seed.")
         self.fixed = {**dotted(self.fixed), **fixed_by(self.overrides)}
@@ -176,8 +179,12 @@ class Search:
         done = len(self.of("search"))
         for _ in range(self.plan.trials - done):
             number = self._next_number()
-            units, settings = self._proposed() if number > 1 else ({}, {})
+            units, settings = self._proposed() if number > 1 else (self._default_units(), {})
             yield self._trial("search", number, self.task.seed, settings, units)
+
+    def _default_units(self) -> dict[str, float]:
+        defaults = {name: self.task.default(name) for name in self.task.space}
+        return units_of(self.task.space, defaults)
 
     def _proposed(self) -> tuple[dict[str, float], dict[str, Any]]:
         for _ in range(_DRAWS):
@@ -243,7 +250,9 @@ class Search:
     def _next_number(self) -> int:
         return max(self.trials, default=0) + 1
 
-    def _trial(self, kind: Kind, candidate: int, seed: int, settings: dict[str, Any], units: dict[str, float]) -> SearchTrial:
+    def _trial(
+        self, kind: Kind, candidate: int, seed: int, settings: dict[str, Any], units: dict[str, float]
+    ) -> SearchTrial:
         name = f"trial-{candidate:03}" + (f"-seed{seed}" if kind == "race" else "")
         return SearchTrial(
             number=self._next_number(), kind=kind, candidate=candidate, seed=seed, settings=settings, units=units,
@@ -346,14 +355,21 @@ class Search:
 
     def line(self, trial: SearchTrial) -> str:
         """What the user reads of a trial that has ended."""
-        what = {"race": f"{trial.candidate} again", "winner": "winner", "defaults": "defaults"}.get(trial.kind, str(trial.number))
-        how = {"finished": "", "goal": "reached the goal", "stopped": "stopped", "cut": "cut", "failed": trial.message}[trial.state]
-        named = ", ".join(f"{k}={json.dumps(v)}" for k, v in trial.settings.items()) or "defaults"
+        what = {"race": f"{trial.candidate} again", "winner": "winner", "defaults": "defaults"}.get(
+            trial.kind, str(trial.number)
+        )
+        how = {"finished": "", "goal": "reached the goal", "stopped": "stopped", "cut": "cut", "failed": trial.message}[
+            trial.state
+        ]
+        best = trial.kind == "search" and self.best()[:1] == [trial]
+        named = ", ".join(f"{k}={json.dumps(v)}" for k, v in trial.settings.items()) or "the defaults"
         score = f"{trial.score:10.5g}" if math.isfinite(trial.score) else " " * 9 + "-"
         about = f", {how}" if how else ""
         seed = f" (seed {trial.seed})" if trial.kind != "search" else ""
-        text = f"[{b.shown_seconds(self.elapsed_s):>7}] {what:>9} {score}  {b.shown_seconds(trial.seconds)}{about}{seed}"
-        return text if trial.kind in ("winner", "defaults") else f"{text}: {named}"
+        text = (
+            f"[{b.shown_seconds(self.elapsed_s):>7}] {what:>9} {score}  {b.shown_seconds(trial.seconds)}{about}{seed}"
+        )
+        return f"{text}; the best so far: {named}" if best else text
 
 
 # -- the folder ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raypid.experiments.budget import FIRST_FRESH, NUM_RUNGS, REDUCTION, shown_seconds
+from raypid.experiments.budget import FIRST_FRESH, shown_seconds
+from raypid.experiments.halving import NUM_RUNGS, REDUCTION
 from raypid.experiments.importance import MIN_TRIALS, Importance, importances
 from raypid.experiments.search import Search
 from raypid.experiments.search_trials import SearchTrial
@@ -39,7 +40,7 @@ class Proof:
 
     @classmethod
     def of(cls, search: Search) -> Proof:
-        runs = {kind: {t.seed: t for t in search.of(kind) if math.isfinite(t.score)} for kind in ("winner", "defaults")}  # type: ignore[arg-type]
+        runs = {kind: {t.seed: t for t in search.of(kind) if math.isfinite(t.score)} for kind in ("winner", "defaults")}
         seeds = sorted(runs["winner"].keys() & runs["defaults"].keys()) or sorted(runs["winner"])
         winner, defaults = ([runs[kind][s] for s in seeds if s in runs[kind]] for kind in ("winner", "defaults"))
         scores = [np.array([t.score for t in trials]) for trials in (winner, defaults)]
@@ -64,7 +65,9 @@ def answer(search: Search, proof: Proof) -> str:
     """What the search found, as a sentence."""
     assert search.winner is not None
     if not search.trials[search.winner].settings:
-        return f"No settings were found that are better than the defaults, of {_count(len(search.of('search')), 'trial')}."
+        return (
+            f"No settings were found that are better than the defaults, of {_count(len(search.of('search')), 'trial')}."
+        )
     return str(proof)
 
 
@@ -112,10 +115,15 @@ def _page(search: Search, proof: Proof, found: Sequence[Importance], commands: S
     task, plan = search.task, search.plan
     ended = search.of("search")
     stopped = sum(t.state == "stopped" for t in ended)
-    goal = "" if task.goal is None else f" Returns count up to {task.goal:g}, and a run that has reached it stands there for the rest."
+    goal = (
+        ""
+        if task.goal is None
+        else f" Returns count up to {task.goal:g}, and a run that has reached it stands there for the rest."
+    )
     lines = [
         f"# {task.run} on {task.fixed['env']}: a search of {_count(len(ended), 'trial')}", "", f"**{answer(search, proof)}**", "",
-        f"The score is the mean return over the first {shown_seconds(plan.trial_s)} of training: what a user has who wants the most return soon.{goal}",
+        f"The score is the mean return over the first {shown_seconds(plan.trial_s)} of training: what a user has who wants the most "
+        f"return soon.{goal}",
         f"Proposals by {search.proposer.name}; {stopped} of {len(ended)} trials were stopped early; "
         f"{shown_seconds(search.elapsed_s)} of a budget of {shown_seconds(plan.budget_s)}, {plan.concurrent} at a time.",
         "", f"![the search](./{PICTURE})", "",
@@ -141,16 +149,25 @@ def _settings(search: Search) -> list[str]:
 def _proof(search: Search, proof: Proof) -> list[str]:
     if not proof.winner:
         return []
+    head = [
+        "",
+        "score, mean",
+        "return at the end, mean",
+        *(["reached the goal after"] if search.task.goal is not None else []),
+    ]
     lines = [
         "## On fresh seeds", "",
         f"Trained anew on seeds {FIRST_FRESH} and up, which chose nothing, side by side.", "",
-        "| | score, mean | return at the end, mean | reached the goal after |" if search.task.goal is not None else "| | score, mean | return at the end, mean |",
-        "|---|---|---|---|" if search.task.goal is not None else "|---|---|---|",
+        f"| {' | '.join(head)} |", "|---" * len(head) + "|",
     ]  # fmt: skip
     for name, trials in (("winner", proof.winner), ("defaults", proof.defaults)):
         if trials:
             seeds = "seeds " + ", ".join(str(t.seed) for t in trials)
-            cells = [f"{name} ({seeds})", f"{np.mean([t.score for t in trials]):.5g}", f"{np.mean([t.last_return for t in trials]):.5g}"]
+            cells = [
+                f"{name} ({seeds})",
+                f"{np.mean([t.score for t in trials]):.5g}",
+                f"{np.mean([t.last_return for t in trials]):.5g}",
+            ]
             if search.task.goal is not None:
                 cells.append(", ".join(f"{t.seconds:.2g} s" if t.state == "goal" else "not" for t in trials))
             lines.append("| " + " | ".join(cells) + " |")
@@ -166,7 +183,9 @@ def _mattered(search: Search, found: Sequence[Importance]) -> list[str]:
     rest = ", ".join(f"`{one.setting}`" for one in found if not one.is_sure)
     lines += [f"- {'Of the others' if sure else 'Of all settings'} cannot tell: {rest}"] if rest else []
     learns = search.proposer.name != "random"
-    shared = ", and since good values of several settings are proposed together, they share their effect" if learns else ""
+    shared = (
+        ", and since good values of several settings are proposed together, they share their effect" if learns else ""
+    )
     return [
         *lines, "",
         "The share of the variance of the trials' ranks that a setting explains by itself; what several do only together is not seen"
@@ -177,7 +196,12 @@ def _mattered(search: Search, found: Sequence[Importance]) -> list[str]:
 def _trials(search: Search) -> list[str]:
     best = search.best()[:_NUM_SHOWN]
     race = {t.candidate: [r for r in search.of("race") if r.candidate == t.candidate] for t in best}
-    lines = ["## The best trials", "", "| trial | score | judged after | on other seeds | settings |", "|---|---|---|---|---|"]
+    lines = [
+        "## The best trials",
+        "",
+        "| trial | score | judged after | on other seeds | settings |",
+        "|---|---|---|---|---|",
+    ]
     for t in best:
         again = ", ".join(f"{r.score:.4g}" if math.isfinite(r.score) else "cut" for r in race[t.number])
         settings = ", ".join(f"{k} {json.dumps(v)}" for k, v in t.settings.items()) or "the defaults"
@@ -210,7 +234,11 @@ def draw(search: Search, proof: Proof, found: Sequence[Importance], path: Path) 
     for axes in panels.values():
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=9)
-    figure.suptitle(f"{search.task.run} on {search.task.fixed['env']}: {_count(len(search.of('search')), 'trial')}", fontsize=13, fontweight="bold")
+    figure.suptitle(
+        f"{search.task.run} on {search.task.fixed['env']}: {_count(len(search.of('search')), 'trial')}",
+        fontsize=13,
+        fontweight="bold",
+    )
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     with explained(path), replacing(path) as beside:
@@ -230,12 +258,28 @@ def _draw_scores(axes: Axes, search: Search) -> None:
     last = len(search.halving.rungs) - 1
     full = sorted((t for t in trials if t.rung == last), key=lambda t: t.ended_at)
     part = [t for t in trials if t.rung < last]
-    axes.scatter([t.ended_at / unit for t in part], [t.score for t in part], s=22, facecolors="none", edgecolors="#888888", label="stopped early")
-    axes.scatter([t.ended_at / unit for t in full], [t.score for t in full], s=26, color=COLOURS[0], label="whole time", zorder=3)
+    axes.scatter(
+        [t.ended_at / unit for t in part],
+        [t.score for t in part],
+        s=22,
+        facecolors="none",
+        edgecolors="#888888",
+        label="stopped early",
+    )
+    axes.scatter(
+        [t.ended_at / unit for t in full], [t.score for t in full], s=26, color=COLOURS[0], label="whole time", zorder=3
+    )
     if full:
         best = np.maximum.accumulate([t.score for t in full])
         end = max(t.ended_at for t in trials)
-        axes.step([*(t.ended_at / unit for t in full), end / unit], [*best, best[-1]], where="post", color=COLOURS[0], lw=2, label="best so far")
+        axes.step(
+            [*(t.ended_at / unit for t in full), end / unit],
+            [*best, best[-1]],
+            where="post",
+            color=COLOURS[0],
+            lw=2,
+            label="best so far",
+        )
     defaults = search.trials.get(1)
     if defaults is not None and math.isfinite(defaults.score) and defaults.rung == last:
         axes.axhline(defaults.score, color=COLOURS[1], ls="--", lw=1.3, label="defaults")
@@ -251,7 +295,15 @@ def _draw_scores(axes: Axes, search: Search) -> None:
 def _draw_importances(axes: Axes, found: Sequence[Importance]) -> None:
     axes.set_title("Which settings mattered", loc="left", fontsize=11)
     if not found:
-        axes.text(0.5, 0.5, "cannot tell:\ntoo few trials", ha="center", va="center", transform=axes.transAxes, color="#666666")
+        axes.text(
+            0.5,
+            0.5,
+            "cannot tell:\ntoo few trials",
+            ha="center",
+            va="center",
+            transform=axes.transAxes,
+            color="#666666",
+        )
         axes.set_axis_off()
         return
     shown = found[:_NUM_SHOWN][::-1]
@@ -270,14 +322,23 @@ def _draw_curves(axes: Axes, search: Search, proof: Proof) -> None:
     grid = np.linspace(0, seconds, 200)
     groups = ((proof.defaults, COLOURS[1], "defaults"), (proof.winner, COLOURS[0], "winner"))
     for trials, colour, name in groups:
-        curves = [np.interp(grid, *zip((0.0, t.baseline or 0.0), *t.curve, strict=True)) for t in trials if t.curve]
+        curves = []
+        for trial in trials:
+            points = np.array([(0.0, trial.baseline or 0.0), *trial.curve])
+            curves.append(np.interp(grid, points[:, 0], points[:, 1]))
         for curve in curves:
             axes.plot(grid, curve, color=colour, lw=0.9, alpha=0.5)
         if curves:
-            axes.plot(grid, np.mean(curves, 0), color=colour, lw=2.6, label=f"{name}, mean of {_count(len(curves), 'seed')}")
+            axes.plot(
+                grid, np.mean(curves, 0), color=colour, lw=2.6, label=f"{name}, mean of {_count(len(curves), 'seed')}"
+            )
     if search.task.goal is not None:
         axes.axhline(search.task.goal, color="#888888", lw=1, ls=(0, (5, 4)), label="goal")
-    axes.set_title("On fresh seeds: " + ("the winner beside the defaults" if proof.defaults else "the winner"), loc="left", fontsize=11)
+    axes.set_title(
+        "On fresh seeds: " + ("the winner beside the defaults" if proof.defaults else "the winner"),
+        loc="left",
+        fontsize=11,
+    )
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("mean return of an evaluation")
     axes.set_xlim(0, seconds)

@@ -121,23 +121,38 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
                     state = "cut"
             if run.reason or state == "cut" or number == len(order["rungs"]) - 1:
                 break
-            _say(events, event="rung", trial=order["trial"], rung=number, baseline=baseline, curve=_curve(agent, folder, extra))
+            _say(
+                events,
+                event="rung",
+                trial=order["trial"],
+                rung=number,
+                baseline=baseline,
+                curve=_curve(agent, folder, extra),
+            )
             if "stop" in _said(order["trial"]):
                 state = "stopped"
                 break
-        if run.reason and not run.reason.startswith("time_total_s"):
+        if run.reason.startswith("evaluation/"):
             state = "goal"
         if order["keep"] and state in ("finished", "goal"):
             run.end("the time of the trial is over")
         else:
             run.leave()
         curve = _curve(agent, folder, extra) if state == "finished" else _curve(agent, folder, extra, fresh=False)
-        return {"state": state, "curve": curve, "baseline": baseline, "seconds": agent.time_total_s, "timesteps": agent.timesteps}
+        return {
+            "state": state,
+            "curve": curve,
+            "baseline": baseline,
+            "seconds": agent.time_total_s,
+            "timesteps": agent.timesteps,
+        }
     finally:
         agent.close()
 
 
-def _curve(agent: Any, folder: Path, extra: list[tuple[float, float]], *, fresh: bool = True) -> list[tuple[float, float]]:
+def _curve(
+    agent: Any, folder: Path, extra: list[tuple[float, float]], *, fresh: bool = True
+) -> list[tuple[float, float]]:
     """(seconds of training, mean return) of all evaluations so far. `fresh`: evaluates now if the last is old."""
     from raypid.reporting.logger import read_results
 
