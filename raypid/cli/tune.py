@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import json
 import shlex
+import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.experiments.search import Executor, Search, Task
 
+INTERRUPTED = 130
 GOAL = "evaluation/episode_reward_mean"
 SECONDS = "time_total_s"
 _TRIALS, _BUDGET = 30, "10m"
@@ -134,6 +137,25 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt at Ctrl-C, SIGTERM and SIGHUP, which otherwise end the process at once."""
+
+    def raise_(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        names = []
+    numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, raise_) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _new(options: argparse.Namespace) -> Any:
     """Task, plan, no trials, folder and what else is kept of a new search.
 
@@ -143,6 +165,7 @@ def _new(options: argparse.Namespace) -> Any:
     from raypid import saved_settings
     from raypid.experiments.budget import make_plan, read_seconds
     from raypid.experiments.search import SEARCH, Task
+    from raypid.experiments.search_trials import TRIALS, read_trials
 
     if options.run is None:
         raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
@@ -162,8 +185,9 @@ def _new(options: argparse.Namespace) -> Any:
     name = options.name or saved_settings.free_name(f"{options.run}-{given['env']}")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))
-    if (out / SEARCH).exists():
+    if (out / SEARCH).exists() and any(trial.state != "failed" for trial in read_trials(out)):
         raise ConfigError(f"{out} holds another search. Go on with it (--resume {out}), or choose another --out.")
+    (out / TRIALS).unlink(missing_ok=True)
     for told in renamed(given):
         print(f"raypid: {told}.")
     return task, plan, [], out, {"name": name, "command": shlex.join(["raypid", *options.argv])}

@@ -108,17 +108,24 @@ class OptunaProposer:
         return min(int(unit * len(range_.options)), len(range_.options) - 1) if isinstance(range_, Choices) else unit
 
 
-def make_proposer(name: str, space: SearchSpace, seed: int, num_trials: int) -> Proposer:
-    """The proposer of a name; auto is optuna where that is installed.
+def check_proposer(name: str) -> None:
+    """Check that there is a proposer of this name.
 
     Raises:
-        ConfigError: there is no such proposer, or it is not installed.
+        ConfigError: there is none, or it is not installed.
     """
     if name not in PROPOSERS:
         raise ConfigError(f"Settings are proposed by {', '.join(PROPOSERS)}, not by {name!r}.")
-    installed = importlib.util.find_spec("optuna") is not None
-    if name == "optuna" and not installed:
+    if name == "optuna" and not _has_optuna():
         raise ConfigError("Optuna is not installed: `pip install raypid[optuna]`, or leave --by out for random search.")
-    if name == "random" or not installed:
+
+
+def _has_optuna() -> bool:
+    return importlib.util.find_spec("optuna") is not None
+
+
+def make_proposer(name: str, space: SearchSpace, seed: int, num_trials: int) -> Proposer:
+    """The proposer of a name that `check_proposer` accepts; auto is optuna where that is installed."""
+    if name == "random" or not _has_optuna():
         return RandomProposer(space, seed)
     return OptunaProposer(space, seed, num_random=min(10, max(4, num_trials // 3)))

@@ -23,13 +23,14 @@ from raypid.experiments import budget as b
 from raypid.experiments.budget import Plan
 from raypid.experiments.halving import Halving
 from raypid.experiments.processes import Event
-from raypid.experiments.propose import Proposer, make_proposer
+from raypid.experiments.propose import Proposer, check_proposer, make_proposer
 from raypid.experiments.search_trials import Kind, SearchTrial, TrialLog, mean_return, read_trials
 from raypid.experiments.space import SearchSpace, at, dotted, fixed_by, sample, search_space
 from raypid.experiments.space import units as units_of
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.plain_data import read_json
-from raypid.run.assembly import resolve_config, spaces_of, without_effect
+from raypid.run.assembly import callbacks_of, resolve_config, spaces_of, without_effect
+from raypid.run.experiment import clear_folder
 from raypid.spaces import Space
 
 SEARCH = "search.json"
@@ -70,7 +71,9 @@ class Task:
         if "seed" in self.fixed:
             raise ConfigError("seed is no setting of a search, which needs many: give it --seed.")
         self.fixed = {**dotted(self.fixed), **fixed_by(self.overrides)}
+        check_proposer(self.by)
         self.config: Config = resolve_config(self.run, {**self.fixed, "seed": self.seed})
+        callbacks_of(self.config.callbacks)
         self._spaces: tuple[Space, Space] = spaces_of(self.config)
         self.space: SearchSpace = self._searched(search_space(self.run, self.fixed, self.overrides, self.only))
 
@@ -198,7 +201,8 @@ class Search:
 
     def best(self) -> list[SearchTrial]:
         """The trials of the exploration that were judged at least once, best first."""
-        return sorted((t for t in self.of("search") if t.rung >= 0), key=lambda t: t.order, reverse=True)
+        judged = (t for t in self.of("search") if math.isfinite(t.score))
+        return sorted(judged, key=lambda t: t.order, reverse=True)
 
     def _race(self) -> int:
         """Run the best settings with other seeds, then the best of these with more; returns the winner.
@@ -286,6 +290,7 @@ class Search:
 
     def _start(self, trial: SearchTrial) -> None:
         self.trials[trial.number] = trial
+        clear_folder(self.out / trial.folder)  # a trial that was broken off begins anew
         judged = trial.kind == "search"
         self.executor.start(trial.number, {
             "run": self.task.run, "settings": {**self.task.fixed, **trial.settings, "seed": trial.seed}, "below": self.below,
@@ -298,7 +303,10 @@ class Search:
         trial.curve, trial.baseline, trial.rung = event["curve"], event["baseline"], event["rung"]
         self._baseline = trial.baseline
         trial.score = self._score(trial, trial.rung)
-        self.executor.answer(trial.number, go_on=self.halving.goes_on(trial.rung, trial.score))
+        goes_on = self.halving.goes_on(trial.rung, trial.score)
+        self.executor.answer(
+            trial.number, go_on=goes_on or not trial.settings
+        )  # the defaults are what others are measured by
 
     def _score(self, trial: SearchTrial, rung: int) -> float:
         assert trial.baseline is not None
