@@ -6,7 +6,7 @@ Settings that mean the same in unit and effect are accepted (`raypid.config.ALIA
 
 from __future__ import annotations
 
-_ONE_RUN = "raypid.PPO(config={...}) is one run, and so is `raypid train`; a grid is a loop over them."
+_BESIDE_CONFIG = "It belongs to an experiment, beside run and config: a file of `raypid train -f FILE`, or raypid.tune.run_experiments."
 _SIZED_BY_SPACES = "Networks are sized by the environment's spaces: leave it out."
 
 SETTINGS: dict[str, str] = {
@@ -30,14 +30,20 @@ SETTINGS: dict[str, str] = {
     # RLlib and Tune
     "num_epochs": "Only PPO, APPO and IMPALA go over a batch several times.",
     "upload_dir": "Runs are written to a folder, --out DIR (in Python out=DIR): take one on a disk that all share, or copy it yourself.",
-    "local_dir": "--out DIR (in Python out=DIR) is the run's own folder, not the one above it.",
-    "checkpoint_freq": "--checkpoint-interval N counts training iterations too; without it there is a checkpoint a minute. In Python: save().",
-    "resources": "CPUs and GPUs are settings by themselves: num_cpus (for Ray as a whole), num_cpus_per_worker, num_gpus (the learner's). "
-    "The driver reserves none.",
-    "driver_cpu_limit": "The driver reserves no CPU: leave it out.",
-    "run": "The algorithm is no setting: --run NAME, in Python raypid.NAME(...).",
-    "stop": "When to end is no setting: --stop JSON, in Python train(num_train_steps=N).",
-    "config": "Settings stand by themselves, not within a config: {\"lr\": 0.001, \"num_workers\": 2}.",
+    "local_dir": "--out DIR (in Python out=DIR) is the run's own folder, not the one above it; an experiment (`raypid train -f FILE`) may "
+    "have local_dir.",
+    "checkpoint_freq": "--checkpoint-interval N counts training iterations too; without it there is a checkpoint a minute. In Python: save(). "
+    "An experiment (`raypid train -f FILE`) may have it by either name.",
+    "max_failures": "A trial that fails is not tried again by itself, and the others go on: `raypid train --resume DIR` tries it again. A worker "
+    "that is lost is replaced at once (max_restarts).",
+    "resources": f"CPUs and GPUs of a run are settings: num_cpus, num_cpus_per_worker, num_gpus. {_BESIDE_CONFIG}",
+    "driver_cpu_limit": "The driver reserves no CPU. It is accepted in an experiment's resources, beside cpu and gpu.",
+    "num_samples": _BESIDE_CONFIG,
+    "repeat": _BESIDE_CONFIG,
+    "run": f"The algorithm is no setting: --run NAME, in Python raypid.NAME(...). {_BESIDE_CONFIG}",
+    "stop": f"When to end is no setting: --stop JSON, in Python train(num_train_steps=N). {_BESIDE_CONFIG}",
+    "config": "Settings stand by themselves, not within a config: {\"lr\": 0.001, \"num_workers\": 2}. An experiment has a config: "
+    "`raypid train -f FILE`.",
     "registry": "It is an argument of raypid.PPO and its kin alone; names that this process has registered are found without it.",
     "use_lstm": "Set model.memory to lstm: a memory behind any network (model.network lstm is an mlp with it).",
     "lstm_cell_size": "Set model.memory_size.",
@@ -46,7 +52,8 @@ SETTINGS: dict[str, str] = {
 """Settings and options of other libraries -> what to do here."""
 
 OPTIONS: dict[str, str] = {
-    "f": "`raypid train` does one run: --run, --env and --stop are options, the settings may come from --config FILE.",
+    "experiment_name": "A file names its experiments, NAME: {run: ..., env: ..., config: ...}: `raypid train -f FILE`.",
+    "queue_trials": "Trials wait by themselves until there is room for them: leave it out.",
 }
 """Options alone, by their names without dashes -> what to do here."""
 
@@ -61,9 +68,9 @@ ATTRIBUTES: dict[str, str] = {
     "HyperParameters": "Settings are a dict: raypid.SAC.DEFAULT_CONFIG has all of SAC's, raypid.SAC(config={...}) takes them.",
     "VecEnv": "An environment of several is a gymnasium.vector.VectorEnv.",
     "DEFAULT_CONFIG": "Each algorithm has its own: raypid.PPO.DEFAULT_CONFIG, raypid.algorithms.ppo.DEFAULT_CONFIG.",
-    "run_experiments": _ONE_RUN,
-    "grid_search": _ONE_RUN,
-    "Trainable": _ONE_RUN,
+    "run_experiments": "It is raypid.tune.run_experiments; on the command line `raypid train -f FILE`.",
+    "grid_search": "It is raypid.tune.grid_search; in a file {grid_search: [1, 4]}.",
+    "Trainable": "raypid.tune.trainable(\"PPO\") makes one for Ray Tune.",
     "Model": "A network of your own is a torch.nn.Module, registered by raypid.register_network.",
     "FullyConnectedNetwork": _NETWORK.format("mlp"),
     "ConvolutionalNetwork": _NETWORK.format("cnn"),

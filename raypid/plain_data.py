@@ -46,16 +46,20 @@ def read_yaml(text: str) -> object:
     """
     import yaml
 
-    _check_events(text)
+    check_events(text)
     value: object = yaml.safe_load(text)
     check_size(value)
     return value
 
 
-def _check_events(text: str) -> None:
-    """Check depth and size before anything is built, because both cost the parser more than their length.
+def check_events(text: str) -> None:
+    """Check depth and size of YAML before anything is built, because both cost the parser more than their length.
 
     An alias counts as what it stands for: merging (`<<: [*a, *a]`) writes it out.
+
+    Raises:
+        ValueError: it is too deep or too large.
+        yaml.YAMLError: it is not YAML.
     """
     import yaml
 

@@ -41,6 +41,7 @@ FILES = {
     "loops": ["run/loops.py"],
     "run": ["run/*"],
     "experiments": ["experiments/*"],
+    "tune": ["tune/*"],
     "deploy": ["deploy.py"],
     "public": ["__init__.py", "agents.py"],
     "cli": ["cli/*", "__main__.py"],
@@ -62,11 +63,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
     "experiments": BELOW_ROLES | {"roles", "reporting", "run"},
+    "tune": BELOW_ROLES | {"roles", "reporting", "run", "experiments"},
     "deploy": BELOW_ROLES | {"roles"},
     "public": BELOW_ROLES | {"run"},
-    "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "deploy", "public"},
+    "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "tune", "deploy", "public"},
 }
-RAY_FILES = {"runtime/ray.py"}
+RAY_FILES = {"runtime/ray.py", "tune/__init__.py", "tune/runner.py", "tune/trainable.py"}
 TORCH_FILES = {
     "nn/networks.py", "nn/catalog_network.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py",
     "nn/torch_population.py", "algorithms/torch_backprop.py",

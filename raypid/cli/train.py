@@ -38,6 +38,7 @@ from raypid.trust import check_names
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
+    from raypid.experiments.experiment import Experiment
     from raypid.run.agent import Agent
 
 _SETTING = "setting:"
@@ -102,6 +103,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
     text = "go on with the run in this folder; settings given here win over the saved ones"
     add("--resume", metavar="DIR", help=text)
+    text = "one experiment or several, in YAML or JSON: run, env, stop, config; grids, distributions and seeds make many trials; flags win over it"
+    add("-f", "--file", metavar="FILE", help=text)
+    add("--dry-run", action="store_true", help="with -f: show the trials, and run none")
+    text = "with -f: most trials at a time (default: as many as fit)"
+    add("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
     for count, (low, text) in _COUNTS.items():
         add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     text = "settings: JSON, or a file; flags win over it"
@@ -118,6 +124,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag, dest in (("--run", "run"), ("--resume", "resume"), *_NAMED):
         early.add_argument(flag, dest=dest, nargs="?")
+    early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
     trains = argv[:1] == ["train"]
@@ -166,11 +173,29 @@ def _name_from_files(named: argparse.Namespace) -> None:
             for key, value in given_parts(read_mapping(text, "--config")).items():
                 if getattr(named, key) is None and isinstance(value, str):
                     setattr(named, key, value)
+    if named.file is not None:
+        _name_from_experiments(named)
     if named.resume is not None:
         saved = given_parts(read_params(named.resume))
         for key, registry in (("env", ENVS), ("model", NETWORKS), ("agent", AGENTS)):
             if getattr(named, key) is None and isinstance(saved.get(key), str) and saved[key] in registry:
                 setattr(named, key, saved[key])
+
+
+def _name_from_experiments(named: argparse.Namespace) -> None:
+    """Fill in what all experiments of --file have in common, and no flag says."""
+    from raypid.experiments.experiment import blocks_of
+    from raypid.experiments.marked import read_marked
+
+    with contextlib.suppress(ValueError):  # main says what is wrong with it
+        blocks = blocks_of(read_marked(named.file))
+        foreign = run_folder_of(Path(named.file)) is not None  # it may name code that this user has not written
+        parts = [{"run": block.get("run"), **given_parts(block)} for block in blocks]
+        for key in ("run", *dict.fromkeys(part for _, part in _NAMED)):
+            values = [part.get(key) for part in parts]
+            known = values and isinstance(values[0], str) and all(value == values[0] for value in values)
+            if known and getattr(named, key) is None and (not foreign or (key == "run" and values[0] in ALGORITHMS)):
+                setattr(named, key, values[0])
 
 
 def _algorithm_of_files(texts: Sequence[str | None]) -> str | None:
@@ -358,6 +383,8 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
 
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
+    from raypid.cli.experiment import resume_experiment, run_experiments
+    from raypid.experiments.plan import check_run, is_experiment
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
     from raypid.run.assembly import resolve_config
@@ -365,13 +392,25 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.known_keys import check_stop, known_keys
     from raypid.runtime.resources import ResourceError
 
+    _check_together(options)
     given = settings_of(options)
+    if options.resume and is_experiment(Path(options.resume)):
+        return resume_experiment(options, given)
     stop: dict[str, object] = {}
     for text in options.config if not options.resume else ():
         _, _, found = _apart(read_mapping(text, "--config"))
         stop = found or stop
     stop = read_mapping(options.stop, "--stop") if options.stop else stop
-    _check_together(options)
+    counts = {name: getattr(options, name) for name in _COUNTS if getattr(options, name) is not None}
+    notes: Sequence[str] = ()
+    if options.file:
+        experiments = _experiments(options, given, stop, counts)
+        if len(experiments) > 1 or not experiments[0].is_one_run or options.dry_run:
+            return run_experiments(experiments, options)
+        one = experiments[0]
+        given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
+        options.run, options.out, options.tuned = one.run, str(one.out) if one.out_given else None, one.tuned
+        _check_overwrite(options)
     out = Path(options.resume or options.out) if options.resume or options.out else None
     check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=options.overwrite)
     name, below, stop = _saved(options, given, stop) if options.resume else _new(options, given, stop)
@@ -385,17 +424,38 @@ def main(options: argparse.Namespace) -> int:
             if not error.fits:
                 raise
             raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
+    agent.notes += notes
     if not options.quiet:
         agent.notes += _hints(options, agent)
     try:
         with lock_folder(agent.default_out()):
             if out is not None and options.overwrite:
                 clear_folder(out)
-            counts = {name: getattr(options, name) for name in _COUNTS if getattr(options, name) is not None}
             Run(agent, RunOptions(stop=criteria, **counts), make_progress(criteria, options.quiet))()
     finally:
         agent.close()
     return 0
+
+
+def _experiments(
+    options: argparse.Namespace, given: Mapping[str, object], stop: Mapping[str, object], counts: Mapping[str, int]
+) -> list[Experiment]:
+    """The experiments of --file, with what the command line says laid over them.
+
+    Raises:
+        ConfigError: something in it is wrong. UntrustedError: it lies in a run's folder, and names code that may not be imported.
+    """
+    from raypid.experiments.experiment import Above, read_experiments
+    from raypid.experiments.marked import read_marked
+
+    file = Path(options.file)
+    if run_folder_of(file) is not None:
+        named = {"run": options.run or "", **given}
+        values = {key: value for key, value in read_marked(file).values.items() if key not in given}
+        check_names(file, values, trusted=options.trust, given=named)
+    out = Path(options.out) if options.out else None
+    above = Above(run=options.run, settings=given, stop=stop or None, options=counts, out=out, tuned=options.tuned)
+    return read_experiments(options.file, above)
 
 
 def fitting_command(argv: Sequence[str], fits: Mapping[str, float]) -> str:
@@ -426,6 +486,16 @@ def _check_together(options: argparse.Namespace) -> None:
     """
     if "" in (options.resume, options.out):
         raise ConfigError("--out and --resume take the name of a folder.")
+    if options.file == "":
+        raise ConfigError("-f takes the name of a file.")
+    if options.resume and options.file:
+        raise ConfigError(
+            "Give -f, which starts what a file says, or --resume, which goes on with what was started: not both."
+        )
+    if options.dry_run and not options.file:
+        raise ConfigError("--dry-run shows the trials of a file: give it, -f FILE.")
+    if options.max_concurrent and not (options.file or options.resume):
+        raise ConfigError("--max-concurrent is for experiments, which have several trials: -f FILE.")
     if options.resume and options.out and Path(options.out) != Path(options.resume):
         raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
     if options.resume and options.overwrite:
@@ -434,6 +504,11 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--tuned is for new runs: --resume goes on with the saved settings and those given beside it."
         )
+    if not options.file:
+        _check_overwrite(options)
+
+
+def _check_overwrite(options: argparse.Namespace) -> None:
     if options.overwrite and not options.out:
         raise ConfigError("--overwrite replaces the run in the folder of --out: name that folder.")
 
@@ -442,6 +517,7 @@ def _new(
     options: argparse.Namespace, given: dict[str, object], stop: dict[str, object]
 ) -> tuple[str, dict[str, object], dict[str, object]]:
     """Return algorithm, tuned settings and stop criteria of a new run. A linear schedule ends with it, unless `given` says when."""
+    from raypid.experiments.plan import schedule_end
     from raypid.run.assembly import tuned_settings
 
     name, env = options.run, given.get("env")
@@ -452,10 +528,7 @@ def _new(
     if not env:
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
     tuned = tuned_settings(name, env, options.tuned) if options.tuned is not False else {}
-    config = {**tuned, **given}
-    linear = "linear" in (config.get("lr_schedule"), config.get("clip_schedule"))
-    if linear and not config.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
-        given["schedule_steps"] = int(steps)
+    given |= schedule_end({**tuned, **given}, stop)
     return name, tuned, stop
 
 

@@ -122,12 +122,13 @@ def main(options: argparse.Namespace) -> int:
         )
         tell(_headline(search))
         try:
-            search()
+            with _interruptible():
+                search()
         except KeyboardInterrupt:
             print(
                 f"raypid: The search was ended. `raypid tune --resume {shlex.quote(str(out))}` goes on; what has ended stays."
             )
-            raise
+            return INTERRUPTED
         proof = Proof.of(search)
         name = str(more["name"])
         file = saved_settings.save(name, _entry(search, reached(search, proof)))
@@ -163,7 +164,7 @@ def _new(options: argparse.Namespace) -> Any:
         UserError: what is wrong with an option.
     """
     from raypid import saved_settings
-    from raypid.experiments.budget import make_plan, read_seconds
+    from raypid.experiments.budget import RAY_TURN_S, TURN_S, make_plan, read_seconds
     from raypid.experiments.search import SEARCH, Task
     from raypid.experiments.search_trials import TRIALS, read_trials
 
@@ -181,7 +182,10 @@ def _new(options: argparse.Namespace) -> Any:
         run=options.run, fixed=given, overrides=space, only=only, goal=stop.get(GOAL), seed=options.seed, by=options.by
     )
     concurrent = options.concurrent or _concurrent(task)
-    plan = make_plan(options.trials or _TRIALS, read_seconds(options.budget or _BUDGET), concurrent, stop.get(SECONDS))
+    turn_s = RAY_TURN_S if task.config.on_ray else TURN_S
+    plan = make_plan(
+        options.trials or _TRIALS, read_seconds(options.budget or _BUDGET), concurrent, stop.get(SECONDS), turn_s
+    )
     name = options.name or saved_settings.free_name(f"{options.run}-{given['env']}")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))

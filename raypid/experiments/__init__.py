@@ -1,1 +1,1 @@
-"""Several runs as one: variants of settings, search spaces, tables and reports. Nothing here imports Ray."""
+"""Experiments: files and dictionaries of runs become trials; searches for settings. Nothing here imports Ray."""

@@ -92,6 +92,10 @@ class Board:
             self._said.add(text)
             self._print(f"{name}: {text}")
 
+    def note(self, text: str) -> None:
+        """Show a line about the experiment."""
+        self._print(text, always=True)
+
     def ended(self, trial: Ended) -> None:
         """A trial has ended. A failed one's traceback is shown, unless another's was the same."""
         self._running.pop(trial.name, None)

@@ -23,6 +23,8 @@ REPORT_S = 4.0
 """Seconds to write the report."""
 TURN_S = 0.7
 """Seconds of a trial beside its training: environments, networks, the last evaluation."""
+RAY_TURN_S = 5.0
+"""The same where workers are processes on Ray; Ray itself stays from trial to trial."""
 MIN_TRIAL_S = 1.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "": 1, "sec": 1, "min": 60}
 
@@ -61,10 +63,12 @@ class Plan:
     trial_s: float
     """Seconds of training of a trial that is not stopped."""
     concurrent: int
+    overhead_s: float = TURN_S
+    """Of a trial beside its training."""
 
     @property
     def turn_s(self) -> float:
-        return self.trial_s + TURN_S
+        return self.trial_s + self.overhead_s
 
     @property
     def race_s(self) -> float:
@@ -97,24 +101,26 @@ def turns_of_a_trial() -> float:
     return 1.6 * total
 
 
-def make_plan(trials: int, budget_s: float, concurrent: int, trial_s: float | None = None) -> Plan:
+def make_plan(
+    trials: int, budget_s: float, concurrent: int, trial_s: float | None = None, overhead_s: float = TURN_S
+) -> Plan:
     """Divide the budget among trials, or see how many fit if the time of one is given.
 
     Raises:
         ConfigError: there is too little time; the message says how much is needed.
     """
-    one = Plan(trials, budget_s, 0.0, concurrent)
+    one = Plan(trials, budget_s, 0.0, concurrent, overhead_s)
     turns = turns_of_a_trial() * trials / concurrent
-    races = (one.race_s + one.fresh_s) / TURN_S
-    fixed = START_S + REPORT_S + one.race_s + one.fresh_s + TURN_S * trials / concurrent
+    races = (one.race_s + one.fresh_s) / overhead_s
+    fixed = START_S + REPORT_S + one.race_s + one.fresh_s + overhead_s * trials / concurrent
     if trial_s is not None:
-        least = START_S + REPORT_S + (1 + races) * (trial_s + TURN_S)
+        least = START_S + REPORT_S + (1 + races) * (trial_s + overhead_s)
         if budget_s < least:
             raise ConfigError(
                 f"A budget of {shown_seconds(budget_s)} is too small for one trial of {shown_seconds(trial_s)} and the runs that compare "
                 f"the best settings with the defaults: give {shown_seconds(math.ceil(least))} or more, or shorter trials."
             )
-        return Plan(trials, budget_s, trial_s, concurrent)
+        return Plan(trials, budget_s, trial_s, concurrent, overhead_s)
     seconds = (budget_s - fixed) / (turns + races)
     if seconds < MIN_TRIAL_S:
         least = math.ceil(fixed + MIN_TRIAL_S * (turns + races))
@@ -122,4 +128,4 @@ def make_plan(trials: int, budget_s: float, concurrent: int, trial_s: float | No
             f"A budget of {shown_seconds(budget_s)} is too small for {trials} trials of {MIN_TRIAL_S:g} s and the runs that compare the best "
             f"settings with the defaults: give {shown_seconds(least)} or more, or fewer trials."
         )
-    return Plan(trials, budget_s, float(f"{seconds:.2g}"), concurrent)
+    return Plan(trials, budget_s, float(f"{seconds:.2g}"), concurrent, overhead_s)

@@ -232,7 +232,7 @@ class Search:
         """Yield runs of the winner and of the defaults on fresh seeds, in turns; more of them while there is time."""
         kinds: list[Kind] = ["winner", "defaults"] if self.trials[winner].settings else ["winner"]
         for count in range(b.MAX_FRESH):
-            ended = [t.seconds + b.TURN_S for kind in kinds for t in self.of(kind)]
+            ended = [t.seconds + self.plan.overhead_s for kind in kinds for t in self.of(kind)]
             turn = max(ended, default=self.plan.turn_s) * math.ceil(len(kinds) / self.plan.concurrent)
             if count >= b.MIN_FRESH and self.elapsed_s + 2 * turn > self.plan.budget_s - b.REPORT_S:
                 return
@@ -296,7 +296,7 @@ class Search:
             "run": self.task.run, "settings": {**self.task.fixed, **trial.settings, "seed": trial.seed}, "below": self.below,
             "folder": str(self.out / trial.folder), "rungs": self.halving.rungs if judged else self.halving.rungs[-1:],
             "stop": {} if self.task.goal is None else {"evaluation/episode_reward_mean": self.task.goal},
-            "baseline": self._baseline, "keep": trial.kind == "winner",
+            "baseline": self._baseline, "keep": trial.kind == "winner", "on_ray": self.task.config.on_ray,
         })  # fmt: skip
 
     def _at_rung(self, trial: SearchTrial, event: Event) -> None:

@@ -102,6 +102,8 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
     from raypid.run.experiment import Run, RunOptions
 
     folder = Path(order["folder"])
+    if order["on_ray"]:
+        _hold_ray(order["settings"])
     agent = Agent(order["run"], order["settings"], out=folder, below=order["below"])
     try:
         baseline = order["baseline"]
@@ -148,6 +150,19 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
         }
     finally:
         agent.close()
+
+
+def _hold_ray(settings: Mapping[str, Any]) -> None:
+    """Start or join Ray for this process, where it stays: agents find it there and leave it running."""
+
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        return
+    from raypid import project
+    from raypid.runtime.ray import RayBackend
+    from raypid.runtime.resources import num_cores, num_gpus
+
+    address, cpus = settings.get("address"), settings.get("num_cpus") or num_cores()
+    RayBackend(address, num_cpus=cpus, num_gpus=num_gpus(), code=project.loaded())
 
 
 def _curve(

@@ -55,6 +55,7 @@ from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.saved_settings import settings_for
 from raypid.spaces import Space
 from raypid.tuned import TUNED
+from raypid.types import Weights
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 _PLACE_SECONDS = 60.0
@@ -193,17 +194,12 @@ def assemble(
         ConfigError, EnvError, ResourceError: before anything has started.
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
-    callbacks = callbacks_of(config.callbacks)
-    first = _sampled(config)
-    observation_space, action_space = first.observation_space, first.action_space
-    evaluation_env = _evaluation_env(config, observation_space, action_space)
-    network = _network(run, config, observation_space, action_space, like)
-    config.refuse(idle_settings(config, network), given_names(given or {}))
-    initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
+    found = examine(run, config, like, given)
+    callbacks, network = found.callbacks, found.network
     config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
     settled, surprises = algorithm.settled(config, network)
     notes += surprises
-    if not first.is_seeded:
+    if not found.sample.is_seeded:
         notes.append(
             f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
         )
@@ -222,8 +218,8 @@ def assemble(
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
         learner = _learner(algorithm, settled, spec, backend, program)
-        if initial is not None:
-            backend.get(learner.submit(Learner.set_weights, initial))
+        if found.initial is not None:
+            backend.get(learner.submit(Learner.set_weights, found.initial))
         workers = _workers(algorithm, settled, spec, backend, program)
         context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
         context.replay = (
@@ -231,11 +227,53 @@ def assemble(
         )
         context.plan = _asynchronous_plan(algorithm, config, backend, program) if algorithm.flow == "async" else None
         parallel = _evaluates_beside(config, backend)
-        evaluations = Evaluations(config, context, replace(spec, env=evaluation_env), parallel=parallel)
+        evaluations = Evaluations(config, context, replace(spec, env=found.evaluation_env), parallel=parallel)
         return System(config, network, context, evaluations, callbacks, notes)
     except BaseException:
         backend.shutdown()
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a run needs to know before anything starts."""
+
+    sample: Sample
+    """The environment's spaces."""
+    evaluation_env: EnvSpec
+    network: NetworkSpec
+    callbacks: Callbacks | None
+    initial: Weights | None
+    """The weights of init_from."""
+
+
+def examine(
+    run: str,
+    config: Config,
+    like: NetworkSpec | None = None,
+    given: Mapping[str, object] | None = None,
+    before: Examined | None = None,
+) -> Examined:
+    """Check the settings against the environment, which is made for it, as in `assemble`.
+
+    `before` is what was found with another run of the same `sample_key`: the environment is not made again.
+
+    Raises:
+        ConfigError, EnvError
+    """
+    callbacks = callbacks_of(config.callbacks)
+    first = _sampled(config) if before is None else before.sample
+    spaces = first.observation_space, first.action_space
+    evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
+    network = _network(run, config, *spaces, like)
+    config.refuse(idle_settings(config, network), given_names(given or {}))
+    initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
+    return Examined(first, evaluation_env, network, callbacks, initial)
+
+
+def sample_key(config: Config) -> str:
+    """Equal for settings whose environments, also those of evaluations, have the same spaces."""
+    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env))
 
 
 def _sampled(c: Config) -> Sample:

@@ -5,10 +5,12 @@ Importing this imports ray.tune, and registers every algorithm with it by name, 
 
 from __future__ import annotations
 
+import raypid.runtime.ray  # noqa: F401  # sets what Ray reads when it is imported
+
+# isort: split
 import ray
 from ray.tune import register_trainable
 
-import raypid.runtime.ray  # noqa: F401  # settings that Ray reads when it is imported
 from raypid import registry
 from raypid.registry import ALGORITHMS
 from raypid.tune.exploit import ExploitError
@@ -23,8 +25,7 @@ def _offer() -> None:
         register_trainable(name, trainable(name))
 
 
-if not (
-    ray.is_initialized() and ray.get_runtime_context().get_actor_id()
-):  # in a trial's process they come from the driver
+_is_trial = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+if not _is_trial:  # there they come from the driver
     _offer()
     registry.when_added.append(_offer)

@@ -31,14 +31,14 @@ from raypid.checkpoint import latest, read_json, refusing
 from raypid.experiments.board import Board, Ended
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.registry import registered
-from raypid.reporting.logger import FolderLost
-from raypid.reporting.panel import TRAINING, Progress
+from raypid.reporting.logger import FolderLost, read_results
+from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.tune.exploit import Exploits, write_fingerprints
-from raypid.tune.trainable import AgentTrainable, request, share
+from raypid.tune.trainable import AgentTrainable, go_home, request, share
 
 if TYPE_CHECKING:
     from raypid.experiments.plan import Trial
@@ -102,15 +102,11 @@ class RunTrainable(AgentTrainable):
                 self.outcome = run.end()
         except Exception as error:
             return self._failed(error)
-        report = {
-            **result,
-            SCORE: self._score(result),
-            "messages": self.messages.take(),
-            "done": self.outcome is not None,
-        }
+        report: dict[str, Any] = {SCORE: self._score(result), "timesteps_total": run.agent.timesteps}
         if self.outcome is not None:
-            report |= {"reason": self.outcome.reason, "final": self.outcome.final, **self.outcome.result}
-        return report
+            result = self.outcome.result or _last_result(self.folder_of_run)
+            report |= {"done": True, "reason": self.outcome.reason, "final": self.outcome.final}
+        return {**report, "result": result, "messages": self.messages.take()}
 
     def _begin(self, checkpoint: Path | None) -> Run:
         """Start the run, or go on from `checkpoint`, or from what an earlier process of this trial has left."""
@@ -159,6 +155,7 @@ class RunTrainable(AgentTrainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial's place in this process, or this one's with other settings."""
         self._leave()
+        go_home()
         self._build(new_config)
         return True
 
@@ -180,20 +177,31 @@ class RunTrainable(AgentTrainable):
         self._lock.close()
 
 
+def _last_result(folder: Path) -> dict[str, Any]:
+    """Of a run that had reached its end before its process did."""
+    rows = read_results(folder)
+    return dict(rows[-1]) if rows else {}
+
+
 class _Watch(tune.Callback, tune.Stopper):
     """What the driver does with reports: shows them, keeps how trials ended, and ends all where nothing more can be written."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Tune pickles it into a file that is never read; the board holds the terminal."""
+        return {}
 
     def __init__(self, out: Path, board: Board, ended: dict[str, Ended]) -> None:
         self.out, self.board, self.ended = out, board, ended
         self.fatal = ""
         """Why the experiment cannot go on."""
+        self.interrupted = False
         self._newest: dict[str, dict[str, Any]] = {}
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return bool(self.fatal)
+        return self.interrupted or bool(self.fatal)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.board.started(_planned(trial).name)
@@ -205,6 +213,7 @@ class _Watch(tune.Callback, tune.Stopper):
         self._newest[name] = result
         for text in result["messages"]:
             self.board.message(name, text)
+        print(sorted(result)) if "result" not in result else None
         self.board.update(name, result["result"])
         if result.get("fatal"):
             self.fatal = result["failed"]
@@ -215,8 +224,11 @@ class _Watch(tune.Callback, tune.Stopper):
             self._end(trial, "failed", result["failed"])
         elif "reason" in result:
             self._end(trial, "finished", result["reason"])
-        elif not self.fatal:
+        elif not self.stop_all():
             self._end(trial, "stopped", "stopped early")
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.board.message(_planned(trial).name, "its process was lost; it goes on from its newest checkpoint.")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         error = trial.get_error()
@@ -230,7 +242,7 @@ class _Watch(tune.Callback, tune.Stopper):
             folder=str(planned.folder),
             state=state,
             reason=reason,
-            result=result.get("result", {}),
+            result={name: x for name, x in result.get("result", {}).items() if known(x)},
             final=result.get("final"),
         )
         self.ended[planned.name] = ended
@@ -330,7 +342,7 @@ def _run_all(
     """Let Tune run them.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, once the trials have saved.
+        KeyboardInterrupt: a second Ctrl-C.
     """
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     about: dict[str, Any] = {
@@ -338,7 +350,7 @@ def _run_all(
         "folder": str(project.loaded() or ""),
         "__module__": __name__,
     }
-    with _interruptible() as interrupted:
+    with _interruptible(watch):
         tune.run(
             type("Trial", (RunTrainable,), about),
             name="trials",
@@ -358,8 +370,6 @@ def _run_all(
             verbose=0,
             trial_dirname_creator=lambda trial: trial.trial_id,
         )
-    if interrupted:
-        raise KeyboardInterrupt
 
 
 def described(trial: Trial, every: int = 0) -> dict[str, Any]:
@@ -369,23 +379,24 @@ def described(trial: Trial, every: int = 0) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the trials as Ctrl-C does; gives the signals that came."""
-    came: list[int] = []
+def _interruptible(watch: _Watch) -> Iterator[None]:
+    """End all trials, with a checkpoint each, on Ctrl-C, SIGTERM or SIGHUP; on a second one at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        signal.raise_signal(signal.SIGINT)
+        if watch.interrupted:
+            raise KeyboardInterrupt
+        watch.interrupted = True
+        watch.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once.")
 
-    ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {
-        number: signal.signal(number, on_signal) for number in ends if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
-        yield came
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -395,9 +406,10 @@ def _silence() -> None:
     """Keep Tune from printing, and from writing files of its own about trials."""
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # signals are ours
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
-    for name in ("ray.tune", "ray.train"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("ray.tune", "ray.train"):  # of an error, too, the board tells
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], place: str) -> None:

@@ -60,10 +60,7 @@ class AgentTrainable(Trainable):
         Raises:
             ConfigError, EnvError, ResourceError: as `Agent` does.
         """
-        with contextlib.suppress(
-            KeyError
-        ):  # Tune has gone to the trial's folder; paths in settings are meant from here
-            os.chdir(os.environ["TUNE_ORIG_WORKING_DIR"])
+        go_home()
         if self.folder:
             place = self.folder if Path(self.folder).is_dir() else "."  # on other nodes it is the working folder
             project.load_project(place, trust=True)
@@ -92,6 +89,7 @@ class AgentTrainable(Trainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial's place in this process: with a new agent, so that every setting is in force."""
         self.agent.close()
+        go_home()
         self._build(new_config)
         return True
 
@@ -115,6 +113,12 @@ class AgentTrainable(Trainable):
         self.agent = Agent(self.run, settings, out=self.logdir, below=below)
         self.exploits = Exploits(Path(self.logdir))
         self.agent.more_metrics = self.exploits.metrics
+
+
+def go_home() -> None:
+    """Leave the trial's folder, where Tune goes before each trial: paths in settings are meant from where the user is."""
+    with contextlib.suppress(KeyError):
+        os.chdir(os.environ["TUNE_ORIG_WORKING_DIR"])
 
 
 def _find_env(env: object) -> None:

@@ -1,0 +1,433 @@
+"""Trials: the runs that an experiment consists of, all checked before the first one starts, and the file that says which they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raypid.config import Config, ConfigError
+from raypid.envs.resolve import resolve
+from raypid.errors import UserError, reason, shown
+from raypid.experiments.experiment import OPTIONS, RESOURCES, Experiment
+from raypid.experiments.experiment import Above as Above
+from raypid.experiments.experiment import check_experiments as check_experiments
+from raypid.experiments.experiment import experiments_from as experiments_from
+from raypid.experiments.experiment import read_experiments as read_experiments
+from raypid.experiments.variants import Variant, num_combinations, variants
+from raypid.outputs import check_folder_writable, explained, replacing, usable
+from raypid.ownership import is_signed, sign
+from raypid.plain_data import read_json
+from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
+from raypid.run.experiment import clear_folder
+from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.placement import bundles
+from raypid.runtime.resources import num_cores, num_gpus
+from raypid.trust import check_names
+
+PLAN = "experiment.json"
+"""In the experiment's folder: what its trials are."""
+STATES = "trials.json"
+"""Beside it: how each has ended."""
+FORMAT = 1
+MAX_TRIALS = 10_000
+MAX_ENVS = 16
+"""Environments of one experiment that are made to look at their spaces; of more, the names alone are checked."""
+_NAME = re.compile(r"trial-\d{3,}[\w.=,+-]{0,100}", re.ASCII)
+_MAX_NAME, _MAX_VALUE = 80, 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One run of an experiment."""
+
+    index: int
+    """From 1."""
+    name: str
+    """Such as "trial-007-lr=0.001": the name of its folder."""
+    run: str
+    """Name of the algorithm."""
+    settings: Mapping[str, object]
+    """Concrete, with the seed; what is not among them has its default."""
+    stop: Mapping[str, float]
+    tuned: bool = False
+    """Whether the tuned settings for algorithm and environment lie below `settings`."""
+    varied: Mapping[str, object] = field(default_factory=dict)
+    """What differs between the trials -> its value here; the seed, too, where there are several."""
+    folder: Path
+    resources: Mapping[str, float] | None = None
+    """The CPUs and GPUs that it may take (cpu, gpu, driver_cpu_limit); None: what its settings need."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of RunOptions: checkpoint_interval, keep_checkpoints, final_episodes, as far as given."""
+
+
+def plan(experiment: Experiment) -> list[Trial]:
+    """Make the trials of an experiment: every variant with every seed, the seeds outermost.
+
+    Draws depend on the first seed alone, so the same file gives the same trials.
+
+    Raises:
+        ConfigError, EnvError: some trial could not run, has a stop criterion that can never be met, or there are too many trials.
+            The message begins with file and line.
+    """
+    _check_end(experiment)
+    _check_number(experiment)
+    rng = np.random.default_rng(experiment.seeds[0] if experiment.seeds else 0)
+    found = list(variants(experiment.settings, experiment.num_samples, rng))
+    seeds: Sequence[int | None] = experiment.seeds or (None if "seed" in experiment.settings else 0,)
+    total = len(found) * len(seeds)
+    names = _Names(found, total)
+    trials: list[Trial] = []
+    checks = _Checks(experiment)
+    for index, (seed, variant) in enumerate(itertools.product(seeds, found), start=1):
+        own = {} if seed is None else {"seed": seed}
+        varied = {**variant.varied, **(own if len(seeds) > 1 else {})}
+        settings = {**variant.settings, **own}
+        settings |= schedule_end({**_below(experiment, settings), **settings}, experiment.stop)
+        trial = Trial(
+            index=index,
+            name=(name := names.of(index, varied)),
+            run=experiment.run,
+            settings=settings,
+            stop={},
+            tuned=experiment.tuned,
+            varied=varied,
+            folder=experiment.out / name,
+            resources=experiment.resources,
+            options=experiment.options,
+        )
+        trials.append(checks.checked(trial, told=bool(variant.varied)))
+    return trials
+
+
+def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:
+    """The setting by which a linear schedule ends with the run, unless `settings` say when."""
+    linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
+    if linear and not settings.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
+        return {"schedule_steps": int(steps)}
+    return {}
+
+
+def _below(experiment: Experiment, settings: Mapping[str, object]) -> dict[str, object]:
+    """The tuned settings, if the experiment asks for them."""
+    try:
+        return tuned_settings(experiment.run, settings.get("env")) if experiment.tuned else {}
+    except ConfigError as error:
+        raise experiment.where.error(error, "tuned") from None
+
+
+def _check_end(experiment: Experiment) -> None:
+    if not experiment.stop:
+        raise experiment.where.error(
+            f"{experiment.name!r} has no stop criterion, so its first trial would never end: add stop: {{timesteps_total: 100000}} or "
+            "{time_total_s: 60}, or give --stop."
+        )
+
+
+def _check_number(experiment: Experiment) -> None:
+    grids = num_combinations(experiment.settings)
+    seeds = max(1, len(experiment.seeds))
+    if (total := grids * experiment.num_samples * seeds) <= MAX_TRIALS:
+        return
+    parts = ((grids, "combinations of the grids"), (experiment.num_samples, "samples"), (seeds, "seeds"))
+    product = " x ".join(f"{number:,} {what}" for number, what in parts if number > 1)
+    raise experiment.where.error(
+        f"{experiment.name!r} has {total:,} trials ({product}), and at most {MAX_TRIALS:,} are run: try fewer values."
+    )
+
+
+class _Checks:
+    """Checks the trials of an experiment; environments that several share are made once."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self._examined: dict[str, Examined] = {}
+        self._known_envs: set[str] = set()
+
+    def checked(self, trial: Trial, *, told: bool) -> Trial:
+        """The trial, with its stop criteria as numbers.
+
+        Raises:
+            ConfigError, EnvError: it could not run; the message names the trial if it is `told`, and the line.
+        """
+        which = f"{trial.name}: " if told else ""
+        config, stop = _settled(self.experiment, trial.settings, which)
+        self._examine(trial, config, which)
+        return dataclasses.replace(trial, stop=stop)
+
+    def _examine(self, trial: Trial, config: Config, which: str) -> None:
+        """Look at the environment's spaces, and the network for them."""
+        where = self.experiment.where
+        try:
+            key = sample_key(config)
+            if key not in self._examined and len(self._examined) >= MAX_ENVS:
+                if (env := entry_name(config.env)) not in self._known_envs:
+                    resolve(config.env)
+                    self._known_envs.add(env)
+                return
+            self._examined[key] = examine(trial.run, config, given=trial.settings, before=self._examined.get(key))
+        except UserError as error:
+            if "\n" in str(error):  # the environment's own traceback
+                raise
+            raise where.error(f"{which}{error}", where.blamed(str(error)), "env") from None
+
+
+def _settled(experiment: Experiment, settings: Mapping[str, object], which: str) -> tuple[Config, dict[str, float]]:
+    """The settings in force, and the stop criteria as numbers; `which` begins messages."""
+    where, below = experiment.where, _below(experiment, settings)
+    try:
+        config = resolve_config(experiment.run, settings, below)
+    except ConfigError as error:
+        raise where.error(f"{which}{error}", where.blamed(str(error))) from None
+    try:
+        _check_room(experiment, {**below, **settings}, config)
+    except ConfigError as error:
+        gpus = "GPU" in str(error)
+        raise where.error(f"{which}{error}", "num_gpus" if gpus else "num_workers", "resources") from None
+    try:
+        return config, check_stop(experiment.stop, known_keys(experiment.run, config))
+    except ConfigError as error:
+        key = next((key for key in experiment.stop if repr(key) in str(error)), "")
+        raise where.error(f"{which}{error}", f"stop.{key}", "stop") from None
+
+
+def check_run(experiment: Experiment) -> dict[str, object]:
+    """Check the settings of an experiment that is one run; returns them, with the seed if one is given.
+
+    Raises:
+        ConfigError: the message begins with file and line.
+    """
+    settings = {**experiment.settings, **({"seed": experiment.seeds[0]} if experiment.seeds else {})}
+    _settled(experiment, settings, "")
+    return settings | ({"address": experiment.address} if experiment.address is not None else {})
+
+
+def cpus_of(config: Config) -> float:
+    """The CPUs that a run with these settings reserves."""
+    return sum(bundle.get("CPU", 0.0) for bundle in bundles(config))
+
+
+def _check_room(experiment: Experiment, settings: Mapping[str, object], config: Config) -> None:
+    """Check that a trial fits into the resources that it may take, and into this machine, if that is where it will run.
+
+    Raises:
+        ConfigError: it would never start.
+    """
+    given, gpus = experiment.resources or {}, config.num_gpus
+    cpus, parts = cpus_of(config), ""
+    if config.on_ray:
+        driver = given.get("driver_cpu_limit", 0)
+        cpus += driver
+        shared = "cpu" in given and "num_cpus_per_worker" not in settings  # workers take what is left
+        worker = 0.001 if shared else config.num_cpus_per_worker
+        cpus -= max(1, config.num_workers) * (config.num_cpus_per_worker - worker)
+        parts = f" ({max(1, config.num_workers)} workers{f' of {worker:g}' if not shared else ''}"
+        parts += f", {config.num_learners} learners" if config.num_learners else ""
+        parts += f", driver_cpu_limit {driver:g})" if driver else ")"
+    needs = f"{'more than ' if parts and shared else ''}{cpus:g} CPU{'s' if cpus != 1 else ''}{parts}"
+    for name, needed, said in (("cpu", cpus, needs), ("gpu", gpus, f"{gpus:g} GPUs (num_gpus)")):
+        if needed > given.get(name, math.inf):
+            raise ConfigError(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
+    ray = sys.modules.get("ray")
+    if experiment.address is not None or config.fit or (ray is not None and ray.is_initialized()):
+        return
+    here = "this machine has {}: it would never start. Another cluster is joined by its address."
+    if given.get("cpu", cpus) > num_cores():
+        said = f"{given['cpu']:g} CPUs (resources)" if "cpu" in given else needs
+        raise ConfigError(f"A trial takes {said}, and {here.format(num_cores())}")
+    if (gpus := given.get("gpu", gpus)) > num_gpus():
+        raise ConfigError(f"A trial takes {gpus:g} GPUs, and {here.format(f'{num_gpus():g}')}")
+
+
+class _Names:
+    """Names trials by what varies: "trial-007-lr=0.001,seed=1", safe for every file system, at most _MAX_NAME characters."""
+
+    def __init__(self, found: Sequence[Variant], total: int) -> None:
+        self._digits = max(3, len(str(total)))
+        keys = {key for variant in found for key in variant.varied}
+        lasts = [key.rpartition(".")[2] for key in keys]
+        self._short = {key: last if lasts.count(last := key.rpartition(".")[2]) == 1 else key for key in keys}
+
+    def of(self, index: int, varied: Mapping[str, object]) -> str:
+        parts = [f"{self._short.get(key, key)}={short_value(value)}" for key, value in varied.items()]
+        start = f"trial-{index:0{self._digits}d}"
+        if not parts:
+            return start
+        return f"{start}-{_safe(','.join(parts))}"[:_MAX_NAME].rstrip(".,=-+")
+
+
+def short_value(value: object) -> str:
+    """A value of a setting in few characters: 0.001, true, 64x64, Walker2d-v5."""
+    if value is None:
+        text = "none"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, float):
+        text = f"{value:.4g}"
+    elif isinstance(value, Mapping):
+        text = "+".join(f"{key}={short_value(part)}" for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        text = "x".join(map(short_value, value)) or "empty"
+    else:
+        text = re.split(r"[/:]", entry_name(value) if callable(value) else str(value))[-1]
+    return text[:_MAX_VALUE]
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=,+-]+", "-", text)
+
+
+# -- experiment.json -------------------------------------------------------------------------------------------------
+
+
+def write_plan(out: Path, trials: Sequence[Trial]) -> None:
+    """Write what the trials are to experiment.json in the experiment's folder, in one piece and signed as this user's.
+
+    Raises:
+        Unwritten: it cannot be written.
+    """
+    rows = [_row(trial) for trial in trials]
+    body = {"format": FORMAT, "trials": rows}
+    text = json.dumps(body, indent=1)
+    out.mkdir(parents=True, exist_ok=True)
+    with explained(out / PLAN), replacing(out / PLAN) as beside:
+        beside.write_text(json.dumps({**body, "signature": sign(PLAN, text)}, indent=1) + "\n")
+
+
+def _row(trial: Trial) -> dict[str, object]:
+    names = (f.name for f in dataclasses.fields(trial) if f.name != "folder")  # a folder that is moved can be resumed
+    return {name: _plain(getattr(trial, name)) for name in names}
+
+
+def _plain(value: object) -> object:
+    """A value as JSON; classes and functions become "module:name"."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if hasattr(value, "tolist"):  # NumPy
+        return _plain(value.tolist())
+    return str(value) if isinstance(value, Path) else entry_name(value)
+
+
+def read_plan(out: Path, *, trust: bool = False) -> list[Trial]:
+    """Read the trials of an experiment from its folder.
+
+    Args:
+        trust: import what only this file names, though this user's raypid did not write it.
+
+    Raises:
+        ConfigError: there is no experiment, or its file is damaged. UntrustedError: it names code that may not be imported.
+    """
+    path = out / PLAN
+    if not path.is_file():
+        raise ConfigError(f"{out} holds no experiment: there is no {PLAN} in it.")
+    try:
+        values = read_json(path.read_bytes())
+        if not isinstance(values, dict):
+            raise ValueError("it holds no mapping")
+        signature = values.pop("signature", None)
+        signed = is_signed(PLAN, json.dumps(values, indent=1), signature)
+        trials = _trials(out, values)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is damaged: {reason(error)}.") from None
+    for trial in trials:
+        check_names(out, {"algorithm": trial.run, **trial.settings}, trusted=trust or signed)
+    return trials
+
+
+def _trials(out: Path, values: Mapping[str, Any]) -> list[Trial]:
+    if values.get("format") != FORMAT:
+        raise ValueError(f"its format is {shown(values.get('format'))}, and this version reads {FORMAT}")
+    rows = values.get("trials")
+    if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_TRIALS:
+        raise ValueError("it has no list of trials")
+    trials = [_trial(out, row, index) for index, row in enumerate(rows, start=1)]
+    if len({trial.name for trial in trials}) < len(trials):
+        raise ValueError("two trials have one name")
+    return trials
+
+
+_TYPES = {
+    "index": int, "name": str, "run": str, "settings": dict, "stop": dict, "tuned": bool, "varied": dict, "resources": dict | None, "options": dict,
+}  # fmt: skip
+
+
+def _trial(out: Path, row: object, index: int) -> Trial:
+    if not isinstance(row, dict) or row.keys() != _TYPES.keys():
+        raise ValueError(f"trial {index} lacks something, or has too much")
+    for key, kind in _TYPES.items():
+        if not isinstance(row[key], kind) or (isinstance(row[key], bool) and kind is not bool):
+            raise ValueError(f"{key} of trial {index} is {shown(row[key])}")
+    if row["index"] != index or not _NAME.fullmatch(row["name"]):
+        raise ValueError(f"trial {index} has the index {row['index']} and the name {shown(row['name'])}")
+    numbers = [*row["stop"].items(), *row["options"].items(), *(row["resources"] or {}).items()]
+    for key, value in numbers:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{key} of trial {index} is {shown(value)}")
+    if not row["options"].keys() <= OPTIONS.keys() or not (row["resources"] or {}).keys() <= set(RESOURCES):
+        raise ValueError(f"trial {index} has options or resources that do not exist")
+    return Trial(**row, folder=out / row["name"])
+
+
+def is_experiment(folder: Path) -> bool:
+    """Whether a folder holds an experiment."""
+    return os.path.isfile(folder / PLAN)  # False too for a name that no folder can have
+
+
+def check_new(out: Path, *, overwrite: bool) -> None:
+    """Check that a new experiment may have this folder, and can write to it.
+
+    Raises:
+        UserError: it cannot be written. ConfigError: it holds something, and `overwrite` is not given or it is no experiment.
+    """
+    with usable(out, "The experiment's folder"):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{out} is a file, not a folder.")
+        empty = not out.is_dir() or not any(out.iterdir())
+    check_folder_writable(out, "The experiment's folder")
+    if empty:
+        return
+    if not is_experiment(out):
+        raise ConfigError(f"{out} is not empty and holds no experiment: choose another --out.")
+    if not overwrite:
+        raise ConfigError(
+            f"{out} holds an experiment. Resume it (raypid train --resume {out}), replace it (--overwrite), or choose another --out."
+        )
+
+
+def clear_experiment(out: Path) -> None:
+    """Remove the trials of an experiment and its experiment.json, and nothing that they did not write."""
+    if not is_experiment(out):
+        return
+    for folder in [place for place in out.iterdir() if place.is_dir() and _NAME.fullmatch(place.name)]:
+        clear_folder(folder)
+        with explained(folder):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+    for name in (STATES, PLAN):
+        with explained(out / name):
+            (out / name).unlink(missing_ok=True)
+
+
+def rows_of(trials: Sequence[Trial]) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, what varies, CPUs) of each trial, as text."""
+    for trial in trials:
+        below = tuned_settings(trial.run, trial.settings.get("env")) if trial.tuned else {}
+        config = resolve_config(trial.run, trial.settings, below)
+        varied = ", ".join(
+            f"{key} {shown(value) if isinstance(value, str) else value}" for key, value in trial.varied.items()
+        )
+        yield trial.name, varied, f"{(trial.resources or {}).get('cpu', cpus_of(config)):g}"
