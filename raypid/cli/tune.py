@@ -104,7 +104,6 @@ class _WithoutSeed:
 
 def main(options: argparse.Namespace) -> int:
     """Check everything, then search. Returns 0 when the report is written."""
-    from raypid import saved_settings
     from raypid.experiments.search import Search, write_search
     from raypid.experiments.search_report import Proof, answer, reached, write_report
     from raypid.outputs import check_folder_writable
@@ -130,12 +129,30 @@ def main(options: argparse.Namespace) -> int:
             )
             return INTERRUPTED
         proof = Proof.of(search)
-        name = str(more["name"])
-        file = saved_settings.save(name, _entry(search, reached(search, proof)))
-        (out / "best.json").write_text(file.read_text())
+        name = _save(_entry(search, reached(search, proof)), str(more["name"]), out)
         page = write_report(search, proof, _commands(search, name, str(more["command"])))
-    print(f"{answer(search, proof)}\nThe winner's settings: --tuned {name}. The report: {page}")
+    print(f"{answer(search, proof)}\nThe winner's settings: --tuned {shlex.quote(name)}. The report: {page}")
     return 0
+
+
+def _save(entry: Mapping[str, object], name: str, out: Path) -> str:
+    """Save the winner in the search's folder and under its name; returns what --tuned takes: the file, if the name cannot be used.
+
+    Raises:
+        Unwritten: the disk is full.
+    """
+    from raypid import saved_settings
+    from raypid.outputs import Unwritten, explained, replacing
+
+    file = out / "best.json"
+    with explained(file), replacing(file) as beside:
+        beside.write_text(json.dumps(entry, indent=2) + "\n")
+    try:
+        saved_settings.save(name, entry)
+    except Unwritten as error:
+        print(f"raypid: {error}")
+        return str(file)
+    return name
 
 
 @contextlib.contextmanager

@@ -79,7 +79,8 @@ def _design(space: SearchSpace, name: str, place: Column) -> Column:
     """Regressors [N, K] beside the constant. What had no effect in a trial is at the mean."""
     range_ = space[name]
     if isinstance(range_, Choices):
-        which = [np.isclose(place, range_.unit(option)) for option in range_.options]
+        chosen = [None if np.isnan(unit) else range_.at(float(unit)) for unit in place]
+        which = [np.array([value == option for value in chosen]) for option in range_.options]
         columns = [w.astype(np.float64) for w in which[1:]]
     else:
         centred = np.where(np.isnan(place), 0.0, place - np.nanmean(place)) if not np.isnan(place).all() else place * 0

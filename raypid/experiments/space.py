@@ -20,8 +20,13 @@ FORMS: dict[str, Scale | None] = {
     "uniform": "linear",
     "loguniform": "log",
     "powers_of_2": "powers of 2",
+    "randint": "linear",
+    "lograndint": "log",
 }
 """How a user gives two ends -> the scale between them; None keeps the scale that stands beside the default."""
+_OPEN = ("randint", "lograndint")
+"""Forms of Ray Tune's, whose upper end is never drawn."""
+_LISTS = ("choice", "grid_search")
 _EXAMPLE = '{"lr": {"loguniform": [1e-4, 1e-2]}, "batch_size": {"choice": [64, 256]}, "gamma": 0.99}'
 
 
@@ -39,7 +44,8 @@ def search_space(
         run: name of the algorithm.
         settings: what every trial has.
         overrides: setting -> `{"between": [low, high]}` (on the scale of the default's range), `{"uniform": [low, high]}`,
-            `{"loguniform": [low, high]}`, `{"powers_of_2": [low, high]}`, `{"choice": [...]}`, or a value that is then fixed.
+            `{"loguniform": [low, high]}`, `{"powers_of_2": [low, high]}`, `{"randint": [low, high + 1]}`, `{"choice": [...]}`, or a value
+            that is then fixed.
         only: names of settings to search in; none: all.
 
     Raises:
@@ -149,20 +155,22 @@ def _override(config: Config, name: str, value: object, usual: Space | None) -> 
     if not isinstance(value, Mapping):
         return None
     form, given = next(iter(value.items()), ("", None))
-    if len(value) != 1 or form not in (*FORMS, "choice"):
-        near = did_you_mean(str(form), [*FORMS, "choice"])
+    if len(value) != 1 or form not in (*FORMS, *_LISTS):
+        near = did_you_mean(str(form), [*FORMS, *_LISTS])
         raise ConfigError(
             f"The values of {name} to try: {shown(dict(value))} is none of their forms.{near} Example: {_EXAMPLE}."
         )
-    if not isinstance(given, (list, tuple)) or not given or (form != "choice" and len(given) != 2):
-        what = "a list of values" if form == "choice" else "two numbers, the lowest and the highest"
+    if not isinstance(given, (list, tuple)) or not given or (form not in _LISTS and len(given) != 2):
+        what = "a list of values" if form in _LISTS else "two numbers, the lowest and the highest"
         raise ConfigError(f"{name}: {form} takes {what}, not {shown(given)}. Example: {_EXAMPLE}.")
     held = [coerce(name, v, hint) for v in given]
-    if form == "choice":
+    if form in _LISTS:
         return Choices(tuple(held))
     low, high = held
     if not isinstance(low, (int, float)) or not isinstance(high, (int, float)) or isinstance(low, bool):
         raise ConfigError(f"{name} takes no numbers between {shown(given[0])} and {shown(given[1])}: use choice.")
+    if form in _OPEN:
+        high -= 1
     scale = FORMS[form] or (usual.scale if isinstance(usual, Range) else "linear")
     if not low < high:
         raise ConfigError(f"{name}: the lowest value comes first, not {low:g} before {high:g}.")
