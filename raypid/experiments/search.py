@@ -326,7 +326,11 @@ class Search:
             trial.rung, trial.score = last, self._score(trial, last)
         if trial.state == "failed":
             trial.rung, trial.score = 0, -math.inf
-            trial.message = event["message"].strip().splitlines()[-1] if event["message"].strip() else event["kind"]
+            trial.message = (
+                event["message"].strip().splitlines()[-1].removeprefix("raypid: ")
+                if event["message"].strip()
+                else event["kind"]
+            )
         self._log.add(trial)
         self._learn(trial, judged=True)
         self.tell(self.line(trial))
@@ -351,7 +355,7 @@ class Search:
         if event["kind"] == "unwritten":
             raise Unwritten(event["message"])
         if event["kind"] == "user" and not trial.settings:
-            raise UserError(event["message"])
+            raise CodeError(event["message"]) if event["message"].startswith(HEAD) else UserError(event["message"])
         ended = [t for t in self.trials.values() if t.state != "running"]
         text = event["traceback"].rstrip()
         if len(ended) >= 3 and all(t.state == "failed" for t in ended):
