@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import io
 import json
@@ -699,7 +700,22 @@ class Results(Loader):
 
     def _write(self, params: bytes, results: bytes) -> Check:
         from raypid.errors import UserError
+        from raypid.reporting.comparison import compare, headline, make_side
         from raypid.reporting.logger import RunLogger, read_params, read_results
+        from raypid.reporting.plots import curves
+        from raypid.reporting.runs import find_runs
+        from raypid.reporting.summary_table import summary_table
+
+        def plot(folder: Path) -> object:
+            return curves(find_runs([folder])[0], "timesteps_total")
+
+        def tell(folder: Path) -> object:
+            runs, _ = find_runs([folder])
+            sides = [
+                make_side(name, [dataclasses.replace(run, folder=folder / name) for run in runs], name)[0]
+                for name in "ab"
+            ]
+            return headline(compare(sides))
 
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
@@ -708,7 +724,13 @@ class Results(Loader):
 
         def check() -> str:
             outcome = "loaded"
-            for load in (read_params, read_results, lambda folder: RunLogger(folder, resume_iteration=3).close()):
+            ours = (plot, tell, lambda folder: summary_table([folder]))
+            for load in (
+                read_params,
+                read_results,
+                *ours,
+                lambda folder: RunLogger(folder, resume_iteration=3).close(),
+            ):
                 try:
                     load(self.folder)
                 except UserError as error:
@@ -744,7 +766,7 @@ class Reached(BaseException):
 
 
 WORDS = (
-    "train", "eval", "plot", "list", "--run", "PPO", "DQN", "SAC", "ES", "--env", "CartPole-v1", "--stop", '{"timesteps_total": 100}',
+    "train", "eval", "plot", "compare", "list", "--run", "PPO", "DQN", "SAC", "ES", "--env", "CartPole-v1", "--stop", '{"timesteps_total": 100}',
     "--config", '{"lr": 0.1}', "--lr", "0.001", "--model.hidden", "[8, 8]", "--out", "run", "--resume", "saved", "saved/checkpoints", "--quiet",
     "--overwrite", "--tuned", "--num-workers", "2", "--seed", "-1", "1e400", "--gamma=2", "--model.activation", "relu", "--help", "--version",
     "--episodes", "--json", "--explore", "--video", "a.gif", "envs", "agents", "--x", "steps", "--env-config", "{}", "--checkpoint-interval", "0",
@@ -808,7 +830,7 @@ class CommandLines(Loader):
         try:
             with (
                 mock.patch(f"{agent}.__init__", reached), mock.patch(f"{agent}.from_checkpoint", reached),
-                mock.patch("raypid.deploy.evaluate_policy", reached), mock.patch("raypid.reporting.plots.learning_curve", reached),
+                mock.patch("raypid.deploy.evaluate_policy", reached), mock.patch("raypid.reporting.runs.find_runs", reached),
                 mock.patch("raypid.envs.list_envs", reached),
             ):  # fmt: skip
                 yield
@@ -929,12 +951,13 @@ def _import_everything() -> None:
     from unittest import mock
 
     import yaml
+    from rich import console, table
 
     from raypid.cli import COMMANDS
     from raypid.config import Config, ModelConfig, type_hints
     from raypid.registry import ALGORITHMS
 
-    assert yaml and mock
+    assert yaml and mock and console and table  # rich imports parts of itself when it first draws
     for settings_class in (Config, ModelConfig):
         type_hints(settings_class)
     for name in ALGORITHMS.names():
@@ -943,7 +966,9 @@ def _import_everything() -> None:
         *(f"cli.{command}" for command in COMMANDS),
         "deploy",
         "run.experiment",
+        "reporting.comparison",
         "reporting.plots",
+        "reporting.summary_table",
         "reporting.panel",
         "tuned",
     ):

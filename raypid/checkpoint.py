@@ -211,6 +211,7 @@ def find(path: Path | str) -> Path:
     """
     path = Path(path)
     is_named = _NAME.fullmatch(path.name) is not None and _current(path).is_dir()
+    is_named = is_named and not list_checkpoints(path)  # Ray Tune's folders have names of this kind
     chosen: Path | None = path
     if not is_named and not os.path.isfile(_current(path) / "manifest.json"):
         if not os.path.exists(path):

@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": {"base", "registry"},
     "runtime": {"base"},
     "roles": BELOW_ROLES,
-    "reporting": {"base"},
+    "reporting": {"base", "registry"},
     "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
     "experiments": BELOW_ROLES | {"roles", "reporting", "run"},

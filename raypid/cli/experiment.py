@@ -19,6 +19,7 @@ from raypid.experiments.plan import (
     rows_of,
     write_plan,
 )
+from raypid.experiments.population import Population
 from raypid.run.assembly import entry_name
 
 FAILURE = 1
@@ -45,9 +46,11 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
                 print(note)
         if options.overwrite:
             clear_experiment(experiment.out)
-        write_plan(experiment.out, trials)
+        write_plan(experiment.out, trials, experiment.population)
         most = options.max_concurrent or experiment.max_concurrent
-        ended = _run(trials, experiment.out, options, resumed=False, address=experiment.address, most=most)
+        ended = _run(
+            trials, experiment.out, options, experiment.population, resumed=False, address=experiment.address, most=most
+        )
         code = max(code, FAILURE if "failed" in ended else 0)
         if "unfinished" in ended:  # Ctrl-C
             break
@@ -70,12 +73,13 @@ def resume_experiment(options: argparse.Namespace, given: Mapping[str, object]) 
             f"{options.resume} holds an experiment, which goes on as it was planned: leave {', '.join(changes)} out, or start a new one."
         )
     out = Path(options.resume)
-    trials = read_plan(out, trust=options.trust)
+    trials, population = read_plan(out, trust=options.trust)
     address = given.get("address")
     ended = _run(
         trials,
         out,
         options,
+        population,
         resumed=True,
         address=None if address is None else str(address),
         most=options.max_concurrent,
@@ -87,6 +91,7 @@ def _run(
     trials: Sequence[Trial],
     out: Path,
     options: argparse.Namespace,
+    population: Population | None,
     *,
     resumed: bool,
     address: str | None,
@@ -95,7 +100,9 @@ def _run(
     """Run the trials; returns how they ended."""
     from raypid.tune.runner import run_trials
 
-    ended = run_trials(trials, out, resumed=resumed, quiet=options.quiet, address=address, max_concurrent=most)
+    ended = run_trials(
+        trials, out, resumed=resumed, quiet=options.quiet, address=address, max_concurrent=most, population=population
+    )
     return {one.state for one in ended}
 
 

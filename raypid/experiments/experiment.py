@@ -12,6 +12,7 @@ from pathlib import Path
 from raypid.config import ELSEWHERE, Config, ConfigError, ModelConfig, canonical, renamed, type_hints
 from raypid.errors import UserError, shown
 from raypid.experiments.marked import Keys, Marked, read_marked
+from raypid.experiments.population import FACTORS, Population
 from raypid.experiments.variants import GRID, check_spec, is_drawn, specs, word_of
 from raypid.names import answer
 from raypid.registry import ALGORITHMS, did_you_mean, suggest
@@ -24,13 +25,15 @@ _OTHER_WORDS = {
 }  # fmt: skip
 """What Ray Tune calls the same."""
 WORDS = (
-    "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "tuned", "max_concurrent", *OPTIONS,
+    "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "tuned", "max_concurrent", "population",
+    *OPTIONS,
 )  # fmt: skip
 """Keys of an experiment; env and seed are settings too."""
 _ANSWERED = ("local_dir", "checkpoint_at_end", "max_failures")
 _GROUPS = ("model", "env_config", "agent_config", "custom_args")
 """Settings that are mappings, so that an experiment of one of these names would be mistaken for it."""
 RESOURCES = ("cpu", "gpu", "driver_cpu_limit")
+POPULATION = ("interval", "perturb", "quantile", "resample", "factors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ class Experiment:
     """Most trials at a time; None: as many as fit."""
     address: str | None = None
     """Ray cluster that the trials run on."""
+    population: Population | None = None
+    """Trials learn from each other; None: each by itself."""
     out: Path
     """The experiment's folder."""
     out_given: bool = False
@@ -384,6 +389,7 @@ class _Reader:
             options={**options, **above.options},
             max_concurrent=max_concurrent,
             address=address,
+            population=self._population(),
             out=self._out(),
             out_given=above.out is not None or bool({"out", "local_dir"} & self.words.keys()),
             flat=self.flat,
@@ -502,6 +508,49 @@ class _Reader:
                 "resources",
             )
         return found
+
+    def _population(self) -> Population | None:
+        """How the trials learn from each other. Settings that have a distribution change, or those of them that are named."""
+        given, where = self.words.get("population"), self.where
+        if given is None:
+            return None
+        if not isinstance(given, Mapping) or "interval" not in given:
+            raise where.error(
+                f"population takes a mapping such as {{interval: 50_000}}, not {shown(given)}.", "population"
+            )
+        for key in given:
+            if key not in POPULATION:
+                raise where.error(f"population has no {key!r}.{did_you_mean(str(key), POPULATION)}", "population")
+        drawn = {
+            name: dict(value)
+            for name, value in self.settings.items()
+            if isinstance(value, Mapping) and word_of(value) not in ("", GRID)
+        }
+        names = given.get("perturb", list(drawn))
+        if not isinstance(names, list | tuple):
+            raise where.error(
+                f"population.perturb takes a list of settings such as [lr, clip], not {shown(names)}.", "population"
+            )
+        for name in names:
+            if canonical(str(name)) not in drawn:
+                raise where.error(
+                    f"population.perturb names {name!r}, which has no distribution in config, such as {{loguniform: [1e-5, 1e-2]}}.",
+                    "population",
+                )
+        numbers = {key: self._number(key, given[key]) for key in ("interval", "quantile", "resample") if key in given}
+        factors = given.get("factors", FACTORS)
+        if not isinstance(factors, list | tuple) or len(factors) != 2:
+            raise where.error(
+                f"population.factors takes two numbers such as [0.8, 1.25], not {shown(factors)}.", "population"
+            )
+        first, second = (self._number("factors", factor) for factor in factors)
+        perturb = {canonical(str(name)): drawn[canonical(str(name))] for name in names}
+        return Population(**{**numbers, "interval": int(numbers["interval"])}, perturb=perturb, factors=(first, second))  # type: ignore[arg-type]
+
+    def _number(self, key: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.where.error(f"population.{key} takes a number, not {shown(value)}.", "population")
+        return value
 
     def _out(self) -> Path:
         if self.above.out is not None:

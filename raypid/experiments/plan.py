@@ -24,7 +24,8 @@ from raypid.experiments.experiment import Above as Above
 from raypid.experiments.experiment import check_experiments as check_experiments
 from raypid.experiments.experiment import experiments_from as experiments_from
 from raypid.experiments.experiment import read_experiments as read_experiments
-from raypid.experiments.variants import Variant, num_combinations, variants
+from raypid.experiments.population import Population, check_population
+from raypid.experiments.variants import CHOICE, KINDS, Variant, check_spec, num_combinations, variants
 from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
@@ -82,6 +83,7 @@ def plan(experiment: Experiment) -> list[Trial]:
     """
     _check_end(experiment)
     _check_number(experiment)
+    _check_population(experiment)
     rng = np.random.default_rng(experiment.seeds[0] if experiment.seeds else 0)
     found = list(variants(experiment.settings, experiment.num_samples, rng))
     seeds: Sequence[int | None] = experiment.seeds or (None if "seed" in experiment.settings else 0,)
@@ -132,6 +134,15 @@ def _check_end(experiment: Experiment) -> None:
             f"{experiment.name!r} has no stop criterion, so its first trial would never end: add stop: {{timesteps_total: 100000}} or "
             "{time_total_s: 60}, or give --stop."
         )
+
+
+def _check_population(experiment: Experiment) -> None:
+    if experiment.population is not None:
+        members = num_combinations(experiment.settings) * experiment.num_samples * max(1, len(experiment.seeds))
+        try:
+            check_population(experiment.population, members)
+        except ConfigError as error:
+            raise experiment.where.error(error, "population") from None
 
 
 def _check_number(experiment: Experiment) -> None:
@@ -290,14 +301,19 @@ def _safe(text: str) -> str:
 # -- experiment.json -------------------------------------------------------------------------------------------------
 
 
-def write_plan(out: Path, trials: Sequence[Trial]) -> None:
-    """Write what the trials are to experiment.json in the experiment's folder, in one piece and signed as this user's.
+def write_plan(out: Path, trials: Sequence[Trial], population: Population | None = None) -> None:
+    """Write what the trials are, and how they learn from each other, to experiment.json in the experiment's folder, in one piece and
+    signed as this user's.
 
     Raises:
         Unwritten: it cannot be written.
     """
     rows = [_row(trial) for trial in trials]
-    body = {"format": FORMAT, "trials": rows}
+    body = {
+        "format": FORMAT,
+        "population": None if population is None else dataclasses.asdict(population),
+        "trials": rows,
+    }
     text = json.dumps(body, indent=1)
     out.mkdir(parents=True, exist_ok=True)
     with explained(out / PLAN), replacing(out / PLAN) as beside:
@@ -322,8 +338,8 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else entry_name(value)
 
 
-def read_plan(out: Path, *, trust: bool = False) -> list[Trial]:
-    """Read the trials of an experiment from its folder.
+def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Population | None]:
+    """Read the trials of an experiment from its folder, and how they learn from each other.
 
     Args:
         trust: import what only this file names, though this user's raypid did not write it.
@@ -340,12 +356,30 @@ def read_plan(out: Path, *, trust: bool = False) -> list[Trial]:
             raise ValueError("it holds no mapping")
         signature = values.pop("signature", None)
         signed = is_signed(PLAN, json.dumps(values, indent=1), signature)
-        trials = _trials(out, values)
-    except (OSError, ValueError) as error:
+        trials, population = _trials(out, values), _population_of(values.get("population"), len(values["trials"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is damaged: {reason(error)}.") from None
     for trial in trials:
         check_names(out, {"algorithm": trial.run, **trial.settings}, trusted=trust or signed)
-    return trials
+    return trials, population
+
+
+def _population_of(saved: Any, members: int) -> Population | None:
+    """The population that a file describes.
+
+    Raises:
+        ValueError, TypeError: it cannot be one.
+    """
+    if saved is None:
+        return None
+    population = Population(**{**saved, "factors": tuple(map(float, saved["factors"]))})
+    check_population(population, members)
+    for spec in population.perturb.values():
+        ((word, _),) = spec.items()
+        if word not in (CHOICE, *KINDS):
+            raise ValueError(f"{shown(word)} is no distribution")
+        check_spec(word, spec)
+    return population
 
 
 def _trials(out: Path, values: Mapping[str, Any]) -> list[Trial]:

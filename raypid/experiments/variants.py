@@ -253,6 +253,11 @@ def variants(settings: Mapping[str, object], num_samples: int, rng: np.random.Ge
             yield Variant(drawn, {".".join(map(str, path)): _at(drawn, path) for path in dict.fromkeys(outer)})
 
 
+def draw(spec: Spec, rng: np.random.Generator) -> object:
+    """A value drawn from a distribution."""
+    return _draw(spec, (), rng, [])
+
+
 def _combinations(value: object, path: Path) -> Iterator[tuple[object, list[Path]]]:
     """Yield (value without grids, where these were)."""
     word = word_of(value)

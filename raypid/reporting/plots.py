@@ -1,109 +1,274 @@
-"""Learning curves of one or several runs, as a picture.
+"""Learning curves of one or several runs, as a picture with one panel for each task.
 
-Thin lines are training returns as reported; thick lines are evaluation means with their 95% intervals. Runs that differ
-only in their seed are drawn as one curve: the median, with a band from the worst to the best seed.
+Of a single run, thin lines are training returns as reported; thick lines are evaluation means with their 95% intervals. Runs that
+differ only in their seed are drawn as one curve: the interquartile mean over the seeds, with its bootstrap interval.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
-import json
+import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from raypid.errors import UserError, shown
 from raypid.outputs import replacing, usable
-from raypid.reporting.logger import read_params, read_results
-from raypid.reporting.panel import EVALUATION, TRAINING, count, known, number
+from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, known, number
+from raypid.reporting.runs import Group, RunRecord, check_key, find_runs, group_by_seed, seeds_text
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    Column: TypeAlias = NDArray[np.float64]
+    from raypid.reporting.statistics import Centre, Column
 
 INTERVAL = "evaluation/episode_reward_ci95"
 
 XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
+Style: TypeAlias = "str | tuple[int, tuple[float, ...]]"
 
 # Okabe and Ito's colours: people with any kind of colour vision can tell them apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+STYLES: tuple[Style, ...] = ("-", (0, (2.2, 1.0)), (0, (4, 0.9, 0.8, 0.9)))
+GREY = "#BBBBBB"
+MOST = 20
+"""Settings that are drawn in colours of their own; with more, the best ones, and the others are grey."""
 MAX_TITLE = 200
-STYLES = ("-", "--", ":")
-
-# Settings that do not tell two runs apart: where and for how long they ran.
-NOT_SETTINGS = frozenset({"seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "config"})
-
-
-class RunRecord(NamedTuple):
-    """A run as read from its folder."""
-
-    folder: Path
-    settings: dict[str, Any]
-    results: list[dict[str, int | float | str]]
-    algorithm: str
-    env: str
-    seed: int | None
-
-    def column(self, x: str, key: str) -> tuple[Column, Column]:
-        """Points at which `key` is known: (x [K], value [K]). An evaluation's x is that of the weights that played it."""
-        import numpy as np
-
-        own = f"evaluation/{x}" if key.startswith("evaluation/") else x
-        points = [(row.get(own, row[x]), row[key]) for row in self.results if known(row.get(key)) and x in row]
-        xs, ys = zip(*points, strict=True) if points else ((), ())
-        return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+POINTS = 200
+"""Points of a curve over seeds."""
+UNFINISHED = 0.5
+"""A seed that did not finish and came less far than this part of the way is drawn by itself."""
+TRAINING_LINES = 4
+"""Settings with evaluations above which their training returns are left out of a panel."""
+EPISODE_BANDS = 6
+"""Curves of a panel above which single runs have neither points nor the intervals of their evaluations."""
+FURTHER = 0.02
+"""A seed that goes on for less than this part of the way after the first one has ended is not drawn by itself."""
 
 
-class Group(NamedTuple):
-    """Runs that differ only in their seed, and how they are drawn."""
+@dataclass(slots=True)
+class Curve:
+    """What is drawn of the runs of one task that differ only in their seed."""
 
-    label: str
-    runs: list[RunRecord]
-    style: str
+    group: Group
+    x: Column
+    """[K], empty if nothing can be drawn over the seeds."""
+    centre: Column
+    low: Column
+    """The interval [K]; NaN where there is none."""
+    high: Column
+    counted: int
+    """Seeds that the centre is over."""
+    is_evaluation: bool = False
+    is_carried: bool = False
+    """Whether a seed that has finished keeps its last value from there on."""
+    singles: list[tuple[Column, Column]] = field(default_factory=list)
+    """Seeds drawn by themselves: beyond the end of the first one to end, and unfinished ones."""
+    training: tuple[Column, Column] | None = None
+    """Training returns, in addition to evaluations."""
+
+
+@dataclass(slots=True)
+class Look:
+    """How a setting is drawn in every panel."""
+
     colour: str
+    style: Style = "-"
+    width: float = 2.4
 
 
 def learning_curve(
-    folders: Sequence[Path], out: Path, x: XAxis = "timesteps_total", *, title: str | None = None
+    folders: Sequence[Path],
+    out: Path,
+    x: XAxis = "timesteps_total",
+    *,
+    y: str | None = None,
+    centre: Centre = "iqm",
+    smooth: float = 0,
+    title: str | None = None,
 ) -> Path:
     """Draw the learning curves of these runs into `out`, whose ending is the format (png, svg, pdf); returns its path.
+
+    Args:
+        folders: of runs, or of parents of runs.
+        y: the key of a result; None: the return.
+        centre: what the line of several seeds is.
+        smooth: see `curves`.
 
     Raises:
         ValueError: a folder has no results, no episode has ended in any of the runs, or the format is unknown.
         Unwritten: the disk is full. An earlier picture is as it was.
     """
-    from matplotlib.figure import Figure
-
     if not folders:
         raise UserError("learning_curve needs the folder of at least one run")
-    runs = [_load(Path(folder)) for folder in folders]
-    if not any(len(run.column(x, key)[0]) for run in runs for key in (TRAINING, EVALUATION)):
-        raise UserError(f"no episode has ended yet in {', '.join(str(run.folder) for run in runs)}: nothing to draw")
-    groups = group_by_seed(runs)
-    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    unit, label = _x_unit(runs, x)
-    dotted, evaluated = False, any(len(run.column(x, EVALUATION)[0]) for run in runs)
-    for group in groups:
-        if len(group.runs) == 1:
-            _draw_run(axes, group, x, unit, evaluated)
+    runs, _ = find_runs(folders)
+    return draw(
+        curves(runs, x, y=y, centre=centre, smooth=smooth), out, x, y=y, centre=centre, smooth=smooth, title=title
+    )
+
+
+def curves(
+    runs: Sequence[RunRecord], x: XAxis, *, y: str | None = None, centre: Centre = "iqm", smooth: float = 0
+) -> list[Curve]:
+    """Compute what is drawn of these runs, a curve for each task and setting.
+
+    Args:
+        smooth: a running mean over this many points of each run, or over this part of them if it is below 1. Evaluation
+            means are smoothed only if `y` names them.
+
+    Raises:
+        UserError: no run has a number `y`; no episode has ended in any of them.
+    """
+    if y is not None:
+        check_key(runs, y)
+    drawn = [_curve(group, x, y, centre, smooth) for group in group_by_seed(runs)]
+    drawn = [curve for curve in drawn if len(curve.x) or curve.singles or curve.training is not None]
+    if not drawn:
+        few = ", ".join(str(run.folder) for run in runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+        raise UserError(f"no episode has ended yet in {few}: nothing to draw")
+    return drawn
+
+
+def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float) -> Curve:
+    import numpy as np
+
+    evaluations = [run.column(x, EVALUATION) for run in group.runs]
+    training = [_smoothed(run.column(x, y or TRAINING), smooth) for run in group.runs]
+    if len(group.runs) == 1:
+        if y is not None or not len(evaluations[0][0]):
+            xs, ys = training[0]
+            none = np.full(len(xs), np.nan)
+            return Curve(group, xs, ys, none, none, 1)
+        xs, ys = evaluations[0]
+        where, half = group.runs[0].column(x, INTERVAL)
+        half = half if len(where) == len(xs) else np.full(len(xs), np.nan)
+        return Curve(group, xs, ys, ys - half, ys + half, 1, is_evaluation=True, training=training[0])
+    evaluated = y is None and all(len(xs) > 1 for xs, _ in evaluations)
+    if not evaluated:
+        return _over_seeds(group, training, x, centre)
+    curve = _over_seeds(group, evaluations, x, centre)
+    curve.is_evaluation = True
+    thin = _over_seeds(group, training, x, centre, interval=False)
+    curve.training = (thin.x, thin.centre)
+    return curve
+
+
+def _over_seeds(
+    group: Group, columns: Sequence[tuple[Column, Column]], x: XAxis, centre: Centre, *, interval: bool = True
+) -> Curve:
+    """Interpolate the seeds of a group on a common grid, from where all have begun to where the first one ends.
+
+    A run that reached its goal needed no more steps: it keeps its last value, as the policy does that it learnt. Over time, so does
+    one that ended at any of its stop criteria. Any other seed would have gone on, nobody knows where to.
+    """
+    import numpy as np
+
+    from raypid.reporting.statistics import CENTRES, bootstrap_interval
+
+    known_runs = [(run, column) for run, column in zip(group.runs, columns) if len(column[0])]
+    nothing = np.zeros(0)
+    if not known_runs:
+        return Curve(group, nothing, nothing, nothing, nothing, 0)
+    end = max(xs[-1] for _, (xs, _) in known_runs)
+    over_time = x == "time_total_s"
+    seeds: list[tuple[Column, Column, bool]] = []
+    singles: list[tuple[Column, Column]] = []
+    for run, (xs, ys) in known_runs:
+        keeps = run.ending.at_goal or (over_time and run.ending.state == "finished")
+        if run.ending.state != "finished" and xs[-1] < UNFINISHED * end:
+            singles.append((xs, ys))
         else:
-            dotted |= _draw_seeds(axes, group, x, unit)
-    _draw_target(axes, runs)
-    _dress(axes, label, x)
-    text = (title or _title(groups))[:MAX_TITLE].encode(errors="replace").decode()
-    axes.set_title(text, loc="left", fontsize=13, fontweight="bold", pad=10)
-    handles = _legend(groups, evaluated, dotted)
-    columns = _legend_columns([str(handle.get_label()) for handle in handles])
-    figure.set_figheight(4.6 + 0.21 * -(-len(handles) // columns))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
-    out = Path(out)
+            seeds.append((xs, ys, keeps))
+    start = max(xs[0] for xs, _, _ in seeds)
+    last = min((xs[-1] for xs, _, keeps in seeds if not keeps), default=end)
+    if last < start:
+        return Curve(group, nothing, nothing, nothing, nothing, len(seeds), singles=[*singles, *(s[:2] for s in seeds)])
+    grid = np.unique(np.linspace(start, last, POINTS))
+    table = np.stack([np.interp(grid, xs, ys) for xs, ys, _ in seeds])
+    low, high = bootstrap_interval([table], centre) if interval else (table[0], table[0])
+    carried = any(keeps and xs[-1] < last for xs, _, keeps in seeds)
+    for xs, ys, keeps in seeds:
+        if not keeps and xs[-1] > last + FURTHER * end:
+            beyond = np.concatenate([[last], xs[xs > last]])
+            singles.append((beyond, np.interp(beyond, xs, ys)))
+    return Curve(group, grid, CENTRES[centre](table), low, high, len(seeds), is_carried=carried, singles=singles)
+
+
+def _smoothed(column: tuple[Column, Column], smooth: float) -> tuple[Column, Column]:
+    """A running mean over the values, centred; near the ends over fewer, but as many on each side."""
+    import numpy as np
+
+    xs, ys = column
+    width = round(smooth * len(ys)) if smooth < 1 else int(smooth)
+    if width < 2 or len(ys) < 3:
+        return column
+    places = np.arange(len(ys))
+    reach = np.minimum.reduce([np.full(len(ys), width // 2), places, places[::-1]])
+    sums = np.concatenate([[0.0], np.cumsum(ys)])
+    return xs, (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+
+
+# -- the picture -------------------------------------------------------------------------------------------------------
+
+
+def draw(
+    drawn: Sequence[Curve],
+    out: Path,
+    x: XAxis,
+    *,
+    y: str | None = None,
+    centre: Centre = "iqm",
+    smooth: float = 0,
+    title: str | None = None,
+) -> Path:
+    """Draw what `curves` computed with the same arguments, into `out`; returns its path.
+
+    Raises:
+        ValueError: the format is unknown. Unwritten: the disk is full. An earlier picture is as it was.
+    """
+    from matplotlib.figure import Figure
+
+    by_task = {task: [curve for curve in drawn if curve.group.task == task] for task in _tasks(drawn)}
+    looks = _looks(drawn, ranked=y is None)
+    rows, columns = _grid(len(by_task))
+    width = max(8.0, 4.1 * columns)
+    figure = Figure(figsize=(width, 4.8), dpi=150, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    runs = [run for curve in drawn for run in curve.group.runs]
+    unit, x_label = _x_unit(runs, x)
+    for axes in panels.flat[len(by_task) :]:
+        axes.set_visible(False)
+    for axes, (task, there) in zip(panels.flat, by_task.items()):
+        _draw_panel(axes, there, looks, unit)
+        if y is None or y.endswith(TRAINING):
+            _draw_target(axes, [run for curve in there for run in curve.group.runs])
+        _dress(axes, x)
+        if len(by_task) > 1:
+            axes.set_title(_cut(task, 44), loc="left", fontsize=10.5)
+    _name_axes(panels, len(by_task), x_label, NAMES.get(y, y) if y else "episode return")
+    text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
+    if len(by_task) > 1:
+        figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    else:
+        panels[0, 0].set_title(text, loc="left", fontsize=13, fontweight="bold", pad=10)
+    handles = _legend(drawn, looks, y, centre, smooth)
+    legend_columns = _legend_columns([str(handle.get_label()) for handle in handles], int(13 * width))
+    height = 4.6 if len(by_task) == 1 else 3.0 * rows + 0.7
+    figure.set_figheight(height + 0.21 * -(-len(handles) // legend_columns))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=9.5, handlelength=3.2
+    )
+    return _save(figure, Path(out))
+
+
+def _save(figure: Figure, out: Path) -> Path:
     with usable(out, "The picture"):
         if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
             raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(str(out))}.")
@@ -117,110 +282,83 @@ def learning_curve(
     return out
 
 
-def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
-    """Group runs that have the same settings and different seeds. Each group is labelled by what sets it apart."""
-    together: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        together.setdefault(json.dumps([run.env, run.algorithm, _settings(run)], sort_keys=True), []).append(run)
-    parts: list[list[RunRecord]] = []
-    for same in together.values():
-        seeds = {str(run.seed) for run in same}
-        # The same seed twice: repetitions, which are drawn side by side.
-        parts.extend([same] if len(seeds) == len(same) else [[run] for run in same])
-    looks = itertools.cycle(itertools.product(STYLES, COLOURS))
-    return [Group(_label(part, parts), part, *look) for part, look in zip(parts, looks)]
+def _tasks(drawn: Sequence[Curve]) -> list[str]:
+    return list(dict.fromkeys(curve.group.task for curve in drawn))
 
 
-def _load(folder: Path) -> RunRecord:
-    settings = read_params(folder)
-    algorithm, env = settings.get("algorithm") or settings.get("run"), settings.get("env")
-    return RunRecord(folder, settings, read_results(folder), str(algorithm or ""), str(env or ""), settings.get("seed"))
+def _grid(panels: int) -> tuple[int, int]:
+    """(rows, columns) for this many panels."""
+    columns = panels if panels <= 3 else 2 if panels == 4 else 3 if panels <= 9 else 4
+    return -(-panels // columns), columns
 
 
-def _settings(run: RunRecord) -> dict[str, object]:
-    return {key: value for key, value in run.settings.items() if key not in NOT_SETTINGS}
+def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
+    """Colours and line styles by label. With more than MOST labels, those with the best last value in any task have them, or the
+    first ones if more is not better."""
+    labels = list(dict.fromkeys(curve.group.label for curve in drawn))
+    chosen = labels
+    if len(labels) > MOST:
+        places: dict[str, int] = {}
+        for task in _tasks(drawn):
+            there = [curve for curve in drawn if curve.group.task == task]
+            if ranked:
+                there.sort(key=lambda curve: -curve.centre[-1] if len(curve.centre) else math.inf)
+            for place, curve in enumerate(there):
+                places[curve.group.label] = min(place, places.get(curve.group.label, place))
+        chosen = sorted(labels, key=lambda label: places[label])[:MOST]
+    looks = {label: Look(GREY, width=1.0) for label in labels}
+    own = itertools.product(STYLES, COLOURS)
+    return looks | {
+        label: Look(colour, style) for label, (style, colour) in zip(filter(chosen.__contains__, labels), own)
+    }
 
 
-def _label(part: list[RunRecord], parts: list[list[RunRecord]]) -> str:
-    run = part[0]
-    words = [run.algorithm or run.folder.name] if len({p[0].algorithm for p in parts}) > 1 else []
-    if len({p[0].env for p in parts}) > 1:
-        words.append(f"on {run.env}" if words else run.env)
-    alike = [p[0] for p in parts if (p[0].env, p[0].algorithm) == (run.env, run.algorithm)]
-    if len(alike) > 1:
-        keys = sorted({key for other in alike for key in _settings(other)})
-        apart = [key for key in keys if len({json.dumps(r.settings.get(key), sort_keys=True) for r in alike}) > 1]
-        few = ", ".join(f"{key}={run.settings.get(key)}" for key in apart) if len(apart) <= 2 else ""
-        names = [other.folder.name for other in alike]
-        words.append(few or (run.folder.name if names.count(run.folder.name) == 1 else str(run.folder)))
-    if len(part) > 1:
-        words.append(f"({len(part)} seeds)")
-    return " ".join(words)
+def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit: float) -> None:
+    evaluated = any(curve.is_evaluation for curve in drawn)
+    for curve in drawn:
+        look = looks[curve.group.label]
+        grey = look.colour == GREY
+        thin = evaluated and not curve.is_evaluation
+        crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
+        few = len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded
+        width = 1.0 if thin else look.width if curve.is_evaluation or curve.counted > 1 else min(1.8, look.width)
+        if curve.training is not None and len(drawn) <= TRAINING_LINES:
+            axes.plot(curve.training[0] / unit, curve.training[1], ls=look.style, color=look.colour, lw=1.0, alpha=0.5)
+        axes.plot(
+            curve.x / unit, curve.centre, ls=look.style, color=look.colour, lw=width, alpha=0.5 if thin else 1.0,
+            marker="o" if few else None, ms=4.5, solid_capstyle="round", zorder=1.5 if grey else 3,
+        )  # fmt: skip
+        if not grey and not crowded and not (curve.low != curve.low).all():
+            axes.fill_between(curve.x / unit, curve.low, curve.high, color=look.colour, alpha=0.18, lw=0)
+        for xs, ys in curve.singles:
+            axes.plot(xs / unit, ys, ":", color=look.colour, lw=1.3, zorder=2)
 
 
-def _title(groups: Sequence[Group]) -> str:
+def _name_axes(panels: NDArray[np.object_], used: int, x_label: str, y_label: str) -> None:
+    """Name the axes: y at the left of each row, x below the last panel of each column."""
+    for index, axes in enumerate(panels.flat[:used]):
+        if index % panels.shape[1] == 0:
+            axes.set_ylabel(y_label, fontsize=10.5)
+        if index + panels.shape[1] >= used:
+            axes.set_xlabel(x_label, fontsize=10.5)
+
+
+def _title(groups: Sequence[Group], y: str | None = None) -> str:
     runs = [run for group in groups for run in group.runs]
-    algorithms, envs = {run.algorithm for run in runs}, {run.env for run in runs}
-    if len(envs) > 1:
-        return f"{runs[0].algorithm} learning curves" if len(algorithms) == 1 else "Learning curves"
-    env = runs[0].env or "Learning curve"
+    algorithms, tasks = {run.algorithm for run in runs}, {group.task for group in groups}
+    of = f"{NAMES.get(y, y)}, " if y else ""
+    if len(tasks) > 1:
+        return of + (f"{runs[0].algorithm} learning curves" if len(algorithms) == 1 else "Learning curves")
+    env = groups[0].task or "Learning curve"
     title = f"{runs[0].algorithm} on {env}" if len(algorithms) == 1 and runs[0].algorithm else env
     if len(groups) == 1:
-        seeds = f"{len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].seed is not None else ""
+        seeds = seeds_text(runs) if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].seed is not None else ""
         title += f", {seeds}" if seeds else ""
-    return title
+    return of + title
 
 
-def _draw_run(axes: Axes, group: Group, x: str, unit: float, evaluated: bool) -> None:
-    """Draw one run. `evaluated`: a run of the picture has evaluations, so thick lines mean evaluations."""
-    _, (run,), style, colour = group
-    xs, ys = run.column(x, TRAINING)
-    at, mean = run.column(x, EVALUATION)
-    axes.plot(xs / unit, ys, style, color=colour, lw=1.0 if evaluated else 1.8, alpha=0.5 if evaluated else 1.0)
-    if not len(at):
-        return
-    marker = "o" if len(at) <= 30 else None
-    axes.plot(at / unit, mean, style, color=colour, lw=2.4, marker=marker, ms=4.5, solid_capstyle="round", zorder=3)
-    where, half = run.column(x, INTERVAL)
-    if len(where) == len(at):
-        axes.fill_between(at / unit, mean - half, mean + half, color=colour, alpha=0.2, lw=0)
-
-
-def _draw_seeds(axes: Axes, group: Group, x: str, unit: float) -> bool:
-    """Draw median and worst-to-best band of the evaluations, or of the training returns if a run has no evaluations.
-
-    Returns whether it drew a dotted end, which stands for steps that not all seeds reached.
-    """
-    _, runs, style, colour = group
-    evaluated = all(len(run.column(x, EVALUATION)[0]) > 1 for run in runs)
-    columns = [run.column(x, EVALUATION if evaluated else TRAINING) for run in runs]
-    if evaluated:
-        thin, _, median, _, _ = _over_seeds([run.column(x, TRAINING) for run in runs])
-        axes.plot(thin / unit, median, style, color=colour, lw=1.0, alpha=0.5)
-    grid, common, median, low, high = _over_seeds(columns)
-    axes.plot(grid[common] / unit, median[common], style, color=colour, lw=2.4, solid_capstyle="round", zorder=3)
-    axes.fill_between(grid / unit, low, high, color=colour, alpha=0.18, lw=0)
-    if common[-4:].any():
-        return False
-    # Beyond the end of the shortest run the median is over fewer seeds: draw it differently.
-    axes.plot(grid / unit, median, ":", color=colour, lw=1.6, zorder=2)
-    return True
-
-
-def _over_seeds(columns: Sequence[tuple[Column, Column]]) -> tuple[Column, NDArray[np.bool_], Column, Column, Column]:
-    """Interpolate runs on a common grid: x [K], whether all seeds reached it, and median, minimum and maximum of those that did."""
-    import numpy as np
-
-    columns = [(xs, ys) for xs, ys in columns if len(xs)]
-    if not columns:
-        nothing = np.zeros(0)
-        return nothing, nothing.astype(bool), nothing, nothing, nothing
-    grid = np.linspace(min(xs[0] for xs, _ in columns), max(xs[-1] for xs, _ in columns), 400)
-    table = np.stack([np.interp(grid, xs, ys, left=np.nan, right=np.nan) for xs, ys in columns])
-    reached = np.isfinite(table)
-    keep = reached.any(0)
-    grid, table, reached = grid[keep], table[:, keep], reached[:, keep]
-    return grid, np.asarray(reached.all(0)), np.nanmedian(table, 0), np.nanmin(table, 0), np.nanmax(table, 0)
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _draw_target(axes: Axes, runs: Sequence[RunRecord]) -> None:
@@ -235,11 +373,9 @@ def _draw_target(axes: Axes, runs: Sequence[RunRecord]) -> None:
         axes.text(0.005, target, f"target {target:g}", transform=left, va="bottom", fontsize=8.5, color="#666666")
 
 
-def _dress(axes: Axes, x_label: str, x: str) -> None:
+def _dress(axes: Axes, x: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.set_xlabel(x_label, fontsize=10.5)
-    axes.set_ylabel("episode return", fontsize=10.5)
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     if x == "timesteps_total":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
@@ -253,36 +389,80 @@ def _dress(axes: Axes, x_label: str, x: str) -> None:
     axes.tick_params(colors="#444444", labelsize=9.5)
 
 
-def _legend(groups: Sequence[Group], evaluated: bool, dotted: bool) -> list[Artist]:
-    """Legend entries: the colours if there are several groups, then thin and thick lines and shaded areas."""
+def _legend(
+    drawn: Sequence[Curve], looks: dict[str, Look], y: str | None, centre: Centre, smooth: float
+) -> list[Artist]:
+    """Legend entries: the colours if there are several settings, then what lines and shaded areas are."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    one, seeds = len(groups) == 1, any(len(group.runs) > 1 for group in groups)
-    colour, median = COLOURS[0] if one else "#4D4D4D", ", median of seeds" if one and seeds else ""
+    one = len(looks) == 1
+    colour = COLOURS[0] if one else "#4D4D4D"
 
-    def line(label: str, colour: str = colour, style: str = "-", lw: float = 2.4, alpha: float = 1.0) -> Artist:
+    def line(label: str, colour: str = colour, style: Style = "-", lw: float = 2.4, alpha: float = 1.0) -> Artist:
         return Line2D([], [], label=label, color=colour, ls=style, lw=lw, alpha=alpha)
 
-    entries = [] if one else [line(group.label, group.colour, group.style) for group in groups]
-    entries.append(line(f"training return{median}", lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1.0))
+    entries = []
+    if not one:
+        own = {label: look for label, look in looks.items() if look.colour != GREY}
+        entries = [line(_named(label, drawn), look.colour, look.style) for label, look in own.items()]
+        if len(own) < len(looks):
+            entries.append(line(f"{len(looks) - len(own)} more settings", GREY, lw=1.0))
+    seeds = any(curve.counted > 1 for curve in drawn)
+    kind = f", {CENTRE_NAMES[centre]}" if seeds else ""
+    means = f" (running mean of {smooth:g} points)" if smooth >= 1 else f" (running mean of {smooth:.0%} of the points)"
+    means = means if smooth else ""
+    evaluated = any(curve.is_evaluation for curve in drawn)
+    if y is None and _shows_training(drawn):
+        thin = evaluated
+        entries.append(line(f"training{kind or ' return'}{means}", lw=1.0 if thin else 1.8, alpha=0.6 if thin else 1.0))
+    elif y is not None and (kind or means):
+        entries.append(line(f"{NAMES.get(y, y)}{kind}{means}"))
     if evaluated:
-        entries.append(line(f"evaluation mean{median}"))
-    bands = ["95% interval"] * (evaluated and any(len(group.runs) == 1 for group in groups))
-    bands += ["worst to best seed"] * seeds
+        entries.append(line(f"evaluation{kind or ' mean'}"))
+    bands = ["95% interval"] * _shows_episode_bands(drawn)
+    bands += ["95% interval over seeds"] * seeds
     if bands:
         entries.append(Patch(color=colour, alpha=0.2, lw=0, label=" / ".join(bands)))
-    if dotted:
-        entries.append(line("seeds still running", style=":", lw=1.6))
+    if any(curve.singles for curve in drawn):
+        entries.append(line("single seeds that went on, or did not finish", style=":", lw=1.3))
+    if any(curve.is_carried for curve in drawn):
+        entries.append(line("(seeds that have finished keep their last value)", alpha=0.0))
     return entries
 
 
-def _legend_columns(labels: Sequence[str]) -> int:
-    """Number of columns, at most three, that fit below the picture (about 105 characters of this size)."""
-    for columns in (3, 2):
+CENTRE_NAMES: dict[Centre, str] = {"iqm": "interquartile mean", "median": "median", "mean": "mean"}
+
+
+def _shows_training(drawn: Sequence[Curve]) -> bool:
+    for task in _tasks(drawn):
+        there = [curve for curve in drawn if curve.group.task == task]
+        if any(not curve.is_evaluation for curve in there) or len(there) <= TRAINING_LINES:
+            return True
+    return False
+
+
+def _shows_episode_bands(drawn: Sequence[Curve]) -> bool:
+    by_task = [[curve for curve in drawn if curve.group.task == task] for task in _tasks(drawn)]
+    return any(
+        c.is_evaluation and len(c.group.runs) == 1 for there in by_task if len(there) <= EPISODE_BANDS for c in there
+    )
+
+
+def _named(label: str, drawn: Sequence[Curve]) -> str:
+    """A label with the number of its seeds, such as "lr=0.001 (2 of 3 seeds)"."""
+    counts = {(curve.counted, len(curve.group.runs)) for curve in drawn if curve.group.label == label}
+    low, high = min(c for c, _ in counts), max(n for _, n in counts)
+    seeds = "" if high == 1 else f"({low} of {high} seeds)" if low < high else f"({high} seeds)"
+    return f"{label} {seeds}".strip() or "all"
+
+
+def _legend_columns(labels: Sequence[str], characters: int) -> int:
+    """Number of columns, at most four, that fit below a picture of this many characters."""
+    for columns in (4, 3, 2):
         rows = -(-len(labels) // columns)
         widths = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
-        if len(widths) == columns and sum(widths) + 8 * columns <= 105:
+        if len(widths) == columns and sum(widths) + 10 * columns <= characters:
             return columns
     return 1
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypid.errors import UserError, reason, shown
+from raypid.registry import did_you_mean
 from raypid.reporting.ending import Ending, read_ending
 from raypid.reporting.logger import RESULTS, read_params, read_results
 from raypid.reporting.panel import known
@@ -25,6 +26,8 @@ NOT_SETTINGS = frozenset(
 LONGEST_LABEL = 60
 """Characters of a label; runs that differ in more than fits are named by their folder."""
 LONGEST_VALUE = 30
+MOST_KEYS = 100
+"""Keys among which a near one is looked for."""
 _INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
 """Folders in which no runs are looked for."""
 
@@ -128,10 +131,22 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
             except (UserError, OSError) as error:
                 if folder == path:
                     raise
-                skipped.append(f"{folder} is left out: {reason(error)}")
+                skipped.append(f"{folder} is left out: {reason(error).removeprefix(f'{folder / RESULTS}, ')}.")
     if not runs:
         raise UserError(f"No run here can be read. {skipped[0]}")
     return list(runs.values()), skipped
+
+
+def check_key(runs: Sequence[RunRecord], key: str) -> None:
+    """Check that a result of these runs has a number of this name.
+
+    Raises:
+        UserError: none has; the message names the nearest.
+    """
+    keys = {name for run in runs for row in run.results for name, value in row.items() if known(value)}
+    if key not in keys:
+        printable = sorted(name for name in keys if name.isprintable())[:MOST_KEYS]
+        raise UserError(f"No result of these runs has a number {shown(key)}.{did_you_mean(key, printable)}")
 
 
 def _folders_of_runs(path: Path) -> Iterator[Path]:
@@ -158,8 +173,8 @@ def _counting(name: str) -> list[tuple[int, str]]:
 def _final(folder: Path) -> dict[str, float] | None:
     """Read what the best policy reached in the final episodes; None if there is no such number."""
     try:
-        final = json.loads((folder / "best" / "policy.json").read_bytes()).get("final")
-    except (OSError, ValueError, RecursionError, AttributeError):
+        final = json.loads((folder / "best" / "policy.json").read_bytes())["spec"]["info"]["final"]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return None
     if not isinstance(final, dict) or not known(final.get("episode_reward_mean")):
         return None
@@ -171,21 +186,24 @@ def _final(folder: Path) -> dict[str, float] | None:
 
 def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
     """Put runs together that have the same settings and different seeds, for each task; in the order of their first runs."""
+    return _labelled(
+        [replace(group, runs=part) for group in group_by_settings(runs) for part in _without_repetitions(group.runs)]
+    )
+
+
+def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
+    """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
     flat = {id(run): flat_settings(run.settings) for run in runs}
-    together: dict[str, list[RunRecord]] = {}
     apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
+    together: dict[tuple[str, ...], list[RunRecord]] = {}
     for run in runs:
-        values = [flat[id(run)].get(key) for key in apart[run.algorithm]]
-        together.setdefault(json.dumps([run.task, run.algorithm, values]), []).append(run)
+        values = [flat[id(run)].get(key, "unset") for key in apart[run.algorithm]]
+        together.setdefault((run.task, run.algorithm, *values), []).append(run)
     several = len({run.algorithm for run in runs}) > 1
     groups: list[Group] = []
-    for same in together.values():
-        # The same seed twice: repetitions, which stand side by side.
-        repeated = len({str(run.seed) for run in same}) < len(same)
-        for part in [[run] for run in same] if repeated else [same]:
-            settings = {key: flat[id(part[0])].get(key, "unset") for key in apart[part[0].algorithm]}
-            named = ({"algorithm": part[0].algorithm or "unknown"} if several else {}) | settings
-            groups.append(Group(part[0].task, "", named, part))
+    for (task, algorithm, *values), same in together.items():
+        named = ({"algorithm": algorithm or "unknown"} if several else {}) | dict(zip(apart[algorithm], values))
+        groups.append(Group(task, "", named, same))
     return _labelled(groups)
 
 
@@ -217,19 +235,45 @@ def _keys_apart(runs: Sequence[RunRecord], algorithm: str, flat: dict[int, dict[
     return [key for key in keys if any(len(values.get((task, key), ())) > 1 for task in tasks)]
 
 
+def _without_repetitions(same: list[RunRecord]) -> list[list[RunRecord]]:
+    """Split runs so that no part has a seed twice: by parent folder (before/0, after/0) if that does it, or into single runs."""
+    by_parent: dict[Path, list[RunRecord]] = {}
+    for run in same:
+        by_parent.setdefault(run.folder.parent, []).append(run)
+    for parts in ([same], list(by_parent.values())):
+        if all(len({str(run.seed) for run in part}) == len(part) for part in parts):
+            return parts
+    return [[run] for run in same]
+
+
 def _labelled(groups: Sequence[Group]) -> list[Group]:
-    """Name groups by what sets them apart; by a folder where that is too long or names two groups of a task."""
+    """Name groups by what sets them apart, and by a folder where that does not tell two groups of a task apart."""
+    labels = [_label_of(group) for group in groups]
     labelled: list[Group] = []
-    for group in groups:
-        others = [other for other in groups if other.task == group.task and other is not group]
-        settings = ", ".join(f"{key}={_cut(value)}" for key, value in group.apart.items() if key != "algorithm")
-        label = " ".join(filter(None, [group.apart.get("algorithm", ""), settings]))
-        if len(label) > LONGEST_LABEL or any(other.apart == group.apart for other in others):
-            folder = group.runs[0].folder
-            unique = all(other.runs[0].folder.name != folder.name for other in others)
-            label = folder.name if unique else str(folder)
-        labelled.append(Group(group.task, label, group.apart, group.runs))
+    for group, label in zip(groups, labels):
+        others = [o for o, same in zip(groups, labels) if o is not group and o.task == group.task and same == label]
+        if others:
+            folder = _folder_of(group)
+            unique = all(_folder_of(other).name != folder.name for other in others)
+            label = " ".join(filter(None, [label, folder.name if unique else str(folder)]))
+        labelled.append(replace(group, label=label))
     return labelled
+
+
+def _label_of(group: Group) -> str:
+    """The algorithm and the settings that set a group apart; of many settings the first ones."""
+    words = [f"{key}={short(value)}" for key, value in group.apart.items() if key != "algorithm"]
+    kept = words
+    while len(", ".join(kept)) > LONGEST_LABEL and len(kept) > 1:
+        kept = kept[:-1]
+    text = ", ".join([*kept, "…"] if len(kept) < len(words) else kept)
+    return " ".join(filter(None, [group.apart.get("algorithm", ""), text]))
+
+
+def _folder_of(group: Group) -> Path:
+    """The folder that a group is named after: of its run, or the parent of its runs."""
+    folder = group.runs[0].folder
+    return folder if len(group.runs) == 1 or not folder.parent.name else folder.parent
 
 
 def seeds_text(runs: Collection[RunRecord]) -> str:
@@ -244,5 +288,7 @@ def _compact(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+def short(text: str) -> str:
+    """A setting's value without the middle of what is long."""
+    half = LONGEST_VALUE // 2
+    return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}…{text[-half:]}"

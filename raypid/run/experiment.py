@@ -216,6 +216,11 @@ class Run:
             saved = self._close(play)
         return self._ended(saved)
 
+    def save(self) -> None:
+        """Write a checkpoint now."""
+        with self._failing():
+            self._save(self.result)
+
     def leave(self) -> None:
         """Close the files as they are."""
         self._logger.close()

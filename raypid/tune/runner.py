@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import tune
-from ray.tune.schedulers import TrialScheduler
-from ray.tune.search import Searcher
 
 from raypid import project
-from raypid.checkpoint import latest, read_json, refusing
+from raypid.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.experiments.board import Board, Ended
+from raypid.experiments.population import Population
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.registry import registered
 from raypid.reporting.logger import FolderLost, read_results
@@ -37,20 +36,17 @@ from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
+from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution
 from raypid.tune.exploit import Exploits, write_fingerprints
 from raypid.tune.trainable import AgentTrainable, go_home, request, share
 
 if TYPE_CHECKING:
     from raypid.experiments.plan import Trial
 
-RUN = "run"
-"""The one key of a trial's config."""
 STATES = "trials.json"
 """In the experiment's folder: how each trial ended. Those that are not in it go on when the experiment is resumed."""
 REPORT_S = 1.0
 """Seconds of training between two reports of a trial."""
-SCORE = "score"
-"""Of a report: the newest evaluation's mean return, or that of the last training episodes where none has been played."""
 MAX_LOST = 2
 """How often a trial whose process is lost goes on from its newest checkpoint."""
 
@@ -102,7 +98,10 @@ class RunTrainable(AgentTrainable):
                 self.outcome = run.end()
         except Exception as error:
             return self._failed(error)
-        report: dict[str, Any] = {SCORE: self._score(result), "timesteps_total": run.agent.timesteps}
+        steps = run.agent.timesteps
+        report: dict[str, Any] = {SCORE: self._score(result), "timesteps_total": steps}
+        if self.every:
+            report[ROUND] = steps // self.every
         if self.outcome is not None:
             result = self.outcome.result or _last_result(self.folder_of_run)
             report |= {"done": True, "reason": self.outcome.reason, "final": self.outcome.final}
@@ -120,12 +119,16 @@ class RunTrainable(AgentTrainable):
                 clear_folder(folder)
             below = share(trial.run, self.settings, trial.resources or {})
             self.agent = Agent(trial.run, self.settings, out=folder, tuned=trial.tuned, below=below)
+        self.agent.more_metrics = self.exploits.metrics
+        steps = {"checkpoint_steps": self.every} if self.every else {}
         if checkpoint is not None:
             self.agent.restore(checkpoint)
-            self.exploits.check(self.agent, checkpoint, trial.name)
-        self.agent.more_metrics = self.exploits.metrics
-        self.current = Run(self.agent, RunOptions(stop=trial.stop, **trial.options), self.messages)
+            record = self.exploits.check(self.agent, checkpoint, trial.name)
+        self.current = Run(self.agent, RunOptions(stop=trial.stop, **{**trial.options, **steps}), self.messages)
         self.current.begin()
+        if checkpoint is not None and record is not None:
+            self.current.save()  # a process that goes on with this trial must not find the weights of before
+            self.exploits.add(record)
         return self.current
 
     def _score(self, result: Mapping[str, float]) -> float:
@@ -139,7 +142,14 @@ class RunTrainable(AgentTrainable):
         fatal = isinstance(error, Unwritten | FolderLost)
         self._leave()
         about = {"done": True, "failed": text, "fatal": fatal}
-        return {SCORE: -math.inf, "timesteps_total": 0, **about, "result": {}, "messages": self.messages.take()}
+        return {
+            SCORE: -math.inf,
+            ROUND: 0,
+            "timesteps_total": 0,
+            **about,
+            "result": {},
+            "messages": self.messages.take(),
+        }
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write all that is needed to go on into a folder of Tune's."""
@@ -288,22 +298,19 @@ def run_trials(
     quiet: bool = False,
     address: str | None = None,
     max_concurrent: int | None = None,
-    every: int = 0,
-    scheduler: TrialScheduler | None = None,
-    searcher: Searcher | None = None,
+    population: Population | None = None,
 ) -> list[Ended]:
     """Run trials side by side, as many as fit; returns how each ended, in their order.
 
     Ctrl-C (SIGTERM, SIGHUP) ends all that run with a checkpoint; called with `resumed`, they go on from there.
 
     Args:
-        trials: what to run; with a `searcher`, those that it may run, which it hands out as it likes.
+        trials: what to run.
         out: the folder of the experiment.
         resumed: leave out those that have ended well before, and go on with the others.
         address: of a Ray cluster. None: start Ray here.
         max_concurrent: most trials at a time.
-        every: environment steps at which a trial reports, for schedulers; 0: about once a second.
-        scheduler: stops trials early, or changes them.
+        population: lets the trials learn from each other.
 
     Raises:
         ResourceError: a trial that never fits. UserError: Ray cannot start. KeyboardInterrupt: a second Ctrl-C.
@@ -311,7 +318,7 @@ def run_trials(
     out.mkdir(parents=True, exist_ok=True)
     ended = {name: one for name, one in read_states(out).items() if one.state != "failed"} if resumed else {}
     left = [trial for trial in trials if trial.name not in ended]
-    if left or searcher is not None:
+    if left:
         if address is None:
             _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
@@ -322,7 +329,7 @@ def run_trials(
                     left, [node["Resources"] for node in ray.nodes() if node["Alive"]], "no node of the cluster"
                 )
                 watch = _Watch(out, board, ended)
-                _run_all(left, out, watch, max_concurrent, every, scheduler, searcher)
+                _run_all(left, out, watch, max_concurrent, population)
             finally:
                 backend.shutdown()
                 shutil.rmtree(out / _SCRATCH, ignore_errors=True)
@@ -336,9 +343,8 @@ _SCRATCH = ".tune"
 
 
 def _run_all(
-    trials: Sequence[Trial], out: Path, watch: _Watch, max_concurrent: int | None, every: int,
-    scheduler: TrialScheduler | None, searcher: Searcher | None,
-) -> None:  # fmt: skip
+    trials: Sequence[Trial], out: Path, watch: _Watch, max_concurrent: int | None, population: Population | None
+) -> None:
     """Let Tune run them.
 
     Raises:
@@ -350,19 +356,21 @@ def _run_all(
         "folder": str(project.loaded() or ""),
         "__module__": __name__,
     }
+    evolution = None if population is None else Evolution(population, _next_round(trials, population.interval))
     with _interruptible(watch):
         tune.run(
             type("Trial", (RunTrainable,), about),
             name="trials",
-            config={}
-            if searcher is not None
-            else {RUN: tune.grid_search([described(trial, every) for trial in trials])},
-            num_samples=-1 if searcher is not None else 1,
-            search_alg=searcher,
-            scheduler=scheduler,
+            config={
+                RUN: tune.grid_search([described(trial, population.interval if population else 0) for trial in trials])
+            },
+            scheduler=evolution,
             stop=watch,
             callbacks=[watch],
             storage_path=str((out / _SCRATCH).resolve()),
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=3
+            ),  # those of a population: one for each member in use, one before
             max_concurrent_trials=max_concurrent,
             reuse_actors=True,
             max_failures=MAX_LOST,
@@ -372,10 +380,20 @@ def _run_all(
         )
 
 
+def _next_round(trials: Sequence[Trial], interval: int) -> int:
+    """How many intervals no member has trained yet."""
+    reached = 0
+    for trial in trials:
+        if (newest := latest(Path(trial.folder) / "checkpoints")) is not None:
+            reached = max(reached, int(read_manifest(newest)["counters"]["timesteps_total"]))
+    return reached // interval + 1
+
+
 def described(trial: Trial, every: int = 0) -> dict[str, Any]:
     """What a trial's config has under RUN: the Trial, its settings apart (a population changes them), and the environment steps at which
     it reports; 0: about once a second."""
-    return {"trial": trial, "settings": copy.deepcopy(dict(trial.settings)), "every": every}
+    settings = {**copy.deepcopy(dict(trial.settings)), **Exploits(Path(trial.folder)).settings()}
+    return {"trial": trial, "settings": settings, "every": every}
 
 
 @contextlib.contextmanager

@@ -84,7 +84,8 @@ class AgentTrainable(Trainable):
         """
         assert isinstance(checkpoint, str)
         self.agent.restore(checkpoint)
-        self.exploits.check(self.agent, Path(checkpoint), self.trial_name)
+        if (record := self.exploits.check(self.agent, Path(checkpoint), self.trial_name)) is not None:
+            self.exploits.add(record)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial's place in this process: with a new agent, so that every setting is in force."""

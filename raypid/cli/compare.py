@@ -1,0 +1,167 @@
+"""`raypid compare`: which of several groups of runs is better, by how much and how surely."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raypid.cli.plot import tell_skipped
+from raypid.cli.train import at_least
+from raypid.errors import UserError
+
+if TYPE_CHECKING:
+    from raypid.cli import Subparsers
+    from raypid.reporting.comparison import Comparison, Side
+    from raypid.reporting.runs import RunRecord
+    from raypid.reporting.statistics import Difference
+
+MOST_NOTES = 8
+"""Notes below an answer."""
+
+
+def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        help="say which runs are better, by how much and how surely",
+        description="Say in one line which of two groups of runs is better, by how much and how surely; or that one cannot tell, and how many "
+        "seeds it would take. Each DIR is a run or has the runs of one setting in it, with different seeds. A single DIR with several "
+        "settings: they are compared with each other.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="DIR", help="the folder of a run, or one with runs in it")
+    add("--metric", metavar="KEY", help="a key of the results (default: the final episodes, or what all runs have)")
+    add("--at", type=partial(at_least, 1), metavar="STEPS", help="compare after this many environment steps")
+    add("--lower", action="store_true", help="less of the metric is better")
+    add("--paired", action="store_true", help="compare runs of the same seeds with each other")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the answer. The exit code is 0 too if one cannot tell.
+
+    Raises:
+        UserError: a folder holds no run or runs of several settings, or no two groups can be compared.
+    """
+    from raypid.reporting.comparison import compare, headline, method_line, table_rows
+
+    if options.lower and options.metric is None:
+        raise UserError("--lower says that less of a metric is better: name it with --metric KEY.")
+    sides, notes = _sides(options.runs)
+    found = compare(
+        sides, metric=options.metric, at=options.at, lower=options.lower, paired=options.paired, notes=notes
+    )
+    if options.json:
+        print(json.dumps(_plain(found)))
+        return 0
+    print(headline(found))
+    if rows := table_rows(found):
+        print(_aligned(rows))
+    for line in [method_line(found), *_few(found.notes)]:
+        print(f"  {line}")
+    return 0
+
+
+def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
+    """The sides of the comparison, and notes. A single folder, or more than two of single runs, are put together by their settings."""
+    from raypid.reporting.comparison import Side, make_side
+    from raypid.reporting.runs import find_runs, group_by_seed
+
+    found = []
+    for path in paths:
+        runs, skipped = find_runs([path])
+        tell_skipped(skipped)
+        found.append(runs)
+    if len(paths) == 1 or (len(paths) > 2 and all(len(runs) == 1 for runs in found)):
+        every = [run for runs in found for run in runs]
+        by_label: dict[str, list[RunRecord]] = {}
+        for group in group_by_seed(every):
+            by_label.setdefault(group.label, []).extend(group.runs)
+        if len(by_label) < 2:
+            raise UserError(
+                f"There is one setting here, in {len(every)} run{'s' * (len(every) > 1)}: nothing to compare. Give a folder for each side."
+            )
+        return [Side(label, runs) for label, runs in by_label.items()], []
+    labels = _labels(paths, found)
+    made = [make_side(label, runs, str(path)) for label, runs, path in zip(labels, found, paths)]
+    return [side for side, _ in made], [note for _, notes in made for note in notes]
+
+
+def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunRecord]]) -> list[str]:
+    """A name for each side: what sets its runs apart, or its folder if they have the settings of another side."""
+    from raypid.reporting.runs import group_by_seed
+
+    groups = group_by_seed([run for runs in found for run in runs])
+    labels = []
+    for runs in found:
+        folders = {run.folder for run in runs}
+        own = {group.label for group in groups if folders & {run.folder for run in group.runs}}
+        labels.append(own.pop() if len(own) == 1 else "")
+    if all(labels) and len(set(labels)) == len(labels):
+        return labels
+    names = [path.resolve().name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows with columns below each other; names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    last = len(widths) - 1
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i in (0, last) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths))
+        ]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+def _few(notes: Sequence[str]) -> list[str]:
+    return [
+        *notes[:MOST_NOTES],
+        *([f"... and {len(notes) - MOST_NOTES} more notes: --json"] if len(notes) > MOST_NOTES else []),
+    ]
+
+
+def _plain(found: Comparison) -> dict[str, object]:
+    """A comparison as JSON can hold it."""
+    from raypid.reporting.comparison import headline
+
+    standings = [found.leader, *(rival.standing for rival in found.rivals)]
+    sides = [
+        {
+            "label": standing.label,
+            "values": {task: [float(v) for v in values] for task, values in standing.values.items()},
+            "runs": {task: [str(run.folder) for run in runs] for task, runs in standing.runs.items()},
+        }
+        for standing in standings
+    ]
+    rivals = [
+        {
+            "label": rival.standing.label,
+            **_plain_difference(rival.overall),
+            "by_environment": {task: _plain_difference(gap) for task, gap in rival.by_task.items()},
+            "probability_of_improvement": rival.probability,
+            "seeds_needed": rival.seeds_needed,
+        }
+        for rival in found.rivals
+    ]
+    return {
+        "answer": headline(found), "verdict": "better" if found.is_sure else "cannot tell", "leader": found.leader.label,
+        "measure": found.measure.name, "lower_is_better": found.measure.is_lower_better, "paired": found.paired,
+        "sides": sides, "leader_minus": rivals, "notes": found.notes,
+    }  # fmt: skip
+
+
+def _plain_difference(gap: Difference) -> dict[str, object]:
+    numbers: dict[str, float] = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "p": gap.p}
+    plain: dict[str, object] = {key: float(x) if math.isfinite(x) else None for key, x in numbers.items()}
+    return plain | {
+        "level": gap.level, "is_sure": bool(gap.is_sure),
+    }  # fmt: skip

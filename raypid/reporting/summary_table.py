@@ -1,0 +1,250 @@
+"""The text at the end of an experiment: a row for each setting, the best trial, and how to go on from it."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import shlex
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raypid.errors import UserError
+from raypid.reporting.panel import count
+
+if TYPE_CHECKING:
+    from raypid.reporting.comparison import Measure, Side
+    from raypid.reporting.runs import Group, RunRecord
+
+MOST_ROWS = 20
+MOST_FAILURES = 3
+MOST_COLUMNS = 4
+"""Settings that have a column each; with more, one column has them all."""
+WIDEST = 160
+LONGEST_ERROR = 160
+_OWN = re.compile(r"^raypid\.[\w.]+: ")
+"""The name of an exception of raypid, whose text says it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The runs of one setting, and what those reached that count."""
+
+    group: Group
+    values: dict[Path, float]
+
+    def mean(self) -> float:
+        """NaN if no run counts."""
+        return sum(self.values.values()) / len(self.values) if self.values else math.nan
+
+
+def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width: int | None = None) -> str:
+    """Return the table of these trials as text: for each environment a row for each setting, best first, then the best trial, its
+    interval, and the commands that evaluate and repeat it.
+
+    Args:
+        folders: of trials, or of parents of trials. One without results, since its trial never started, is named.
+        picture: the path of their learning curves, for the last line.
+        width: characters of a line. None: those of the terminal, at most 160.
+
+    Raises:
+        UserError: no folder holds a run.
+    """
+    from raypid.reporting.runs import find_runs, group_by_seed
+
+    runs: list[RunRecord] = []
+    missing: list[str] = []
+    for folder in folders:
+        try:
+            runs.extend(find_runs([folder])[0])
+        except UserError:
+            missing.append(Path(folder).name)
+    if not runs:
+        raise UserError(f"None of {len(folders)} folders holds results: {', '.join(missing[:3])}.")
+    groups = group_by_seed(list({run.folder: run for run in runs}.values()))
+    columns = width or min(WIDEST, shutil.get_terminal_size().columns)
+    tasks = list(dict.fromkeys(group.task for group in groups))
+    parts = [
+        _task_text([g for g in groups if g.task == task], task if len(tasks) > 1 else "", columns) for task in tasks
+    ]
+    ends = [*_overall(groups, tasks), *_failures(runs)]
+    if missing:
+        ends.append(("not started", _few(missing)))
+    if picture is not None:
+        ends.append(("picture", str(picture)))
+    last = "\n".join(_entries(ends, columns))
+    return ("\n\n" if len(tasks) > 1 else "\n").join([*parts, *([last] if last else [])])
+
+
+def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
+    """The table of one task, and its best trial."""
+    from raypid.reporting.comparison import Side, choose_measure
+
+    counting = [run for group in groups for run in group.runs if _counts(run)]
+    measure = choose_measure(counting) if counting else None
+    rows = [_Row(group, _values(group, measure)) for group in groups]
+    sign = -1 if measure is not None and measure.is_lower_better else 1
+    rows.sort(key=lambda row: -sign * row.mean() if row.values else math.inf)
+    lines = [title] if title else []
+    lines.append(_table(rows[:MOST_ROWS], measure, width))
+    if len(rows) > MOST_ROWS:
+        lines.append(f"... and {len(rows) - MOST_ROWS} more")
+    lines.append("")
+    if measure is not None and rows[0].values:
+        lines += _entries([(_head(measure), f"{measure.name}, mean of the seeds ± half of its 95% interval")], width)
+        sides = [
+            Side(row.group.label, [run for run in row.group.runs if run.folder in row.values])
+            for row in rows
+            if row.values
+        ]
+        lines += _entries([*_answer("answer", sides), *_best(rows[0], measure)], width)
+    return "\n".join(lines)
+
+
+def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Lines of names and texts, one below the other also across calls. Sentences are wrapped; commands and paths are not, to be copied."""
+    lines = []
+    for name, text in entries:
+        wraps = name in ("answer", "overall", "failed", "diverged", "")
+        parts = textwrap.wrap(text, max(20, width - 13), break_on_hyphens=False) if wraps else [text]
+        lines += [f"{name if i == 0 else '':<11}  {part}" for i, part in enumerate(parts)]
+    return lines
+
+
+def _counts(run: RunRecord) -> bool:
+    """Whether a run was not broken off, so that what it reached tells something of its setting."""
+    return bool(run.results) and run.ending.state in ("finished", "stopped early", "diverged")
+
+
+def _values(group: Group, measure: Measure | None) -> dict[Path, float]:
+    if measure is None:
+        return {}
+    values = {run.folder: measure.value(run) for run in group.runs if _counts(run)}
+    return {folder: value for folder, value in values.items() if math.isfinite(value)}
+
+
+def _table(rows: Sequence[_Row], measure: Measure | None, width: int) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    from raypid.reporting.runs import short
+
+    keys = list(dict.fromkeys(key for row in rows for key in row.group.apart))
+    separate = 0 < len(keys) <= MOST_COLUMNS
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for key in keys if separate else ["setting"]:
+        table.add_column(key, overflow="fold", min_width=8)
+    cells = [_cells(row) for row in rows]
+    for name, column in zip(("seeds", _head(measure), "steps", "seconds"), zip(*cells)):
+        width_needed = max(len(name), *map(len, column))
+        table.add_column(name, justify="right", no_wrap=True, min_width=width_needed)
+    table.add_column("state", overflow="fold", min_width=10)
+    for row, numbers in zip(rows, cells):
+        settings = [short(row.group.apart.get(key, "")) for key in keys] if separate else [row.group.label or "all"]
+        table.add_row(*settings, *numbers, _states(row.group.runs))
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None, highlight=False, markup=False, emoji=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip("\n").splitlines())
+
+
+def _cells(row: _Row) -> tuple[str, ...]:
+    """The numbers of a row: seeds, mean, and the medians of steps and seconds."""
+    runs = row.group.runs
+    seconds = _middle([run.seconds for run in runs])
+    time = f"{seconds:,.1f}" if math.isfinite(seconds) else "-"
+    return str(len(runs)), _mean(row), count(_middle([run.steps for run in runs])), time
+
+
+def _head(measure: Measure | None) -> str:
+    return "to goal" if measure is not None and measure.is_lower_better else "return"
+
+
+def _mean(row: _Row) -> str:
+    """The mean of the seeds with the half width of its 95% interval."""
+    import numpy as np
+
+    from raypid.reporting.comparison import figure
+    from raypid.reporting.statistics import mean_half_width
+
+    if not row.values:
+        return "-"
+    mean, half = row.mean(), mean_half_width(np.array(list(row.values.values())))
+    return figure(mean) + (f" ± {figure(half, abs(mean))}" if math.isfinite(half) else "")
+
+
+def _middle(values: Sequence[float]) -> float:
+    finite = sorted(value for value in values if math.isfinite(value))
+    return finite[len(finite) // 2] if finite else math.nan
+
+
+def _states(runs: Sequence[RunRecord]) -> str:
+    states = Counter(run.ending.state for run in runs)
+    if len(states) == 1:
+        return next(iter(states))
+    return ", ".join(f"{number} {state}" for state, number in states.most_common())
+
+
+def _answer(name: str, sides: Sequence[Side]) -> list[tuple[str, str]]:
+    """What the comparison of the settings says, if there are several."""
+    from raypid.reporting.comparison import compare, headline
+
+    return [(name, headline(compare(sides)))] if len(sides) > 1 else []
+
+
+def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, str]]:
+    """What the comparison over all environments says, if there are several and each setting was tried in all."""
+    from raypid.reporting.comparison import Side
+
+    sides: dict[str, list[RunRecord]] = {}
+    for group in groups:
+        sides.setdefault(group.label, []).extend(run for run in group.runs if _counts(run))
+    if len(tasks) < 2 or any({run.task for run in runs} != set(tasks) for runs in sides.values()):
+        return []
+    return _answer("overall", [Side(label, runs) for label, runs in sides.items()])
+
+
+def _best(row: _Row, measure: Measure) -> list[tuple[str, str]]:
+    """The best trial of the best setting, and what to do with it."""
+    from raypid.reporting.comparison import figure
+
+    choose = min if measure.is_lower_better else max
+    folder = choose(row.values, key=lambda folder: row.values[folder])
+    run = next(run for run in row.group.runs if run.folder == folder)
+    value = row.values[folder]
+    text = f"{folder}: {measure.name} {figure(value)}"
+    half, episodes = measure.precision(run) if measure.precision else (math.nan, 0)
+    if math.isfinite(half):
+        text += f" ± {figure(half, abs(value))}" + (f" ({episodes:.0f} episodes)" if episodes > 0 else "")
+    name = shlex.quote(str(folder))
+    again = shlex.quote(f"{folder}-again")
+    return [
+        ("best trial", text),
+        ("evaluate", f"raypid eval {name}"),
+        ("repeat", f"raypid train --config {shlex.quote(str(folder / 'params.json'))} --out {again}"),
+    ]
+
+
+def _failures(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """The trials that an error ended, each with its error."""
+    failed = [run for run in runs if run.ending.error]
+    lines: list[tuple[str, str]] = []
+    for run in failed[:MOST_FAILURES]:
+        error = _OWN.sub("", run.ending.error)
+        cut = error if len(error) <= LONGEST_ERROR else f"{error[:LONGEST_ERROR]} ..."
+        lines.append((run.ending.state, f"{run.folder.name}: {cut}"))
+    if len(failed) > MOST_FAILURES:
+        lines.append(
+            ("", f"... and {len(failed) - MOST_FAILURES} more; errors.txt in their folders has the tracebacks")
+        )
+    return lines
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_FAILURES]) + (
+        f" and {len(names) - MOST_FAILURES} more" if len(names) > MOST_FAILURES else ""
+    )

@@ -1,0 +1,191 @@
+"""`raypid compare`: the answer, what it is about, and what is refused."""
+
+import fcntl
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reporting"))
+
+from run_folders import write_final, write_run, write_runs
+
+from raypid.cli import main
+
+LOW, HIGH, WIDE = [400.0, 410.0, 395.0, 405.0], [480.0, 470.0, 490.0, 475.0], [300.0, 500.0, 350.0, 480.0]
+
+
+@pytest.fixture
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    def ask(*words: str | Path) -> str:
+        code = main(["compare", *map(str, words)])
+        printed = capsys.readouterr()
+        return printed.out if code == 0 else f"{code}: {printed.err}"
+
+    return ask
+
+
+def test_says_which_is_better_by_how_much_and_how_surely(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", LOW, lr=1e-3), write_runs(tmp_path / "b", HIGH, lr=1e-2)
+    # scipy.stats.ttest_ind(HIGH, LOW, equal_var=False): p = 0.0000133, interval 62.914 to 89.586
+    assert answer(a, b).splitlines()[0] == (
+        "lr=0.01 is better than lr=0.001: final return 478.8 against 402.5, higher by 76.2 (95% interval 62.9 to 89.6), "
+        "4 seeds each, p < 0.001."
+    )
+    assert answer(a, b) == answer(b, a)
+
+
+def test_says_when_it_cannot_tell(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", LOW), write_runs(tmp_path / "b", WIDE)
+    first = answer(a, b).splitlines()[0]
+    assert first.startswith("Cannot tell b from a: final return 407.5 against 402.5, difference 5.0 (95% interval ")
+    assert first.endswith("too small to be seen with 1,000 seeds of each.")
+    few = answer(write_runs(tmp_path / "c", HIGH[:1]), write_runs(tmp_path / "d", LOW[:1]))
+    assert "1 seed each. A single seed says nothing of others: at least 3 of each are needed." in few
+    # variances 1633 and 1108 over a gap of 35: (1.96 + 0.84)^2 * 2741 / 35^2 = 17.6, and a little more for Student's t
+    more = answer(write_runs(tmp_path / "e", [400.0, 480.0, 450.0]), write_runs(tmp_path / "f", [500.0, 440.0, 495.0]))
+    assert (
+        more.startswith("Cannot tell f from e")
+        and "About 19 seeds of each would show a difference of this size." in more
+    )
+
+
+def test_one_parent_is_ranked(tmp_path: Path, answer: Any) -> None:
+    for lr, values in ((1e-3, LOW), (1e-2, HIGH), (1e-1, [481.0, 468.0, 489.0, 470.0])):
+        write_runs(tmp_path / f"{lr}", values, lr=lr)
+    lines = answer(tmp_path).splitlines()
+    assert lines[0].startswith(
+        "lr=0.01 leads by final return: better than 1 of the 2 others, cannot be told from lr=0.1."
+    )
+    assert [line.split()[0] for line in lines[2:5]] == ["lr=0.01", "lr=0.1", "lr=0.001"]
+    assert lines[4].endswith("worse") and lines[3].endswith("cannot tell") and "98.33% interval" in lines[1]
+    runs = sorted(tmp_path.glob("*/seed-*"))
+    assert answer(*runs) == answer(tmp_path)  # as the shell's globs give them
+
+
+def test_environments_are_never_averaged_raw(tmp_path: Path, answer: Any) -> None:
+    """On the second the differences are a thousand times smaller, and the other way round."""
+    for env, scale in (("One-v0", 1.0), ("Two-v0", -1e-3)):
+        for lr, values in ((1, LOW), (2, HIGH)):
+            write_runs(tmp_path / f"{env}-{lr}", [scale * value for value in values], lr=lr, env=env)
+    lines = answer(tmp_path).splitlines()
+    assert (
+        lines[0].startswith("Cannot tell")
+        and "on 2 environments, in parts of each one's range, difference 0" in lines[0]
+    )
+    verdicts = {line.split()[0]: line.split()[-1] for line in lines[2:4]}
+    assert sorted(verdicts.values()) == ["better", "worse"]
+
+
+def test_a_common_goal_is_compared_by_the_steps_to_it(tmp_path: Path, answer: Any) -> None:
+    for name, extra in (("a", 0), ("b", 10)):
+        for seed in range(3):
+            iterations = 10 + 5 * (seed % 2) + extra
+            goal = {"evaluation/episode_reward_mean": 120.0}
+            write_run(tmp_path / name / str(seed), seed=seed, iterations=iterations, stop=goal, lr=extra + 1)
+    told = answer(tmp_path)
+    assert told.startswith(
+        "lr=1 is better than lr=11: environment steps to evaluation return 120 2,987 against 5,547, lower by 2,560"
+    )
+
+
+def test_the_measure_is_one_that_all_have(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", LOW, lr=1), write_runs(tmp_path / "b", HIGH, lr=2)
+    write_run(a / "seed-9", seed=9, lr=1)
+    assert "last evaluation return" in answer(a, b)
+    write_run(b / "seed-9", seed=9, lr=2, evaluated=False)
+    assert ": training return" in answer(a, b)
+    assert "learner/entropy 0.05" in answer(a, b, "--metric", "learner/entropy")
+    assert "evaluation return at 1,300 steps" in answer(
+        write_runs(tmp_path / "c", LOW), write_runs(tmp_path / "d", LOW), "--at", "1300"
+    )
+    assert answer(a, b, "--metric", "learner/entropi").startswith("2: ") and "Did you mean" in answer(
+        a, b, "--metric", "learner/entropi"
+    )
+
+
+def test_less_is_better_where_it_is(tmp_path: Path, answer: Any) -> None:
+    a, b = (write_runs(tmp_path / name, LOW, lr=i, iterations=10 + 5 * i) for i, name in enumerate("ab"))
+    write_run(a / "x", seed=8, iterations=9, lr=0)
+    write_run(b / "x", seed=8, iterations=16, lr=1)
+    assert answer(a, b, "--metric", "time_total_s").startswith(
+        "lr=0 is better than lr=1: time 0.98 against 1.52, lower by 0.54"
+    )
+    assert answer(a, b, "--metric", "training_iteration", "--lower").startswith("lr=0 is better")
+    assert answer(a, b, "--lower").startswith("2: raypid: --lower says")
+
+
+def test_unfinished_runs_are_named_and_do_not_count(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", LOW, lr=1), write_runs(tmp_path / "b", HIGH, lr=2)
+    running = write_run(b / "seed-9", seed=9, lr=2, stop={"timesteps_total": 1e9})
+    with (running / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        told = answer(a, b)
+        assert "4 seeds each" in told and f"{running}: running at step 5,120, does not count." in told
+        at = answer(a, b, "--at", "5000")
+        assert "4 and 5 seeds" in at or "5 and 4 seeds" in at
+    (running / ".lock").unlink()
+    (running / "errors.txt").write_text("The run ended in iteration 21:\nraypid.errors.Diverged: the loss is nan\n\n")
+    told = answer(a, b)
+    assert "counts with what it had reached" in told and "last evaluation return" in told
+    write_final(running, 20.0)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (running / "errors.txt").write_text("The run ended in iteration 21:\nValueError: no licence\n\n")
+    running.rename(alone / "seed-9")
+    assert answer(a, alone).startswith("2: raypid: No run of lr=2 on CartPole-v1 counts.")
+    assert "failed at step 5,120" in answer(a, alone)
+
+
+def test_unequal_steps_are_said(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", LOW, lr=1), write_runs(tmp_path / "b", HIGH, lr=2, iterations=60)
+    assert "lr=2 had 15.4k steps and lr=1 5,120: `--at 5120` compares after equally many." in answer(a, b)
+
+
+def test_pairs(tmp_path: Path, answer: Any) -> None:
+    a = write_runs(tmp_path / "a", WIDE, lr=1)
+    b = write_runs(tmp_path / "b", [value + gap for value, gap in zip(WIDE, (10, 11, 9, 10))], lr=2)
+    assert answer(a, b).startswith("Cannot tell")
+    paired = answer(a, b, "--paired")
+    assert paired.startswith("lr=2 is better") and "paired t-test" in paired
+    write_final(write_run(b / "seed-7", seed=7, lr=2), 1.0)
+    assert "different seeds on CartPole-v1: 0, 1, 2, 3" in answer(a, b, "--paired")
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "both" / "a", LOW, lr=1), write_runs(tmp_path / "both" / "b", HIGH, lr=2)
+    c = write_runs(tmp_path / "c", LOW, env="Acrobot-v1")
+    for words, message in [
+        ((a.parent, c), "holds runs of 2 settings, so it is not one side of a comparison (lr: 1, 2)."),
+        (
+            (a, c),
+            "Returns of different environments do not compare, and the sides have none in common (a: CartPole-v1; c: Acrobot-v1).",
+        ),
+        ((a,), "There is one setting here, in 4 runs: nothing to compare."),
+        ((a, a), "is on both sides: give each run once."),
+        ((a, tmp_path / "none"), "no such folder"),
+        ((a, b, "--at", "100"), "No run of lr=1 on CartPole-v1 counts."),
+    ]:
+        assert message in answer(*words), words
+    again = write_final(write_run(a / "seed-0-again", seed=0, lr=1), 1000.0)
+    assert again is None and "has the seed of" in answer(a, b) and "against 402.5" in answer(a, b)
+
+
+def test_json(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", LOW, lr=1), write_runs(tmp_path / "b", HIGH, lr=2)
+    told = json.loads(answer(a, b, "--json"))
+    assert told["verdict"] == "better" and told["leader"] == "lr=2" and told["measure"] == "final return"
+    assert told["sides"][0]["values"]["CartPole-v1"] == HIGH
+    (gap,) = told["leader_minus"]
+    assert gap["difference"] == 76.25 and gap["is_sure"] and gap["probability_of_improvement"] == 1.0
+    assert json.loads(answer(a / "seed-0", b / "seed-0", "--json"))["leader_minus"][0]["low"] is None
+
+
+def test_at_the_maximum_the_way_there_is_left(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", [500.0] * 3, lr=1), write_runs(tmp_path / "b", [500.0] * 3, lr=2, scale=2.0)
+    assert "They are alike there; `--at STEPS` compares them on the way." in answer(a, b)
+    assert answer(a, b, "--at", "2600").startswith(
+        "Cannot tell lr=2 from lr=1: evaluation return at 2,600 steps 240.0 against 120.0"
+    )

@@ -1,0 +1,135 @@
+"""Runs from folders: which are found, put together, what they are called, and how they ended."""
+
+import fcntl
+from pathlib import Path
+
+import pytest
+from run_folders import write_final, write_run
+
+from raypid.errors import UserError
+from raypid.reporting.runs import find_runs, group_by_seed, load_run
+
+
+def groups_of(*folders: Path) -> list[tuple[str, str, int]]:
+    runs, _ = find_runs(folders)
+    return [(group.task, group.label, len(group.runs)) for group in group_by_seed(runs)]
+
+
+def test_runs_are_found_below_parents_and_counted_once(tmp_path: Path) -> None:
+    for name in ("trial-10", "trial-2", "deep/er/trial-1"):
+        write_run(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("not a run")
+    (tmp_path / "tensorboard").mkdir()
+    write_run(tmp_path / ".trash" / "old")
+    write_run(tmp_path / "trial-2" / "checkpoints" / "odd")
+    runs, skipped = find_runs([tmp_path, tmp_path / "trial-2"])
+    assert [run.folder.name for run in runs] == ["trial-1", "trial-2", "trial-10"] and not skipped
+
+
+def test_what_is_not_ours_below_a_parent_is_left_out_and_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "ours")
+    foreign = tmp_path / "theirs"
+    foreign.mkdir()
+    (foreign / "result.json").write_text('{"config": {"lr": 1}}\n')
+    runs, skipped = find_runs([tmp_path])
+    assert len(runs) == 1 and len(skipped) == 1 and "theirs" in skipped[0] and "line 1" in skipped[0]
+    with pytest.raises(UserError, match="line 1"):
+        find_runs([foreign])
+    with pytest.raises(UserError, match="No run here can be read"):
+        (tmp_path / "all").mkdir()
+        find_runs([foreign.rename(tmp_path / "all" / "theirs").parent])
+
+
+def test_no_run_says_what_one_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no result\.json in .* or in a folder below it: give the folder of a run"):
+        find_runs([tmp_path])
+    with pytest.raises(UserError, match="no such folder"):
+        find_runs([tmp_path / "none"])
+
+
+def test_labels_name_the_settings_that_differ(tmp_path: Path) -> None:
+    for seed in range(2):
+        for hidden in ([64, 64], [256]):
+            name = f"{hidden[0]}-{seed}"
+            write_run(tmp_path / "ppo" / name, seed=seed, model={"hidden": hidden, "network": "auto"})
+    assert groups_of(tmp_path) == [("CartPole-v1", "model.hidden=[64,64]", 2), ("CartPole-v1", "model.hidden=[256]", 2)]
+    write_run(tmp_path / "z", run="A2C", model={"hidden": [8], "network": "auto"})
+    assert [label for _, label, _ in groups_of(tmp_path)] == [
+        "PPO model.hidden=[64,64]",
+        "PPO model.hidden=[256]",
+        "A2C",
+    ]
+
+
+def test_settings_that_only_newer_versions_have_are_no_difference(tmp_path: Path) -> None:
+    write_run(tmp_path / "old")
+    write_run(tmp_path / "new", seed=1, added_later=3)
+    assert groups_of(tmp_path) == [("CartPole-v1", "", 2)]
+    write_run(tmp_path / "other", seed=1, added_later=4)
+    assert [label for _, label, _ in groups_of(tmp_path)] == ["added_later=3", "added_later=unset", "added_later=4"]
+
+
+def test_tasks_have_labels_of_their_own(tmp_path: Path) -> None:
+    """Tuned settings differ between environments; that tells no two runs of one environment apart."""
+    write_run(tmp_path / "a", env="CartPole-v1", lr=1e-3)
+    write_run(tmp_path / "b", env="Acrobot-v1", lr=1e-2)
+    write_run(tmp_path / "c", env="Acrobot-v1", lr=1e-2, env_config={"length": 3})
+    assert groups_of(tmp_path) == [
+        ("CartPole-v1", "", 1), ("Acrobot-v1", "", 1), ('Acrobot-v1 {"length":3}', "", 1)
+    ]  # fmt: skip
+
+
+def test_many_or_long_settings_are_cut(tmp_path: Path) -> None:
+    for i in range(2):
+        settings = {f"a_rather_long_name_{k}": i for k in range(9)}
+        write_run(tmp_path / f"run-{i}", env_config={}, first="x" * 50 + str(i), **settings)
+    labels = [label for _, label, _ in groups_of(tmp_path)]
+    assert len(set(labels)) == 2 and all(len(label) < 70 and label.endswith(", …") for label in labels)
+
+
+def test_repeated_seeds_are_told_apart_by_their_parents(tmp_path: Path) -> None:
+    for name in ("before/0", "before/1", "after/0", "after/1"):
+        write_run(tmp_path / name, seed=int(name[-1]))
+    assert groups_of(tmp_path / "before", tmp_path / "after") == [
+        ("CartPole-v1", "before", 2),
+        ("CartPole-v1", "after", 2),
+    ]
+    write_run(tmp_path / "before" / "0-again", seed=0)
+    assert [number for _, _, number in groups_of(tmp_path)] == [1, 1, 1, 1, 1]
+
+
+def test_endings(tmp_path: Path) -> None:
+    assert load_run(write_run(tmp_path / "done")).ending.state == "finished"
+    early = load_run(write_run(tmp_path / "early", stop={"timesteps_total": 1e9}))
+    assert early.ending.state == "stopped early" and not early.ending.at_goal
+    goal = load_run(write_run(tmp_path / "goal", stop={"evaluation/episode_reward_mean": 240, "time_total_s": 99}))
+    assert goal.ending.state == "finished" and goal.ending.at_goal
+    assert goal.ending.reached == {"evaluation/episode_reward_mean"}
+    too_few = load_run(write_run(tmp_path / "few", iterations=1, stop={"episode_reward_mean": 0}))
+    assert too_few.ending.state == "stopped early"
+
+    failed = write_run(tmp_path / "failed", stop={"timesteps_total": 1e9})
+    text = 'The run ended in iteration 21:\nTraceback (most recent call last):\n  File "x.py", line 1\nValueError: no licence\n\n'
+    (failed / "errors.txt").write_text(text)
+    assert load_run(failed).ending.state == "failed" and load_run(failed).ending.error == "ValueError: no licence"
+    (failed / "errors.txt").write_text(text.replace("21", "9"))  # it went on since
+    assert load_run(failed).ending.state == "stopped early"
+    (failed / "errors.txt").write_text(text.replace("ValueError", "raypid.errors.Diverged"))
+    assert load_run(failed).ending.state == "diverged"
+
+    killed = write_run(tmp_path / "killed", stop={"timesteps_total": 1e9})
+    with (killed / ".lock").open("w") as lock:
+        assert load_run(killed).ending.state == "killed"
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert load_run(killed).ending.state == "running"
+
+
+def test_final_episodes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    assert load_run(run).final is None
+    write_final(run, 487.5)
+    final = load_run(run).final
+    assert final is not None and final["episode_reward_mean"] == 487.5
+    for text in ("[]", "{", '{"spec": {"info": {"final": {"episode_reward_mean": null}}}}'):
+        (run / "best" / "policy.json").write_text(text)
+        assert load_run(run).final is None
