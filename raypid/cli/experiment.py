@@ -98,11 +98,15 @@ def _run(
     most: int | None,
 ) -> set[str]:
     """Run the trials; returns how they ended."""
+    from raypid.experiments.finish import finish
     from raypid.tune.runner import run_trials
 
     ended = run_trials(
         trials, out, resumed=resumed, quiet=options.quiet, address=address, max_concurrent=most, population=population
     )
+    text = finish(out, ended)
+    if not options.quiet:
+        print(f"\n{text}")
     return {one.state for one in ended}
 
 

@@ -12,11 +12,28 @@ import ray
 from ray.tune import register_trainable
 
 from raypid import registry
+from raypid.experiments.board import Ended
+from raypid.experiments.variants import (
+    choice,
+    grid_search,
+    lograndint,
+    loguniform,
+    normal,
+    qloguniform,
+    qrandint,
+    quniform,
+    randint,
+    uniform,
+)
 from raypid.registry import ALGORITHMS
+from raypid.tune.experiments import run_experiments
 from raypid.tune.exploit import ExploitError
 from raypid.tune.trainable import AgentTrainable, trainable
 
-__all__ = ["AgentTrainable", "ExploitError", "trainable"]
+__all__ = [
+    "AgentTrainable", "Ended", "ExploitError", "choice", "grid_search", "lograndint", "loguniform", "normal", "qloguniform", "qrandint",
+    "quniform", "randint", "run_experiments", "trainable", "uniform",
+]  # fmt: skip
 
 
 def _offer() -> None:

@@ -1,0 +1,35 @@
+"""What an experiment leaves and says at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from raypid.errors import UserError
+from raypid.experiments.board import Ended
+from raypid.outputs import Unwritten
+from raypid.reporting.plots import learning_curve
+from raypid.reporting.summary_table import summary_table
+
+CURVES = "learning_curves.png"
+"""In the experiment's folder."""
+
+
+def finish(out: Path, ended: Sequence[Ended]) -> str:
+    """Draw the learning curves of all trials; returns the table of how they ended, and how to go on."""
+    folders = [Path(trial.folder) for trial in ended]
+    lines: list[str] = []
+    picture: Path | None = out / CURVES
+    try:
+        learning_curve([folder for folder in folders if folder.is_dir()], out / CURVES)
+    except (UserError, Unwritten) as error:
+        picture = None
+        lines.append(f"No picture: {error}")
+    try:
+        lines.append(summary_table(folders, picture=picture))
+    except UserError as error:
+        lines.append(str(error))
+    if left := sum(trial.state == "unfinished" for trial in ended):
+        trials = "trial has" if left == 1 else "trials have"
+        lines.append(f"{left} of {len(ended)} {trials} not ended: `raypid train --resume {out}` goes on.")
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""Experiments from Python: the dictionaries that files hold, run and summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from raypid.experiments.board import Ended
+from raypid.experiments.experiment import check_experiments, experiments_from, read_experiments
+from raypid.experiments.finish import finish
+from raypid.experiments.plan import check_new, clear_experiment, plan, write_plan
+from raypid.tune.runner import run_trials
+
+
+def run_experiments(
+    experiments: Mapping[str, object] | str | Path,
+    *,
+    overwrite: bool = False,
+    quiet: bool = False,
+    address: str | None = None,
+    max_concurrent: int | None = None,
+) -> list[Ended]:
+    """Run all trials of one or several experiments, and print how they ended; returns that too, trial by trial.
+
+    `run_experiments({"cartpole-ppo": {"run": "PPO", "env": "CartPole-v1", "stop": {"time_total_s": 60}, "config": {"lr":
+    grid_search([1e-3, 1e-4])}}})` leaves runs/cartpole-ppo with a folder for each trial. `raypid train --resume runs/cartpole-ppo` goes on with
+    it after Ctrl-C.
+
+    Args:
+        experiments: {name: {"run", "env", "stop", "config", "resources", "num_samples", "repeat", ...}}, or a file that holds them.
+        overwrite: replace experiments that lie in the same folders.
+        address: of a Ray cluster; None: start Ray here, or use the one that runs in this process.
+        max_concurrent: most trials at a time; None: what the experiment says, or as many as fit.
+
+    Raises:
+        ConfigError, EnvError, ResourceError: before the first trial of any of them has started.
+    """
+    given = read_experiments(experiments) if isinstance(experiments, str | Path) else experiments_from(experiments)
+    check_experiments(given)
+    planned = [(experiment, plan(experiment)) for experiment in given]
+    for experiment, _ in planned:
+        check_new(experiment.out, overwrite=overwrite)
+    found: list[Ended] = []
+    for experiment, trials in planned:
+        clear_experiment(experiment.out)
+        write_plan(experiment.out, trials, experiment.population)
+        ended = run_trials(
+            trials,
+            experiment.out,
+            quiet=quiet,
+            address=address or experiment.address,
+            max_concurrent=max_concurrent or experiment.max_concurrent,
+            population=experiment.population,
+        )
+        found += ended
+        text = finish(experiment.out, ended)
+        if not quiet:
+            print(f"\n{text}")
+        if any(one.state == "unfinished" for one in ended):  # Ctrl-C
+            break
+    return found
