@@ -297,12 +297,18 @@ class Mine(gymnasium.Wrapper):  # type: ignore[type-arg]
 
 def test_the_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     (experiment,) = experiments_from(
-        {"a": {"run": "PPO", "env": Mine, "stop": {"time_total_s": 1}, "max_grad_norm": float("inf"), "repeat": 2}}
-    )
+        {
+            "a": {
+                "run": "PPO", "env": Mine, "stop": {"time_total_s": 1}, "max_grad_norm": float("inf"), "repeat": 2,
+                "config": {"lr": {"loguniform": [1e-5, 1e-2]}}, "population": {"interval": 1000, "factors": [0.5, 2]},
+            }
+        }
+    )  # fmt: skip
     trials = plan(experiment)
     out = tmp_path / "moved"
-    write_plan(out, trials)
-    again = read_plan(out)
+    write_plan(out, trials, experiment.population)
+    again, population = read_plan(out)
+    assert population == experiment.population and population is not None and population.factors == (0.5, 2)
     assert [t.folder for t in again] == [out / t.name for t in trials]
     assert [(t.name, t.stop, t.varied, t.options) for t in again] == [
         (t.name, t.stop, t.varied, t.options) for t in trials
@@ -344,7 +350,7 @@ def test_what_somebody_elses_plan_names_is_not_imported(tmp_path: Path) -> None:
     file.write_text(text.replace("CartPole-v1", "subprocess:run"))
     with pytest.raises(UntrustedError, match="subprocess:run"):
         read_plan(tmp_path)
-    assert read_plan(tmp_path, trust=True)[0].settings["env"] == "subprocess:run"
+    assert read_plan(tmp_path, trust=True)[0][0].settings["env"] == "subprocess:run"
     file.write_text(text)
     assert read_plan(tmp_path)
 
