@@ -33,6 +33,7 @@ from raypid.registry import registered
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
+from raypid.run.assembly import tuned_settings
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
@@ -117,8 +118,9 @@ class RunTrainable(AgentTrainable):
         else:
             if checkpoint is None:
                 clear_folder(folder)
-            below = share(trial.run, self.settings, trial.resources or {})
-            self.agent = Agent(trial.run, self.settings, out=folder, tuned=trial.tuned, below=below)
+            below = tuned_settings(trial.run, self.settings.get("env")) if trial.tuned else {}
+            below = {**share(trial.run, self.settings, trial.resources or {}), **below}
+            self.agent = Agent(trial.run, self.settings, out=folder, below=below)
         self.agent.more_metrics = self.exploits.metrics
         steps = {"checkpoint_steps": self.every} if self.every else {}
         if checkpoint is not None:
