@@ -325,7 +325,8 @@ def run_trials(
             _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
         with lock_folder(out), Board(len(trials), len(ended), quiet) as board:
-            backend = RayBackend(address, num_cpus=num_cores(), num_gpus=num_gpus(), code=project.loaded())
+            alone = "A single run without workers (`raypid train --run ...`) needs no Ray, nor does `raypid tune`."
+            backend = RayBackend(address, num_cores(), num_gpus(), code=project.loaded(), without=alone)
             try:
                 _check_fits(
                     left, [node["Resources"] for node in ray.nodes() if node["Alive"]], "no node of the cluster"
