@@ -140,8 +140,8 @@ class RayBackend:
 
     In an actor that has a placement group, as a trial of Ray Tune has, roles take what is reserved there and nothing else.
 
-    `shutdown` stops Ray if it was started here. Where it does not start, `without` says what works without it. The folder `code` is sent to every node of a cluster that is joined, where roles
-    find its modules.
+    `shutdown` stops Ray if it was started here. Where it does not start, `without` says what works without it. The folder `code` is
+    sent to every node of a cluster that is joined, where roles find its modules.
     """
 
     name = "ray"
@@ -181,7 +181,7 @@ class RayBackend:
                 if address is None:
                     raise UserError(
                         f"Ray did not start on this machine: {said} Is it overloaded, or short of memory or of "
-                        "space under /tmp? {without}"
+                        f"space under /tmp? {without}"
                     ) from error
                 raise UserError(
                     f"No Ray cluster could be joined at {address!r}: {said}. "
