@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def trials_of(text: str, name: str = "e.yaml", above: Above | None = None) -> li
     experiments = read_experiments(written(text, name), above)
     check_experiments(experiments)
     return [trial for experiment in experiments for trial in plan(experiment)]
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own: with the Ray that other tests have started, nobody would know yet what fits."""
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
 
 
 def refused(text: str, name: str = "e.yaml") -> str:
