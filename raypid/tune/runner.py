@@ -225,7 +225,6 @@ class _Watch(tune.Callback, tune.Stopper):
         self._newest[name] = result
         for text in result["messages"]:
             self.board.message(name, text)
-        print(sorted(result)) if "result" not in result else None
         self.board.update(name, result["result"])
         if result.get("fatal"):
             self.fatal = result["failed"]
