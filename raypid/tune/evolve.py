@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from ray.tune.schedulers import PopulationBasedTraining
+from ray.tune.search import BasicVariantGenerator
 
 from raypid.experiments.population import Population
 
@@ -41,7 +42,16 @@ class Evolution(PopulationBasedTraining):
             synch=True,
         )
         self.population, self.rng = population, np.random.default_rng([seed, start])
-        self._next_perturbation_sync = start
+        self._start = self._next_perturbation_sync = start
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Take a member in. Before its first exchange a resumed one has trained for rounds that nobody waits for."""
+        super().on_trial_add(tune_controller, trial)
+        if (
+            len({member.placement_group_factory for member in self._trial_state}) == 1
+        ):  # else it would keep what another waits for
+            tune_controller._tune_controller._actor_cache.increase_max(trial.placement_group_factory)
+        self._trial_state[trial].last_perturbation_time = self._start - 1
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let a member that has ended its interval wait for the others; the last one makes them go on."""
@@ -84,7 +94,27 @@ class Evolution(PopulationBasedTraining):
         if reached >= self._next_perturbation_sync:
             self._next_perturbation_sync = reached + 1
 
+    def all_ended(self) -> bool:
+        """Whether no member goes on."""
+        return all(trial.is_finished() for trial in self._trial_state)
+
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         own, better = trial.config[RUN], trial_to_clone.config[RUN]
         settings = self.population.explored(better["settings"], self.rng) | {"seed": own["settings"].get("seed")}
         return {RUN: {**own, "settings": settings}}, {}
+
+
+class Members(BasicVariantGenerator):
+    """The trials of a population, which are not over before the last member has ended.
+
+    Tune ends the process of each trial that waits once no further trials are to come, and a new one for it takes seconds. Where all
+    members need the same resources, `Evolution` has it keep them.
+    """
+
+    def __init__(self, evolution: Evolution) -> None:
+        super().__init__()
+        self.evolution = evolution
+
+    def is_finished(self) -> bool:
+        """Whether all members are there, and none goes on."""
+        return super().is_finished() and self.evolution.all_ended()

@@ -37,7 +37,7 @@ from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
-from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution
+from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
 from raypid.tune.trainable import AgentTrainable, go_home, request, share
 
@@ -89,6 +89,8 @@ class RunTrainable(AgentTrainable):
         """What kept it from going on from a checkpoint."""
         self.messages = _Messages()
         self.outcome: Outcome | None = None
+        self.parked = False
+        """The interval has ended and is saved: Tune goes on with this trial here, or in another process."""
         self._lock = contextlib.ExitStack()
 
     def step(self) -> dict[str, Any]:
@@ -97,10 +99,16 @@ class RunTrainable(AgentTrainable):
             if self.fault is not None:
                 raise self.fault
             run = self.current or self._begin(None)
-            steps = run.agent.timesteps + self.every - run.agent.timesteps % self.every if self.every else math.inf
-            result = run.advance(REPORT_S if not self.every else math.inf, steps) or run.agent.totals()
+            if self.parked:
+                self._lock_folder()
+            before = run.agent.timesteps
+            steps = before + self.every - before % self.every if self.every else math.inf
+            result = run.advance(REPORT_S, steps) or run.agent.totals()
             if run.reason:
                 self.outcome = run.end()
+            elif run.agent.timesteps >= steps:
+                self.parked = True
+                self._lock.close()
         except Exception as error:
             return self._failed(error)
         steps = run.agent.timesteps
@@ -115,7 +123,7 @@ class RunTrainable(AgentTrainable):
     def _begin(self, checkpoint: Path | None) -> Run:
         """Start the run, or go on from `checkpoint`, or from what an earlier process of this trial has left."""
         folder, trial = self.folder_of_run, self.trial
-        self._lock.enter_context(lock_folder(folder))
+        self._lock_folder()
         before = latest(folder / "checkpoints") if checkpoint is None else None
         if before is not None:
             self.agent = Agent.from_checkpoint(before, out=folder, trust=True)
@@ -126,9 +134,8 @@ class RunTrainable(AgentTrainable):
             self.agent = Agent(trial.run, self.settings, out=folder, tuned=trial.tuned, below=below)
         self.agent.more_metrics = self.exploits.metrics
         steps = {"checkpoint_steps": self.every} if self.every else {}
-        if (
-            self.every and self.agent.config.evaluation_interval is None
-        ):  # by time, some would be scored by older weights
+        by_time = self.agent.config.evaluation_interval is None
+        if self.every and by_time:  # members are compared by the weights that each has at the end of an interval
             steps["evaluation_steps"] = self.every
         if checkpoint is not None:
             self.agent.restore(checkpoint)
@@ -139,6 +146,10 @@ class RunTrainable(AgentTrainable):
             self.exploits.add(record)
             self.current.save()  # a process that goes on with this trial must not find the weights of before
         return self.current
+
+    def _lock_folder(self) -> None:
+        self._lock.enter_context(lock_folder(self.folder_of_run))
+        self.parked = False
 
     def _score(self, result: Mapping[str, float]) -> float:
         assert self.current is not None
@@ -184,7 +195,7 @@ class RunTrainable(AgentTrainable):
     def cleanup(self) -> None:
         """Save what was learnt, where the run was ended from outside."""
         try:
-            if self.current is not None and self.outcome is None:
+            if self.current is not None and self.outcome is None and not self.parked:
                 self.current.end("ended from outside", play=False)
         finally:
             self._leave()
@@ -397,6 +408,7 @@ def _run_all(
                 RUN: tune.grid_search([described(trial, population.interval if population else 0) for trial in trials])
             },
             scheduler=evolution,
+            search_alg=None if evolution is None else Members(evolution),
             stop=watch,
             callbacks=[watch],
             storage_path=str((out / _SCRATCH).resolve()),
