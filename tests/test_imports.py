@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "public": BELOW_ROLES | {"run"},
     "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "tune", "deploy", "public"},
 }
-RAY_FILES = {"runtime/ray.py", "tune/__init__.py", "tune/runner.py", "tune/trainable.py"}
+RAY_FILES = {"runtime/ray.py", "tune/__init__.py", "tune/evolve.py", "tune/runner.py", "tune/trainable.py"}
 TORCH_FILES = {
     "nn/networks.py", "nn/catalog_network.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py",
     "nn/torch_population.py", "algorithms/torch_backprop.py",

@@ -83,6 +83,7 @@ class RunTrainable(AgentTrainable):
         self.trial: Trial = it["trial"]
         self.settings: dict[str, Any] = it["settings"]
         self.every: int = it["every"]
+        self.perturbed: Sequence[str] = it["perturbed"]
         self.folder_of_run = Path(self.trial.folder)
         self.exploits = _exploits(self.folder_of_run)
         self.fault: Exception | None = None
@@ -139,7 +140,7 @@ class RunTrainable(AgentTrainable):
             steps["evaluation_steps"] = self.every
         if checkpoint is not None:
             self.agent.restore(checkpoint)
-            record = self.exploits.check(self.agent, checkpoint, trial.name)
+            record = self.exploits.check(self.agent, checkpoint, trial.name, self.perturbed)
         self.current = Run(self.agent, RunOptions(stop=trial.stop, **{**trial.options, **steps}), self.messages)
         self.current.begin()
         if checkpoint is not None and record is not None:
@@ -404,9 +405,7 @@ def _run_all(
         tune.run(
             type("Trial", (RunTrainable,), about),
             name="trials",
-            config={
-                RUN: tune.grid_search([described(trial, population.interval if population else 0) for trial in trials])
-            },
+            config={RUN: tune.grid_search([described(trial, population) for trial in trials])},
             scheduler=evolution,
             search_alg=None if evolution is None else Members(evolution),
             stop=watch,
@@ -433,11 +432,17 @@ def _next_round(trials: Sequence[Trial], interval: int) -> int:
     return reached // interval + 1
 
 
-def described(trial: Trial, every: int = 0) -> dict[str, Any]:
-    """What a trial's config has under RUN: the Trial, its settings apart (a population changes them), and the environment steps at which
-    it reports; 0: about once a second."""
-    settings = {**copy.deepcopy(dict(trial.settings)), **_exploits(Path(trial.folder)).settings()}
-    return {"trial": trial, "settings": settings, "every": every}
+def described(trial: Trial, population: Population | None = None) -> dict[str, Any]:
+    """What a trial's config has under RUN: the Trial; its settings apart, with what a population has changed so far; `every`, the
+    environment steps at which it waits for others, 0 if it does not; and the names of the settings that a population changes."""
+    settings = copy.deepcopy(dict(trial.settings))
+    if population is None:
+        return {"trial": trial, "settings": settings, "every": 0, "perturbed": ()}
+    names = tuple(population.perturb)
+    if (newest := latest(Path(trial.folder) / "checkpoints")) is not None:
+        saved = read_manifest(newest)["config"]
+        settings |= {name: saved[name] for name in names}
+    return {"trial": trial, "settings": settings, "every": population.interval, "perturbed": names}
 
 
 @contextlib.contextmanager
