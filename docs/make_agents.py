@@ -83,7 +83,7 @@ class {name}(Agent):
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
-            tuned: bool = False,
+            tuned: bool | str = False,
             registry: Registries | None = None,'''
     defaults, hints = config(), type_hints(config)
     for field in dataclasses.fields(config):

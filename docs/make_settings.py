@@ -14,6 +14,7 @@ from pathlib import Path
 
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ModelConfig, field_docs
+from raypid.experiments.space import ranges_of
 from raypid.registry import ALGORITHMS
 from raypid.tuned import TUNED, described
 
@@ -56,8 +57,8 @@ def own(of: Callable[[type[Algorithm]], bool]) -> list[str]:
         defaults = [
             _code(getattr(cls(), name)) if act else "–" for cls, act in zip(configs.values(), acts, strict=True)
         ]
-        rows.append([f"`{name}`", *defaults, field_docs(owners[0])[name]])
-    return _table(["setting", *configs, "meaning"], rows)
+        rows.append([f"`{name}`", *defaults, _searched(name, configs), field_docs(owners[0])[name]])
+    return _table(["setting", *configs, "search", "meaning"], rows)
 
 
 def shared() -> list[str]:
@@ -71,14 +72,36 @@ def shared() -> list[str]:
         idle = [name for name, cls in _configs().items() if field.name in cls.no_effect]
         others = [f"{name} {value}" for name, value in values.items() if value != default and name not in idle]
         others += [f"no effect: {' '.join(idle)}"] if idle else []
-        rows.append([f"`{field.name}`", default, ", ".join(others), field_docs(Config)[field.name]])
-    return _table(["setting", "default", "other defaults", "meaning"], rows)
+        searched = _searched(field.name, _configs())
+        rows.append([f"`{field.name}`", default, ", ".join(others), searched, field_docs(Config)[field.name]])
+    return _table(["setting", "default", "other defaults", "search", "meaning"], rows)
 
 
 def model() -> list[str]:
     settings, docs = ModelConfig(), field_docs(ModelConfig)
-    rows = [[f"`model.{f.name}`", _code(getattr(settings, f.name)), docs[f.name]] for f in dataclasses.fields(settings)]
-    return _table(["setting", "default", "meaning"], rows)
+    rows = []
+    for f in dataclasses.fields(settings):
+        searched = _searched(f"model.{f.name}", _configs())
+        rows.append([f"`model.{f.name}`", _code(getattr(settings, f.name)), searched, docs[f.name]])
+    return _table(["setting", "default", "search", "meaning"], rows)
+
+
+def _searched(name: str, configs: dict[str, type[Config]]) -> str:
+    """Say which values of a setting a search tries; by algorithm, where they differ or not all that have the setting try some."""
+    key = name.removeprefix("model.")
+    owners = [
+        o for o, c in configs.items() if (key != name or key in c.__dataclass_fields__) and name not in c.no_effect
+    ]
+    by_text: dict[str, list[str]] = {}
+    for owner in owners:
+        if space := ranges_of(configs[owner]).get(name):
+            by_text.setdefault(str(space), []).append(owner)
+    if [*by_text.values()] == [owners]:
+        return next(iter(by_text))
+    most = max(by_text, key=lambda text: len(by_text[text]), default="")
+    others = [f"{' '.join(names)} {text}" for text, names in by_text.items() if text != most]
+    covered = sum(map(len, by_text.values())) == len(owners)
+    return "; ".join(filter(None, [most if covered or not most else f"{' '.join(by_text[most])} {most}", *others]))
 
 
 def tuned() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -62,6 +63,8 @@ if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
         run = name.removesuffix("Agent")
         if name in _LAZY:
             value = import_string(_LAZY[name])
+        elif name == "tune":
+            value = importlib.import_module("raypid.tune")
         elif name in ALGORITHMS:
             from raypid import agents
 

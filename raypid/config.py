@@ -42,6 +42,7 @@ from raypid.errors import reason, shown
 from raypid.names import answer
 from raypid.plain_data import read_json, read_yaml
 from raypid.registry import did_you_mean
+from raypid.tunable import tunable
 
 C = TypeVar("C", bound="Settings")
 
@@ -330,21 +331,21 @@ class ModelConfig(Settings):
     network: str = "auto"
     """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), lstm or gru (mlp with that memory), or the name of a registered
     torch.nn.Module."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = tunable((64, 64), choices=((64, 64), (128, 128), (256, 256)))
     """Widths of the fully connected layers (after the convolutions, where there are any)."""
     channels: tuple[int, ...] = ()
     """Output channels of the convolutions; empty: as published (cnn 32, 64, 64; resnet 16, 32, 32). Fewer are faster: 16, 32 for Pong."""
-    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    activation: Literal["tanh", "relu", "silu"] = tunable("tanh", choices=("tanh", "relu"))
     """Activation of the fully connected layers; convolutions use ReLU."""
     memory: Literal["none", "lstm", "gru"] = "none"
     """A recurrent layer between the trunks and the heads of any network, one for each trunk, for what a single observation does not show."""
-    memory_size: int = 64
+    memory_size: int = tunable(64, 32, 256, "powers of 2")
     """Units of the recurrent layer."""
     shared: bool = False
     """One trunk for policy and value instead of two. Image networks always share their convolutions."""
     distribution: Literal["auto", "gaussian", "squashed_gaussian", "deterministic"] = "auto"
     """Distribution of continuous actions; auto is a diagonal Gaussian."""
-    log_std_init: float = 0.0
+    log_std_init: float = tunable(0.0, -2.0, 0.5)
     """Initial log standard deviation of a Gaussian."""
     custom: dict[str, object] = field(default_factory=dict)
     """Keyword arguments for a registered network."""
@@ -380,7 +381,7 @@ class Config(Settings):
     """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
     num_workers: int = 0
     """Rollout workers. 0: everything in this process, without Ray."""
-    num_envs_per_worker: int = 8
+    num_envs_per_worker: int = tunable(8, 4, 64, "powers of 2")
     """Environments that one worker steps side by side."""
     num_learners: int = 0
     """0: the learner lives in this process; 1: an actor of its own (for ray:// and GPU nodes); N: data-parallel actors that learn what one would."""
@@ -414,13 +415,13 @@ class Config(Settings):
     """Threads of the learner; 0: all cores for convolutions and layers of 256 and more, else one, which is faster then."""
     fragment_length: int = 128
     """Rows that one call collects from each environment."""
-    batch_size: int = 256
+    batch_size: int = tunable(256, 32, 1024, "powers of 2")
     """Rows in one gradient step."""
-    lr: float = 3e-4
+    lr: float = tunable(3e-4, 3e-5, 1e-2, "log")
     """Learning rate."""
-    gamma: float = 0.99
+    gamma: float = tunable(0.99, 0.9, 0.9995, "log of 1 - x")
     """Discount."""
-    normalize_observations: bool = False
+    normalize_observations: bool = tunable(False, choices=(False, True))
     """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation)."""
     normalize_rewards: bool = False
     """Divide rewards, in the learner, by the running deviation of the discounted return."""

@@ -21,6 +21,7 @@ FILES = {
         "types.py",
         "callbacks.py",
         "tuned.py",
+        "tunable.py",
         "spaces.py",
         "ownership.py",
         "outputs.py",
@@ -28,7 +29,7 @@ FILES = {
         "names.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
-    "config": ["config.py"],
+    "config": ["config.py", "saved_settings.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],
@@ -67,7 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "public": BELOW_ROLES | {"run"},
     "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "tune", "deploy", "public"},
 }
-RAY_FILES = {"runtime/ray.py", "tune/__init__.py", "tune/evolve.py", "tune/runner.py", "tune/trainable.py"}
+RAY_FILES = {"runtime/ray.py", *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py"))}
 TORCH_FILES = {
     "nn/networks.py", "nn/catalog_network.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py",
     "nn/torch_population.py", "algorithms/torch_backprop.py",

@@ -9,6 +9,7 @@ import numpy as np
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient
 from raypid.algorithms.module_names import offer_defaults
+from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
 
 
@@ -17,7 +18,7 @@ class A2CConfig(ActorCriticConfig):
     """Settings of A2C."""
 
     num_envs_per_worker: int = 16
-    fragment_length: int = 16
+    fragment_length: int = tunable(16, 4, 128, "powers of 2")
     batch_size: int = 256
     """Rows in one gradient step; a larger batch is cut into several steps, each row used once."""
     lr: float = 1e-3

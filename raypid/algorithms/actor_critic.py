@@ -24,6 +24,7 @@ from raypid.nn.optimizer import Optimizer
 from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
 from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
+from raypid.tunable import tunable
 from raypid.types import Array, Collective, Tensor, Trajectory, Update, flat_views, to_numpy, tree_map
 
 
@@ -31,13 +32,13 @@ from raypid.types import Array, Collective, Tensor, Trajectory, Update, flat_vie
 class ActorCriticConfig(OptimizerConfig, Config):
     """Settings of PPO and A2C alike."""
 
-    gae_lambda: float = 0.95
+    gae_lambda: float = tunable(0.95, 0.8, 0.995, "log of 1 - x", also=(1.0,))
     """Lambda of generalised advantage estimation; 1 is the n-step return."""
-    value_coef: float = 0.5
+    value_coef: float = tunable(0.5, 0.1, 1.0)
     """Weight of the value loss."""
-    entropy_coef: float = 0.0
+    entropy_coef: float = tunable(0.0, 1e-4, 0.1, "log", also=(0.0,))
     """Weight of the entropy bonus."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: float | None = tunable(0.5, 0.3, 5.0, "log")
     """Largest L2 norm of a gradient; none does not clip."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """How gradients become steps."""

@@ -15,6 +15,7 @@ from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.ops.optim import Stateful
+from raypid.tunable import tunable
 from raypid.types import Array, Collective, Gradients, Table, Tensor, Update, Weights, means
 
 Scalar: TypeAlias = "float | Array | Tensor"
@@ -51,7 +52,7 @@ class AsynchronousConfig:
 class GradientsConfig(AsynchronousConfig):
     """Settings of what the learner makes of gradients. A Config inherits from it beside the Config that it extends."""
 
-    gradients_per_update: int = 1
+    gradients_per_update: int = tunable(1, 1, 8, "powers of 2")
     """Gradients that one step of the optimizer takes; 1 applies each as it arrives."""
     gradient_reduce: Literal["mean", "sum"] = "mean"
     """How several gradients become one."""

@@ -17,6 +17,7 @@ from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
 from raypid.ops.optim import SGD, Adam, RMSProp
+from raypid.tunable import tunable
 
 
 @dataclass(kw_only=True, slots=True)
@@ -27,6 +28,7 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     """What makes gradients of what the model has acted: default_agent, which calls the model's step; a registered class; "module:Class"."""
     agent_config: dict[str, object] = field(default_factory=dict)
     """Values of the arguments that the agent's add_args declares."""
+    fragment_length: int = tunable(128, 16, 512, "powers of 2")
     batch_size: int = 256
     """Given to agent and model as args.batch_size. The models ppo and a2c make each gradient of so many rows; others use it as they like."""
     lr: float = 3e-3
@@ -38,7 +40,7 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     """Of RMSProp's mean square."""
     momentum: float = 0.0
     """Of optimizer sgd."""
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = tunable(None, 0.3, 20.0, "log", also=(None,))
     """Largest L2 norm of a gradient; none does not clip."""
 
     no_effect = {

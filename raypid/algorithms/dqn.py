@@ -15,6 +15,7 @@ from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.q_head import q_logits, q_values
+from raypid.tunable import tunable
 from raypid.types import Tensor
 
 
@@ -31,7 +32,7 @@ class DQNConfig(OffPolicyConfig):
     max_grad_norm: float | None = 10.0
     double: bool = True
     """The learnt network chooses the next action, the target network values it (van Hasselt et al. 2016)."""
-    dueling: bool = False
+    dueling: bool = tunable(False, choices=(False, True))
     """Value of the state plus advantages of the actions (Wang et al. 2016)."""
     noisy: float = 0.0
     """sigma_0 of noisy layers, which then explore in place of epsilon (Fortunato et al. 2018; 0.5 there); 0: none."""
@@ -41,15 +42,15 @@ class DQNConfig(OffPolicyConfig):
     """Smallest return that the atoms can tell."""
     v_max: float = 10.0
     """Largest return that the atoms can tell."""
-    layer_norm: bool = False
+    layer_norm: bool = tunable(False, choices=(False, True))
     """Normalise hidden layers: then target_network may be false."""
     huber: float = 1.0
     """Where the loss turns from square to linear; 0: square throughout."""
     epsilon_start: float = 1.0
     """Chance of a random action when learning starts."""
-    epsilon_end: float = 0.05
+    epsilon_end: float = tunable(0.05, 0.005, 0.2, "log")
     """Chance of a random action after epsilon_steps."""
-    epsilon_steps: int = 10_000
+    epsilon_steps: int = tunable(10_000, 1_000, 50_000, "log")
     """Environment steps over which epsilon falls in a line."""
     worker_epsilon: float | None = None
     """alpha of Ape-X: stream i of N explores with epsilon_end ** (1 + alpha * i / (N - 1)) for ever; none: all alike."""
@@ -186,7 +187,7 @@ class RainbowConfig(DQNConfig):
     """Settings of Rainbow: DQN with every part switched on."""
 
     dueling: bool = True
-    noisy: float = 0.5
+    noisy: float = tunable(0.5, 0.1, 1.0, "log")
     num_atoms: int = 51
     prioritized: bool = True
     priority_exponent: float = 0.5
@@ -208,8 +209,8 @@ class ApeXConfig(DQNConfig):
     prioritized: bool = True
     dueling: bool = True
     fragment_length: int = 32
-    epsilon_end: float = 0.4
-    worker_epsilon: float | None = 7.0
+    epsilon_end: float = tunable(0.4, 0.1, 0.6, "log")
+    worker_epsilon: float | None = tunable(7.0, 2.0, 10.0)
 
 
 class ApeX(DQN):

@@ -16,6 +16,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.population import initial_weights, make_population
 from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
 from raypid.ops.optim import SGD, Adam
+from raypid.tunable import Choices, of_model, tunable
 from raypid.types import Array, Fitness, Update, flat_views
 
 
@@ -23,21 +24,25 @@ from raypid.types import Array, Fitness, Update, flat_views
 class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     """Settings of ES."""
 
-    num_envs_per_worker: int = 32
+    model: ModelConfig = field(
+        default_factory=ModelConfig, metadata=of_model(hidden=Choices(((), (16,), (32, 32), (64, 64))))
+    )
+    """The network."""
+    num_envs_per_worker: int = tunable(32, 8, 128, "powers of 2")
     """Environments that one worker steps side by side, each with a perturbation of its own. A worker's share of the population is best
     a multiple of half of them: what a stream does after the last perturbation was given out counts for nothing."""
     normalize_observations: bool = True
-    lr: float = 0.02
-    population: int = 32
+    lr: float = tunable(0.02, 1e-3, 0.3, "log")
+    population: int = tunable(32, 16, 128, "powers of 2")
     """Pairs of perturbations (two episodes each) in one update, of all workers together."""
-    sigma: float = 0.05
+    sigma: float = tunable(0.05, 0.01, 0.3, "log")
     """Deviation of the perturbations."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """What follows the estimated gradient."""
     momentum: float = 0.9
     """Of optimizer sgd."""
     adam_eps: float = 1e-8
-    weight_decay: float = 0.0
+    weight_decay: float = tunable(0.0, 1e-4, 0.1, "log", also=(0.0,))
     """Each update shrinks the weights by lr * weight_decay of themselves, whatever the optimizer (Loshchilov and Hutter 2019)."""
     fitness_shaping: Literal["rank", "normalize", "none"] = "rank"
     """What takes the place of returns: centred ranks in [-0.5, 0.5], returns with mean 0 and deviation 1, or returns as they are."""
@@ -168,7 +173,7 @@ class ARSConfig(ESConfig):
     sigma: float = 0.03
     optimizer: Literal["adam", "sgd"] = "sgd"
     momentum: float = 0.0
-    top_directions: int | None = None
+    top_directions: int | None = tunable(None, 2, 16, "log", also=(None,))
     """b: only the pairs with the highest of their two returns count; none: all."""
 
     no_effect = {

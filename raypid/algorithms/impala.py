@@ -20,6 +20,7 @@ from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.returns import passes
 from raypid.ops.vtrace import vtrace
+from raypid.tunable import tunable
 from raypid.types import Array, ArrayT, Trajectory, Update, Weights, matching
 
 
@@ -31,7 +32,7 @@ class IMPALAConfig(AsynchronousConfig, A2CConfig):
     fragment_length: int = 32
     batch_size: int = 256
     """Rows in one gradient step; a larger batch is cut into several steps, by streams."""
-    fragments_per_update: int = 1
+    fragments_per_update: int = tunable(1, 1, 8, "powers of 2")
     """Fragments (of one worker each) that one update takes."""
     gae_lambda: float = 1.0
     """Lambda of V-trace; 1 is the paper's."""
@@ -39,7 +40,7 @@ class IMPALAConfig(AsynchronousConfig, A2CConfig):
     """Largest weight of a TD error: decides which policy's value is learnt."""
     c_clip: float = 1.0
     """Largest weight of a trace: decides how fast it is learnt."""
-    num_epochs: int = 1
+    num_epochs: int = tunable(1, 1, 4)
     """Passes over each batch."""
 
     ranges = {"be above 0": ("rho_clip", "c_clip"), "be at least 1": ("num_epochs", "fragments_per_update")}
@@ -123,25 +124,25 @@ def bounded_ratio(log_prob: ArrayT, acted: ArrayT) -> ArrayT:
 class APPOConfig(IMPALAConfig):
     """Settings of APPO. Where PPO has them too, the defaults are PPO's."""
 
-    fragment_length: int = 256
+    fragment_length: int = tunable(256, 32, 1024, "powers of 2")
     batch_size: int = 128
     """Rows in one gradient step; a larger batch is cut into several steps."""
     lr: float = 5e-4
     gae_lambda: float = 0.98
     """Lambda of the returns."""
     normalize_advantages: bool = True
-    num_epochs: int = 5
+    num_epochs: int = tunable(5, 1, 20, "log")
     """Passes over each batch."""
     vtrace: bool = False
     """Correct advantages and targets by V-trace for who acted; false: generalised advantages by the newest values. Where probabilities change fast,
     as with continuous actions, V-trace cuts returns short; the loss clips its ratio in either case."""
-    clip: float = 0.2
+    clip: float = tunable(0.2, 0.1, 0.4)
     """The probability ratio counts only within [1 - clip, 1 + clip]."""
     value_clip: float | None = None
     """Clip the value's change to [-x, x] in its loss; none does not."""
     target_network: bool = False
     """Measure ratios, advantages and targets by a copy of the network that follows every target_interval updates (IMPACT)."""
-    target_interval: int = 4
+    target_interval: int = tunable(4, 1, 16, "powers of 2")
     """Updates between copies."""
     target_ratio: float = 2.0
     """Largest ratio of the acting policy to the target network's that counts (IMPACT's rho)."""

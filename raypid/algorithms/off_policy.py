@@ -14,6 +14,7 @@ from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
+from raypid.tunable import tunable
 from raypid.types import Collective, Sample, Sequences, Tensor, Tree, Update, tree_leaves
 
 if TYPE_CHECKING:
@@ -34,17 +35,18 @@ class OffPolicyConfig(Config):
     """Rows that one call collects from each environment. On Ray, let a call take 50 to 300 ms."""
     buffer_size: int = 200_000
     """Steps that the replay buffer holds (over all shards, or learners)."""
-    start_steps: int = 1_000
+    reward_scale: float = tunable(1.0, 0.01, 10.0, "log")
+    start_steps: int = tunable(1_000, 100, 10_000, "log")
     """Environment steps with random actions before learning starts."""
-    samples_per_insert: float = 32.0
+    samples_per_insert: float = tunable(32.0, 4.0, 128.0, "log")
     """Rows learnt for each step collected: batch_size * updates / steps. The side that is ahead waits."""
     a_l_ratio: float | None = None
     """The same ratio as environment steps for each update; where given it sets samples_per_insert = batch_size / a_l_ratio."""
-    n_step: int = 1
+    n_step: int = tunable(1, 1, 10)
     """Steps that a target folds before it bootstraps."""
     prioritized: bool = False
     """Draw rows in proportion to their TD error (Schaul et al. 2016)."""
-    priority_exponent: float = 0.6
+    priority_exponent: float = tunable(0.6, 0.2, 1.0)
     """alpha: 0 is uniform."""
     importance_exponent: float = 0.4
     """beta at the start; it rises to 1 over importance_steps."""
@@ -55,7 +57,7 @@ class OffPolicyConfig(Config):
     learner_sync: Literal["all_reduce", "asynchronous"] = "all_reduce"
     """How num_learners work together. all_reduce: every update is that of one learner. asynchronous: none waits for another; each does a portion of
     updates from the newest parameters and adds its change, which counts 1/N (Adam's averages stay its own)."""
-    target_tau: float = 0.005
+    target_tau: float = tunable(0.005, 0.001, 0.05, "log")
     """How far the target network moves towards the learnt one; 1 copies it."""
     target_interval: int = 1
     """Updates between moves of the target network."""
@@ -67,7 +69,7 @@ class OffPolicyConfig(Config):
     """Write the buffer with each checkpoint (only the newest keeps it), so that a resumed run goes on with it."""
     steps_per_iteration: int = 1_000
     """Environment steps of one training iteration."""
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = tunable(None, 0.3, 20.0, "log", also=(None,))
     """Largest L2 norm of a gradient; none does not clip."""
     adam_eps: float = 1e-8
     """Adam's epsilon."""
@@ -151,7 +153,7 @@ class TemperatureConfig:
 
     alpha: float | None = None
     """Fixed temperature; none learns it so that the policy's entropy is target_entropy."""
-    alpha_init: float = 1.0
+    alpha_init: float = tunable(1.0, 0.01, 1.0, "log")
     """Where the learnt temperature begins."""
     target_entropy: float | None = None
     """In nats. none: for n discrete actions half of log n (SQN: a quarter), else minus the number of action elements."""
@@ -433,7 +435,7 @@ class CriticsConfig(OffPolicyConfig):
     """Critics; the smallest value counts."""
     critic_norm: Literal["none", "layer", "batch"] = "layer"
     """Normalisation in the critics: none, layer, or (of SAC) batch, which is CrossQ, with target_network false."""
-    policy_delay: int = 2
+    policy_delay: int = tunable(2, 1, 4)
     """Critic updates for each policy update."""
     lr_critic: float | None = None
     """Learning rate of the critics; none: lr."""

@@ -13,6 +13,7 @@ from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradie
 from raypid.algorithms.module_names import offer_defaults
 from raypid.config import unless
 from raypid.nn.network_spec import NetworkSpec
+from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
 
 
@@ -20,15 +21,15 @@ from raypid.types import Array, Tensor, Trajectory, Update
 class PPOConfig(ActorCriticConfig):
     """Settings of PPO. The defaults reach LunarLanderContinuous-v3's 200 and CartPole-v1's 475 as they are."""
 
-    fragment_length: int = 256
+    fragment_length: int = tunable(256, 32, 1024, "powers of 2")
     batch_size: int = 128
     lr: float = 5e-4
     gae_lambda: float = 0.98
     entropy_coef: float = 0.01
     normalize_rewards: bool = True
-    num_epochs: int = 5
+    num_epochs: int = tunable(5, 1, 20, "log")
     """Passes over each batch."""
-    clip: float = 0.2
+    clip: float = tunable(0.2, 0.1, 0.4)
     """The probability ratio counts only within [1 - clip, 1 + clip]."""
     clip_schedule: Literal["constant", "linear"] = "constant"
     """linear: clip falls over schedule_steps."""

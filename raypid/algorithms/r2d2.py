@@ -17,6 +17,7 @@ from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
+from raypid.tunable import Choices, of_model, tunable
 from raypid.types import Sample, Sequences, Tensor
 
 if TYPE_CHECKING:
@@ -33,19 +34,20 @@ class R2D2Config(DQNConfig):
     replays_sequences: ClassVar[bool] = True
 
     model: ModelConfig = field(
-        default_factory=partial(ModelConfig, hidden=(64,), activation="relu", memory="lstm", shared=True)
+        default_factory=partial(ModelConfig, hidden=(64,), activation="relu", memory="lstm", shared=True),
+        metadata=of_model(hidden=Choices(((64,), (128,), (256,)))),
     )
     """The network."""
-    batch_size: int = 512
+    batch_size: int = tunable(512, 128, 2048, "powers of 2")
     fragment_length: int = 8
     n_step: int = 5
     dueling: bool = True
     prioritized: bool = True
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
-    sequence_length: int = 32
+    sequence_length: int = tunable(32, 16, 64, "powers of 2")
     """Rows of a sequence that are learnt from (80 in the paper)."""
-    burn_in: int = 8
+    burn_in: int = tunable(8, 0, 40)
     """Rows before these that only bring the stored memory up to date (40 in the paper)."""
     priority_max_share: float = 0.9
     """eta: a sequence's priority is eta * max |TD error| + (1 - eta) * mean |TD error|."""

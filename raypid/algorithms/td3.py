@@ -10,6 +10,7 @@ from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import Batch, CriticsConfig, PolicyAndCritics, continuous
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
+from raypid.tunable import tunable
 from raypid.types import Tensor
 
 
@@ -17,9 +18,9 @@ from raypid.types import Tensor
 class TD3Config(CriticsConfig):
     """Settings of TD3. Actions are in units of the canonical action: 1 is half the range."""
 
-    exploration_noise: float = 0.1
+    exploration_noise: float = tunable(0.1, 0.03, 0.6, "log")
     """Deviation of the noise on the workers' actions."""
-    target_noise: float = 0.2
+    target_noise: float = tunable(0.2, 0.05, 0.5, also=(0.0,))
     """Deviation of the noise on the target policy's actions."""
     target_noise_clip: float = 0.5
     """That noise is clipped to [-x, x]."""

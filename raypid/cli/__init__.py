@@ -1,4 +1,4 @@
-"""The command line: `raypid train | eval | plot | compare | list | doctor | init`, one file per command.
+"""The command line: `raypid train | tune | eval | plot | compare | list | doctor | init`, one file per command.
 
 Nothing heavy is imported before it is needed.
 """
@@ -25,8 +25,8 @@ from raypid.registry import suggest
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "eval", "plot", "compare", "list", "doctor", "init")
-USES_PROJECT = ("train", "eval", "list")
+COMMANDS = ("train", "tune", "eval", "plot", "compare", "list", "doctor", "init")
+USES_PROJECT = ("train", "tune", "eval", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 """What a command adds its parser to."""

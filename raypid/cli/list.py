@@ -23,10 +23,12 @@ def main(options: argparse.Namespace) -> int:
 
         names = list_envs()
     elif options.what == "tuned":
+        from raypid import saved_settings
         from raypid.tuned import TUNED, described
 
         width = max(len(env) for _, env in TUNED)
         names = [f"{algorithm:7} {env:{width}}  {described(algorithm, env)}" for algorithm, env in sorted(TUNED)]
+        names += [f"--tuned {name}: {saved_settings.described(name)}" for name in saved_settings.names()]
     else:
         from raypid.registry import AGENTS, ALGORITHMS, NETWORKS, is_model
 

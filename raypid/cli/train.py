@@ -58,7 +58,7 @@ _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 """Settings that users' own options fill."""
 
 
-def _algorithm(name: str) -> str:
+def algorithm_name(name: str) -> str:
     """Check the name while options are parsed: otherwise the algorithm's settings would be unknown options."""
     try:
         ALGORITHMS.get(name)
@@ -97,7 +97,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     )
     parser.set_defaults(argv=list(argv))
     add = parser.add_argument
-    add("--run", metavar="NAME", type=_algorithm, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+    add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
     add("--stop", metavar="JSON", help=f"when to end, e.g. {example}")
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
@@ -112,8 +112,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     text = "settings: JSON, or a file; flags win over it"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
-    text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`)"
-    add("--tuned", action="store_true", help=text)
+    text = (
+        "start from the tuned settings for this algorithm and environment (`raypid list tuned`);\n"
+        "NAME: from those that `raypid tune` has saved under this name, or in this file"
+    )
+    add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
     add("--overwrite", action="store_true", help="replace the run in the folder of --out")
     add("--quiet", action="store_true", help="print errors only")
     text = "import what a run's folder names (--resume, --config), though you did not write it"
@@ -148,7 +151,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
     title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
-    _add_settings(parser.add_argument_group(title), cls(), "")
+    add_settings(parser.add_argument_group(title), cls(), "")
     if trains:
         _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
@@ -299,7 +302,8 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
 
 
-def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
+def add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
+    """Add a flag for each setting."""
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value, hint = getattr(settings, field.name), hints[field.name]
@@ -321,7 +325,7 @@ def _add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: st
                 const="true" if switch else None,
             )
         if isinstance(value, ModelConfig):
-            _add_settings(group, value, f"{field.name}.")
+            add_settings(group, value, f"{field.name}.")
 
 
 def _metavar(hint: object) -> str:
@@ -496,7 +500,7 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
     if options.resume and options.overwrite:
         raise ConfigError("Give --resume, which goes on with a run, or --overwrite, which replaces it: not both.")
-    if options.resume and options.tuned:
+    if options.resume and options.tuned is not False:
         raise ConfigError(
             "--tuned is for new runs: --resume goes on with the saved settings and those given beside it."
         )
@@ -523,7 +527,7 @@ def _new(
         )
     if not env:
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    tuned = tuned_settings(name, env) if options.tuned else {}
+    tuned = tuned_settings(name, env, options.tuned) if options.tuned is not False else {}
     given |= schedule_end({**tuned, **given}, stop)
     return name, tuned, stop
 

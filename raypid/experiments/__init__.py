@@ -1,1 +1,1 @@
-"""Experiments: files and dictionaries of runs, with grids, distributions and seeds, become trials. Nothing here imports Ray."""
+"""Experiments: files and dictionaries of runs become trials; searches for settings. Nothing here imports Ray."""

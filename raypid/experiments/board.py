@@ -103,10 +103,10 @@ class Board:
         of = f"{self.done} of {self.total}" if self.total else f"{self.done} done"
         if trial.state == "failed":
             self.num_failed += 1
-            if trial.reason not in self._said:
-                self._said.add(trial.reason)
-                self._print(trial.reason.rstrip(), always=True)
-            last = (trial.reason.strip().splitlines() or ["no reason is known"])[-1]
+            *traceback, last = trial.reason.strip().splitlines() or ["no reason is known"]
+            if traceback and (text := "\n".join(traceback)) not in self._said:
+                self._said.add(text)
+                self._print(text, always=True)
             self._print(f"{trial.name}  failed: {last}  ({of})", always=True)
             return
         steps, seconds = count(trial.result.get("timesteps_total", 0)), trial.result.get("time_total_s", 0.0)

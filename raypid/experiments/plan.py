@@ -90,6 +90,9 @@ def plan(experiment: Experiment) -> list[Trial]:
     seeds: Sequence[int | None] = experiment.seeds or (None if "seed" in experiment.settings else 0,)
     total = len(found) * len(seeds)
     names = _Names(found, total)
+    changing = (
+        experiment.population.perturb if experiment.population is not None else {}
+    )  # a name with their values would soon lie
     trials: list[Trial] = []
     checks = _Checks(experiment)
     for index, (seed, variant) in enumerate(itertools.product(seeds, found), start=1):
@@ -99,7 +102,7 @@ def plan(experiment: Experiment) -> list[Trial]:
         settings |= schedule_end({**_below(experiment, settings), **settings}, experiment.stop)
         trial = Trial(
             index=index,
-            name=(name := names.of(index, varied)),
+            name=(name := names.of(index, {key: x for key, x in varied.items() if key not in changing})),
             run=experiment.run,
             settings=settings,
             stop={},

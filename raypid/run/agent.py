@@ -80,7 +80,8 @@ class Agent:
     Args:
         run: name of the algorithm. Subclasses such as `raypid.PPO` fix it, and accept `config` in its place.
         config: settings as a mapping; keywords override it. `DEFAULT_CONFIG` has all of them.
-        tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`).
+        tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that a search has
+            saved, given by their name or file.
         out: the run's folder, for `save` and errors. By default one under runs/ is chosen when it is needed.
         below: settings below those given, from a checkpoint. They may be without effect.
         program: replaces the algorithm's collecting and learning (`raypid.DistributedAgent`).
@@ -101,7 +102,7 @@ class Agent:
         config: Mapping[str, object] | None = None,
         *,
         out: str | Path | None = None,
-        tuned: bool = False,
+        tuned: bool | str = False,
         program: RunProgram | None = None,
         like: NetworkSpec | None = None,
         below: Mapping[str, object] | None = None,
@@ -121,7 +122,7 @@ class Agent:
         self.run = name
         given = overlay(config or {}, settings)
         if tuned:
-            below = tuned_settings(name, given.get("env"))
+            below = tuned_settings(name, given.get("env"), tuned)
         checked = resolve_config(name, given, below)
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0

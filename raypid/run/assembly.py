@@ -52,6 +52,7 @@ from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.saved_settings import settings_for
 from raypid.spaces import Space
 from raypid.tuned import TUNED
 from raypid.types import Weights
@@ -83,13 +84,16 @@ class System:
     """What was changed to make the run fit."""
 
 
-def tuned_settings(run: str, env: object) -> dict[str, object]:
-    """The tuned settings for an algorithm on an environment.
+def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, object]:
+    """The tuned settings for an algorithm on an environment: those that come with raypid, or by `name` those of a search.
 
     Raises:
-        ConfigError: there are none. The message lists the environments that have some.
+        ConfigError: there are none. The message lists the environments that have some. UserError: none of that name, or they are
+            for another algorithm or environment.
     """
     ALGORITHMS.get(run)
+    if isinstance(name, str):
+        return settings_for(name, run, env)
     found = TUNED.get((run, env)) if isinstance(env, str) else None
     if found is None:
         known = sorted(name for algorithm, name in TUNED if algorithm == run)
@@ -150,6 +154,25 @@ def _use_gpus(config: Config, algorithm: AlgorithmClass, given: set[str]) -> Non
         config.num_gpus = num
     if "num_learners" not in given and num > 1 and algorithm.several_learners and config.on_ray:
         config.num_learners = int(config.num_gpus)
+
+
+def without_effect(run: str, config: Config, observation: Space, action: Space) -> dict[str, str]:
+    """Return the settings that have no effect for the algorithm on an environment with these spaces, with the reasons.
+
+    Raises:
+        ConfigError: the algorithm cannot learn there.
+    """
+    return {**config.idle(), **idle_settings(config, _network(run, config, observation, action, None))}
+
+
+def spaces_of(config: Config) -> tuple[Space, Space]:
+    """The environment's spaces of observations and actions.
+
+    Raises:
+        EnvError: it cannot be made or used.
+    """
+    first = _sampled(config)
+    return first.observation_space, first.action_space
 
 
 def assemble(

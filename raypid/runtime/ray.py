@@ -140,8 +140,8 @@ class RayBackend:
 
     In an actor that has a placement group, as a trial of Ray Tune has, roles take what is reserved there and nothing else.
 
-    `shutdown` stops Ray if it was started here. The folder `code` is sent to every node of a cluster that is joined, where roles
-    find its modules.
+    `shutdown` stops Ray if it was started here. Where it does not start, `without` says what works without it. The folder `code` is
+    sent to every node of a cluster that is joined, where roles find its modules.
     """
 
     name = "ray"
@@ -152,6 +152,7 @@ class RayBackend:
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         code: Path | None = None,
+        without: str = "num_workers=0 (--num-workers 0) trains without Ray.",
     ) -> None:
         self._handles: list[RayHandle] = []
         self._owns = not ray.is_initialized()
@@ -180,7 +181,7 @@ class RayBackend:
                 if address is None:
                     raise UserError(
                         f"Ray did not start on this machine: {said} Is it overloaded, or short of memory or of "
-                        "space under /tmp? num_workers=0 (--num-workers 0) trains without Ray."
+                        f"space under /tmp? {without}"
                     ) from error
                 raise UserError(
                     f"No Ray cluster could be joined at {address!r}: {said}. "

@@ -9,9 +9,16 @@ import raypid.runtime.ray  # noqa: F401  # sets what Ray reads when it is import
 
 # isort: split
 import ray
-from ray.tune import register_trainable
 
 from raypid import registry
+from raypid.errors import UserError
+
+try:
+    from ray.tune import register_trainable
+except ImportError as error:
+    raise UserError(f'Experiments run by Ray Tune, which lacks {error.name}: pip install "raypid[tune]".') from error
+
+# isort: split
 from raypid.experiments.board import Ended
 from raypid.experiments.variants import (
     choice,

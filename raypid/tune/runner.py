@@ -34,6 +34,7 @@ from raypid.registry import registered
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
+from raypid.run.assembly import tuned_settings
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
@@ -131,8 +132,9 @@ class RunTrainable(AgentTrainable):
         else:
             if checkpoint is None:
                 clear_folder(folder)
-            below = share(trial.run, self.settings, trial.resources or {})
-            self.agent = Agent(trial.run, self.settings, out=folder, tuned=trial.tuned, below=below)
+            below = tuned_settings(trial.run, self.settings.get("env")) if trial.tuned else {}
+            below = {**share(trial.run, self.settings, trial.resources or {}), **below}
+            self.agent = Agent(trial.run, self.settings, out=folder, below=below)
         self.agent.more_metrics = self.exploits.metrics
         steps = {"checkpoint_steps": self.every} if self.every else {}
         by_time = self.agent.config.evaluation_interval is None
@@ -363,7 +365,8 @@ def run_trials(
             _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
         with lock_folder(out), Board(len(trials), len(ended), quiet) as board:
-            backend = RayBackend(address, num_cpus=num_cores(), num_gpus=num_gpus(), code=project.loaded())
+            alone = "A single run without workers (`raypid train --run ...`) needs no Ray, nor does `raypid tune`."
+            backend = RayBackend(address, num_cores(), num_gpus(), code=project.loaded(), without=alone)
             try:
                 _check_fits(
                     left, [node["Resources"] for node in ray.nodes() if node["Alive"]], "no node of the cluster"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def trials_of(text: str, name: str = "e.yaml", above: Above | None = None) -> li
     experiments = read_experiments(written(text, name), above)
     check_experiments(experiments)
     return [trial for experiment in experiments for trial in plan(experiment)]
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own: with the Ray that other tests have started, nobody would know yet what fits."""
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
 
 
 def refused(text: str, name: str = "e.yaml") -> str:
@@ -297,12 +304,18 @@ class Mine(gymnasium.Wrapper):  # type: ignore[type-arg]
 
 def test_the_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     (experiment,) = experiments_from(
-        {"a": {"run": "PPO", "env": Mine, "stop": {"time_total_s": 1}, "max_grad_norm": float("inf"), "repeat": 2}}
-    )
+        {
+            "a": {
+                "run": "PPO", "env": Mine, "stop": {"time_total_s": 1}, "max_grad_norm": float("inf"), "repeat": 2,
+                "config": {"lr": {"loguniform": [1e-5, 1e-2]}}, "population": {"interval": 1000, "factors": [0.5, 2]},
+            }
+        }
+    )  # fmt: skip
     trials = plan(experiment)
     out = tmp_path / "moved"
-    write_plan(out, trials)
-    again = read_plan(out)
+    write_plan(out, trials, experiment.population)
+    again, population = read_plan(out)
+    assert population == experiment.population and population is not None and population.factors == (0.5, 2)
     assert [t.folder for t in again] == [out / t.name for t in trials]
     assert [(t.name, t.stop, t.varied, t.options) for t in again] == [
         (t.name, t.stop, t.varied, t.options) for t in trials
@@ -344,7 +357,7 @@ def test_what_somebody_elses_plan_names_is_not_imported(tmp_path: Path) -> None:
     file.write_text(text.replace("CartPole-v1", "subprocess:run"))
     with pytest.raises(UntrustedError, match="subprocess:run"):
         read_plan(tmp_path)
-    assert read_plan(tmp_path, trust=True)[0].settings["env"] == "subprocess:run"
+    assert read_plan(tmp_path, trust=True)[0][0].settings["env"] == "subprocess:run"
     file.write_text(text)
     assert read_plan(tmp_path)
 

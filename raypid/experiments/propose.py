@@ -1,0 +1,131 @@
+"""Who proposes the next settings of a search: Optuna's TPE where it is installed, else the dice."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from raypid.config import ConfigError
+from raypid.experiments.space import SearchSpace
+from raypid.tunable import Choices
+
+Units: TypeAlias = dict[str, float]
+"""Setting -> place in the unit interval of its range."""
+ProposerName: TypeAlias = Literal["auto", "optuna", "random"]
+PROPOSERS: tuple[ProposerName, ...] = ("auto", "optuna", "random")
+
+
+class Proposer(Protocol):
+    """Proposes places in the unit cube, and learns how good they were. Higher scores are better."""
+
+    name: str
+
+    def propose(self) -> Units: ...
+
+    def tell(self, units: Units, score: float, rung: int, *, stopped: bool) -> None:
+        """Learn of a trial that has ended: its score at the rung that it reached, and whether it was `stopped` there as hopeless."""
+
+
+class RandomProposer:
+    """Draws settings independently of each other and of what was found."""
+
+    name = "random"
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self.space, self._rng = space, np.random.default_rng(seed)
+
+    def propose(self) -> Units:
+        return {name: float(self._rng.random()) for name in self.space}
+
+    def tell(self, units: Units, score: float, rung: int, *, stopped: bool) -> None:
+        pass
+
+
+class OptunaProposer:
+    """Tree-structured Parzen estimators (Bergstra et al. 2011), by Optuna (Akiba et al. 2019, arXiv:1907.10902).
+
+    Trials that were stopped early are told as pruned, so that a trial which came further counts as better. What is still running counts
+    as bad for now ("constant liar"), so that proposals made at once differ.
+    """
+
+    name = "optuna"
+
+    def __init__(self, space: SearchSpace, seed: int, num_random: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna, self.space = optuna, space
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "multivariate" and "constant_liar" are called experimental
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=num_random, multivariate=True, constant_liar=True
+            )
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._distributions: dict[str, Any] = {
+            name: optuna.distributions.CategoricalDistribution(tuple(range(len(range_.options))))
+            if isinstance(range_, Choices)
+            else optuna.distributions.FloatDistribution(0.0, 1.0)
+            for name, range_ in space.items()
+        }
+        self._asked: list[tuple[Units, Any]] = []
+
+    def propose(self) -> Units:
+        trial = self._study.ask(self._distributions)
+        units = {name: self._place(name, value) for name, value in trial.params.items()}
+        self._asked.append((units, trial))
+        return units
+
+    def tell(self, units: Units, score: float, rung: int, *, stopped: bool) -> None:
+        states = self._optuna.trial.TrialState
+        state = states.PRUNED if stopped else states.COMPLETE
+        score = max(score, -1e300)  # of a trial that failed
+        asked = next((pair for pair in self._asked if pair[0] == units), None)
+        if asked is not None:
+            self._asked.remove(asked)
+            asked[1].report(score, rung)
+            self._study.tell(asked[1], None if stopped else score, state)
+            return
+        params = {name: self._param(name, unit) for name, unit in units.items() if name in self.space}
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                params=params,
+                distributions={name: self._distributions[name] for name in params},
+                value=None if stopped else score,
+                intermediate_values={rung: score},
+                state=state,
+            )
+        )
+
+    def _place(self, name: str, param: float) -> float:
+        range_ = self.space[name]
+        return range_.unit(range_.options[int(param)]) if isinstance(range_, Choices) else float(param)
+
+    def _param(self, name: str, unit: float) -> float | int:
+        range_ = self.space[name]
+        return min(int(unit * len(range_.options)), len(range_.options) - 1) if isinstance(range_, Choices) else unit
+
+
+def check_proposer(name: str) -> None:
+    """Check that there is a proposer of this name.
+
+    Raises:
+        ConfigError: there is none, or it is not installed.
+    """
+    if name not in PROPOSERS:
+        raise ConfigError(f"Settings are proposed by {', '.join(PROPOSERS)}, not by {name!r}.")
+    if name == "optuna" and not _has_optuna():
+        raise ConfigError("Optuna is not installed: `pip install raypid[optuna]`, or leave --by out for random search.")
+
+
+def _has_optuna() -> bool:
+    return importlib.util.find_spec("optuna") is not None
+
+
+def make_proposer(name: str, space: SearchSpace, seed: int, num_trials: int) -> Proposer:
+    """The proposer of a name that `check_proposer` accepts; auto is optuna where that is installed."""
+    if name == "random" or not _has_optuna():
+        return RandomProposer(space, seed)
+    return OptunaProposer(space, seed, num_random=min(10, max(4, num_trials // 3)))

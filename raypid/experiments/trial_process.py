@@ -1,0 +1,184 @@
+"""A process that runs trials one after another, so that none waits for Python, torch or Ray to start.
+
+It is started by `raypid.experiments.processes` and speaks JSON lines: orders and answers come on stdin, events go to the file descriptor
+that its argument names. It ends when stdin does, so it never outlives the search.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+SLICE_S = 0.5
+"""Seconds of training between looks at stdin."""
+EVALUATION = "evaluation/episode_reward_mean"
+FRESH = 0.9
+"""An evaluation counts as that of a rung if it is not older than this part of the rung's seconds."""
+
+
+def main() -> None:
+    """Run trials until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the search, which then closes stdin
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    from raypid.ownership import put_on_path
+    from raypid.project import find_project
+
+    put_on_path([])
+    find_project(Path.cwd())
+    import raypid.run.experiment  # noqa: F401  # before the clock of the first trial starts
+
+    with open(int(sys.argv[1]), "w", buffering=1) as events:
+        _say(events, event="ready")
+        for line in _lines():
+            order = json.loads(line)
+            if order["do"] == "trial":
+                _trial(order, events)
+
+
+def _say(events: IO[str], **event: object) -> None:
+    events.write(json.dumps(event) + "\n")
+
+
+_rest = b""
+
+
+def _lines(timeout_s: float | None = None) -> Any:
+    """Yield the lines of stdin; with a timeout, those that come within it. Ends this process when stdin ends."""
+    global _rest
+    while True:
+        while b"\n" in _rest:
+            line, _, _rest = _rest.partition(b"\n")
+            yield line
+        if timeout_s is not None and not select.select([0], [], [], timeout_s)[0]:
+            return
+        piece = os.read(0, 65536)
+        if not piece:
+            os._exit(0)
+        _rest += piece
+
+
+def _said(trial: int, timeout_s: float | None = None) -> list[str]:
+    """What the search says to a trial, within the timeout; without one, its next word."""
+    said: list[str] = []
+    for line in _lines(timeout_s):
+        message = json.loads(line)
+        if message["trial"] == trial:  # else it crossed the end of an earlier one
+            said.append(message["do"])
+            if timeout_s is None:
+                break
+    return said
+
+
+def _trial(order: Mapping[str, Any], events: IO[str]) -> None:
+    """Run one trial and report how it ended. An error of any kind ends the trial alone."""
+    from raypid.errors import Diverged, UserError
+    from raypid.outputs import Unwritten
+
+    about: dict[str, object] = {"event": "ended", "trial": order["trial"]}
+    try:
+        _say(events, **about, **_train(order, events))
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        kind = "user" if isinstance(error, UserError) else "unwritten" if isinstance(error, Unwritten) else "error"
+        kind = "diverged" if isinstance(error, Diverged) else kind
+        text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
+        _say(events, **about, state="failed", kind=kind, message=str(error), traceback=text)
+
+
+def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
+    """Train through the rungs; after each but the last ask whether to go on. Returns how it ended, and the curve."""
+    from raypid.reporting.panel import make_progress
+    from raypid.run.agent import Agent
+    from raypid.run.experiment import Run, RunOptions
+
+    folder = Path(order["folder"])
+    if order["on_ray"]:
+        _hold_ray(order["settings"])
+    agent = Agent(order["run"], order["settings"], out=folder, below=order["below"])
+    try:
+        baseline = order["baseline"]
+        if baseline is None:
+            baseline = agent.eval()["episode_reward_mean"]
+        seconds = order["rungs"][-1]
+        stop = {**order["stop"], "time_total_s": seconds}
+        options = RunOptions(stop=stop, checkpoint_interval=10**9, final_episodes=0, plot=order["keep"])
+        run = Run(agent, options, make_progress(stop, quiet=True))
+        run.begin()
+        extra: list[tuple[float, float]] = []
+        state = "finished"
+        for number, rung in enumerate(order["rungs"]):
+            while not run.reason and agent.time_total_s < rung and state != "cut":
+                run.advance(min(SLICE_S, rung - agent.time_total_s))
+                if "stop" in _said(order["trial"], 0.0):
+                    state = "cut"
+            if run.reason or state == "cut" or number == len(order["rungs"]) - 1:
+                break
+            _say(
+                events,
+                event="rung",
+                trial=order["trial"],
+                rung=number,
+                baseline=baseline,
+                curve=_curve(agent, folder, extra),
+            )
+            if "stop" in _said(order["trial"]):
+                state = "stopped"
+                break
+        if run.reason.startswith("evaluation/"):
+            state = "goal"
+        if order["keep"] and state in ("finished", "goal"):
+            run.end("the time of the trial is over")
+        else:
+            run.leave()
+        curve = _curve(agent, folder, extra) if state == "finished" else _curve(agent, folder, extra, fresh=False)
+        return {
+            "state": state,
+            "curve": curve,
+            "baseline": baseline,
+            "seconds": agent.time_total_s,
+            "timesteps": agent.timesteps,
+        }
+    finally:
+        agent.close()
+
+
+def _hold_ray(settings: Mapping[str, Any]) -> None:
+    """Start or join Ray for this process, where it stays: agents find it there and leave it running."""
+
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        return
+    from raypid import project
+    from raypid.runtime.ray import RayBackend
+    from raypid.runtime.resources import num_cores, num_gpus
+
+    address, cpus = settings.get("address"), settings.get("num_cpus") or num_cores()
+    RayBackend(address, num_cpus=cpus, num_gpus=num_gpus(), code=project.loaded())
+
+
+def _curve(
+    agent: Any, folder: Path, extra: list[tuple[float, float]], *, fresh: bool = True
+) -> list[tuple[float, float]]:
+    """(seconds of training, mean return) of all evaluations so far. `fresh`: evaluates now if the last is old."""
+    from raypid.reporting.logger import read_results
+
+    rows = read_results(folder) if (folder / "result.json").stat().st_size else []
+    points = sorted([(float(row["time_total_s"]), float(row[EVALUATION])) for row in rows if EVALUATION in row] + extra)
+    now = agent.time_total_s
+    if fresh and (not points or points[-1][0] < FRESH * now):
+        extra.append((now, agent.eval()["episode_reward_mean"]))
+        points.append(extra[-1])
+    return [(t, r) for t, r in points if math.isfinite(r)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`raypid tune`: what is refused before anything starts, and one whole search that is interrupted and goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raypid import saved_settings
+from raypid.cli import main
+
+TUNE = ("tune", "--run", "PPO", "--env", "CartPole-v1")
+
+
+@pytest.fixture(autouse=True)
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYPID_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    try:
+        assert main(argv) == 2
+    except SystemExit as exit_:
+        assert exit_.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("raypid: ") and error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("tune", "--run", "PPOO", "--env", "CartPole-v1"), "Did you mean 'PPO'"),
+        (("tune", "--env", "CartPole-v1"), "Name the algorithm"),
+        (("tune", "--run", "PPO"), "Name the environment"),
+        (("tune", "--run", "PPO", "--env", "CartPol-v1"), "Did you mean 'CartPole-v1'"),
+        (("tune", "--run", "TD3", "--env", "CartPole-v1"), "takes continuous (Box) actions"),
+        ((*TUNE, "--budget", "5s"), "too small for 30 trials of 1 s"),
+        ((*TUNE, "--budget", "soon"), "not 'soon'"),
+        ((*TUNE, "--budget", "1m", "--stop", '{"time_total_s": 600}'), "too small for one trial of 10 min"),
+        ((*TUNE, "--stop", '{"timesteps_total": 5}'), "not 'timesteps_total'"),
+        ((*TUNE, "--stop", '{"time_total_s": 0}'), "takes a number above 0"),
+        ((*TUNE, "--space", '{"lrr": {"uniform": [0, 1]}}'), "Did you mean 'lr'"),
+        ((*TUNE, "--space", '{"lr": {"loguniform": [0, 1]}}'), "begins above 0"),
+        ((*TUNE, "--only", "lrr"), "Did you mean 'lr'"),
+        ((*TUNE, "--lr", "-1"), "lr must be above 0"),
+        ((*TUNE, "--seed", "99"), "[0, 90]"),
+        ((*TUNE, "--trials", "0"), "at least 1"),
+        ((*TUNE, "--name", "a/b"), "A name for settings"),
+        ((*TUNE, "--triols", "3"), "Did you mean --trials"),
+        ((*TUNE, "--callbacks", "nowhere:Mine"), "there is no module 'nowhere'"),
+        (("tune", "--resume", "nowhere"), "holds no search to resume"),
+        (("tune", "--resume", "nowhere", "--trials", "3"), "leave --trials out"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_before_anything_starts(
+    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    start = time.monotonic()
+    assert said in refused(capsys, *argv)
+    assert time.monotonic() - start < 20 and not list(tmp_path.glob("runs/*"))
+
+
+def test_names_and_folders_that_are_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved_settings.save("fast", {"algorithm": "PPO", "env": "CartPole-v1", "settings": {}})
+    assert "called 'fast' already" in refused(capsys, *TUNE, "--name", "fast")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "search.json").write_text("{}")
+    trial = {
+        "number": 1,
+        "kind": "search",
+        "candidate": 1,
+        "seed": 0,
+        "settings": {},
+        "units": {},
+        "folder": "x",
+        "state": "finished",
+    }
+    (tmp_path / "there" / "trials.jsonl").write_text(json.dumps({**trial, "score": 1.0, "curve": []}) + "\n")
+    assert "--resume there" in refused(capsys, *TUNE, "--out", "there")
+
+
+@pytest.mark.ci_slow
+def test_a_search_ends_in_time_and_its_settings_have_a_name(tmp_path: Path) -> None:
+    """Broken off by Ctrl-C, resumed, then trained with. Times are only bounded from above, generously."""
+
+    def tune(*argv: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "raypid", "tune", *argv]
+        heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  # also where the tests run in the background
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed)
+
+    stop = '{"evaluation/episode_reward_mean": 475, "time_total_s": 2}'
+    options = ["--trials", "4", "--budget", "60s", "--stop", stop, "--only", "lr,num_epochs"]
+    options += ["--name", "found", "--out", "out"]
+    first = tune(*TUNE[1:], *options)
+    assert first.stdout is not None
+    next(line for line in first.stdout if line.startswith("[") and "time" not in line)  # a trial has ended
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 130 and "raypid tune --resume out" in said
+    ended = len((tmp_path / "out" / "trials.jsonl").read_text().splitlines())
+    assert ended >= 1
+    second = tune("--resume", "out")
+    said, _ = second.communicate(timeout=100)
+    assert second.returncode == 0, said
+    assert "--tuned found" in said.splitlines()[-1]
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert (
+        "raypid train --run PPO --env CartPole-v1 --tuned found" in page and (tmp_path / "out" / "report.png").exists()
+    )
+    trials = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
+    assert {t["seed"] for t in trials if t["kind"] in ("search", "race")} <= set(range(100))
+    assert all(t["seed"] >= 1000 for t in trials if t["kind"] in ("winner", "defaults"))
+    assert max(t["ended_at"] for t in trials) < 60
+    quiet = ("--stop", '{"training_iteration": 1}', "--final-episodes", "0", "--quiet", "--out", "run")
+    assert main(("train", *TUNE[1:], "--tuned", "found", *quiet)) == 0
+    assert main(("eval", "out/winner-seed1000", "--episodes", "2")) == 0

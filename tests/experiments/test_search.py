@@ -1,0 +1,307 @@
+"""A search: scores, which trials go on, who proposes, how time is spent, what a search chooses, and that it goes on after a kill."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raypid.config import ConfigError
+from raypid.errors import CodeError, UserError
+from raypid.experiments import budget
+from raypid.experiments.budget import Plan, make_plan, read_seconds
+from raypid.experiments.halving import Halving
+from raypid.experiments.importance import importances
+from raypid.experiments.processes import Event
+from raypid.experiments.propose import OptunaProposer, Proposer, RandomProposer
+from raypid.experiments.search import Search, Task, read_search, write_search
+from raypid.experiments.search_report import Proof, answer, write_report
+from raypid.experiments.search_trials import TRIALS, mean_return, read_trials
+from raypid.experiments.space import search_space
+
+CARTPOLE = {"env": "CartPole-v1"}
+
+
+def task(**more: object) -> Task:
+    about = {"run": "PPO", "fixed": CARTPOLE, "overrides": {}, "only": ["lr", "clip"], "by": "random", **more}
+    return Task(**about)  # type: ignore[arg-type]
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_score_is_the_mean_return_over_time() -> None:
+    assert mean_return([(2, 10), (4, 10)], 4, 0) == pytest.approx((10 + 20) / 4)  # rises for 2 s, then stays
+    assert mean_return([(2, 10)], 4, 0) == mean_return([(2, 10), (4, 10)], 4, 0)
+    assert mean_return([(8, 10)], 4, 0) == pytest.approx(2.5)  # half-way up at 4 s
+    assert mean_return([(1, 4), (1, 8)], 2, 0) == pytest.approx((2 + 8) / 2)
+    assert mean_return([(0, 3)], 3, 0) == 3
+    assert mean_return([], 3, 0) == -math.inf
+
+
+def test_with_a_goal_it_counts_who_reached_it_sooner() -> None:
+    fast, slow, higher = [(1, 100)], [(2, 100)], [(2, 200)]
+    assert mean_return(fast, 4, 0, goal=100) > mean_return(slow, 4, 0, goal=100)
+    assert mean_return(slow, 4, 0, goal=100) == mean_return(higher, 4, 0, goal=100)
+    assert mean_return(higher, 4, 0) > mean_return(fast, 4, 0)
+
+
+# -- which trials go on ------------------------------------------------------------------------------------------------
+
+
+def test_a_third_goes_on_and_nobody_waits() -> None:
+    rule = Halving(90)
+    assert rule.rungs == [10, 30, 90]
+    assert rule.goes_on(0, 5.0)  # the first
+    assert [rule.goes_on(0, score) for score in (4.0, 3.0, 6.0, 1.0, 5.5)] == [False, False, True, False, True]
+    assert rule.goes_on(1, 0.0) and not rule.goes_on(0, -math.inf) and not rule.goes_on(2, 100.0)
+
+
+# -- who proposes ------------------------------------------------------------------------------------------------------
+
+
+def quality(units: Mapping[str, float]) -> float:
+    return -((units["lr"] - 0.8) ** 2) - (0.5 if units["model.hidden"] < 0.5 else 0.0)
+
+
+def search_with(proposer: Proposer, trials: int) -> list[float]:
+    found = []
+    for i in range(trials):
+        units = proposer.propose()
+        assert all(0 <= unit <= 1 for unit in units.values())
+        found.append(quality(units))
+        proposer.tell(units, found[-1], 2 if i % 3 == 0 else 0, stopped=i % 3 != 0)
+    return found
+
+
+def test_random_proposals_repeat_with_the_seed() -> None:
+    space = search_space("PPO")
+    assert (
+        RandomProposer(space, 1).propose() == RandomProposer(space, 1).propose() != RandomProposer(space, 2).propose()
+    )
+
+
+def test_optuna_learns_and_takes_what_was_found_before() -> None:
+    pytest.importorskip("optuna")
+    space = search_space("PPO", only=["lr", "model.hidden"])
+    found = search_with(OptunaProposer(space, 0, num_random=10), 50)
+    dice = search_with(RandomProposer(space, 0), 50)
+    assert np.mean(found[-20:]) > np.mean(dice[-20:]) + 0.05
+    resumed, rng = OptunaProposer(space, 1, num_random=10), np.random.default_rng(0)
+    for _ in range(40):
+        units = {name: float(rng.random()) for name in space}
+        resumed.tell(units, quality(units), 2, stopped=False)
+    assert np.mean(search_with(resumed, 10)) > np.mean(dice) + 0.05
+
+
+def test_an_unknown_proposer_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not by 'magic'"):
+        task(by="magic")
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_times() -> None:
+    assert [read_seconds(t) for t in ("90", 90, "90s", "1.5m", "1h30m", " 2 h ")] == [90, 90, 90, 90, 5400, 7200]
+    for bad in ("", "x", "10x", "-5", "0s", True, math.nan, "1 0q"):
+        with pytest.raises(ConfigError, match="time"):
+            read_seconds(bad)
+
+
+def test_the_plan_fits_into_the_budget() -> None:
+    for trials, seconds, concurrent in ((30, 600, 2), (6, 40, 2), (100, 3600, 16), (1, 60, 1)):
+        plan = make_plan(trials, seconds, concurrent)
+        assert plan.trial_s >= budget.MIN_TRIAL_S and 0 < plan.explore_until_s < seconds
+        assert plan.explore_until_s + plan.race_s + plan.fresh_s <= seconds
+    with pytest.raises(ConfigError, match=r"A budget of 10 s is too small for 30 trials of 1 s .* give 37 s or more"):
+        make_plan(30, 10, 2)
+    make_plan(30, 37, 2)
+    with pytest.raises(ConfigError, match="too small for one trial of 60 s"):
+        make_plan(30, 60, 2, trial_s=60)
+
+
+# -- what mattered -----------------------------------------------------------------------------------------------------
+
+
+def test_what_matters_is_named_and_nothing_else() -> None:
+    space, rng = search_space("PPO"), np.random.default_rng(0)
+    units = [{name: float(rng.random()) for name in space} for _ in range(60)]
+    score = [-((u["lr"] - 0.6) ** 2) * 8 + 2 * (u["model.activation"] > 0.5) + rng.normal() / 2 for u in units]
+    found = {one.setting: one for one in importances(space, units, score)}
+    assert {name for name, one in found.items() if one.is_sure} == {"lr", "model.activation"}
+    assert 0 < found["lr"].low < found["lr"].share < found["lr"].high < 1
+    assert "`lr` matters (0." in str(found["lr"]) and str(found["clip"]) == "`clip`: cannot tell"
+    noise = importances(space, units, list(rng.normal(size=60)))
+    assert not any(one.is_sure for one in noise)
+    assert importances(space, units[:5], score[:5]) == []
+    absent = [{k: v for k, v in u.items() if k != "clip"} for u in units]
+    assert "clip" not in {one.setting for one in importances(space, absent, score)}
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
+
+
+class Formula:
+    """Runs trials at once, by a formula of their settings; the first seed flatters settings with a high clip."""
+
+    def __init__(self, num: int = 2) -> None:
+        self.num, self.orders, self._events = num, list[Mapping[str, object]](), list[Event]()
+        self._left: dict[int, list[Event]] = {}
+        self.broken = False
+        self.kill_after = math.inf
+
+    @property
+    def running(self) -> list[int]:
+        return list(self._left)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._left) < self.num
+
+    def start(self, trial: int, order: Mapping[str, object]) -> None:
+        if len(self.orders) >= self.kill_after:
+            raise KeyboardInterrupt
+        self.orders.append(order)
+        settings, rungs = order["settings"], order["rungs"]
+        assert isinstance(settings, dict) and isinstance(rungs, list)
+        level = 100 - 20 * abs(math.log10(settings.get("lr", 5e-4) / 2e-3))
+        level += 40 * (settings.get("clip", 0.2) - 0.2) * (1 if settings["seed"] == 0 else -1)
+        curve = [(0.1 * rung, level) for rung in rungs]
+        about: Event = {"trial": trial, "curve": curve, "baseline": 0.0, "seconds": rungs[-1], "timesteps": 1000}
+        events: list[Event] = [{"event": "rung", "rung": i, **about} for i in range(len(rungs) - 1)]
+        last: Event = {"event": "ended", "state": "finished", **about}
+        if self.broken:
+            text = "Traceback (most recent call last):\nValueError: boom"
+            events, last = (
+                [],
+                {
+                    "event": "ended",
+                    "trial": trial,
+                    "state": "failed",
+                    "kind": "error",
+                    "message": "boom",
+                    "traceback": text,
+                },
+            )
+        self._left[trial] = [*events, last]
+
+    def answer(self, trial: int, *, go_on: bool) -> None:
+        if not go_on:
+            self._left[trial] = [{**self._left[trial][-1], "state": "stopped"}]
+
+    def stop(self, trial: int) -> None:
+        raise AssertionError("there is time")
+
+    kill = stop
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        events = [left.pop(0) for left in self._left.values()]
+        self._left = {trial: left for trial, left in self._left.items() if left}
+        return events
+
+    def close(self) -> None:
+        pass
+
+
+PLAN = Plan(trials=20, budget_s=1000.0, trial_s=9.0, concurrent=2)
+
+
+def run_search(out: Path, executor: Formula, **more: object) -> tuple[Search, list[str]]:
+    out.mkdir(exist_ok=True)
+    said: list[str] = []
+    search = Search(task(**more), PLAN, out, executor, said.append, read_trials(out), {})
+    search()
+    return search, said
+
+
+def test_a_search_chooses_on_low_seeds_races_and_proves_on_fresh_ones(tmp_path: Path) -> None:
+    executor = Formula()
+    search, said = run_search(tmp_path, executor)
+    explored = search.of("search")
+    assert len(explored) == 20 and explored[0].settings == {} and explored[0].state == "finished"
+    assert {t.seed for t in explored} == {0} and {t.seed for t in search.of("race")} == {1, 2, 3}
+    assert (
+        [t.seed for t in search.of("winner")]
+        == [t.seed for t in search.of("defaults")]
+        == [1000, 1001, 1002, 1003, 1004]
+    )
+    assert sum(t.state == "stopped" for t in explored) >= 8
+    raced = {t.candidate for t in search.of("race")}
+    assert len(raced) == 4 and len(said) == len(search.trials)
+    # on the first seed a high clip looks good, on all others it is bad: the race sees through it
+    assert search.winner == max(raced, key=search.score_of)
+    best = [t for t in search.of("race") if t.candidate == search.winner]
+    assert np.mean([t.score for t in best]) >= max(t.score for t in search.of("race") if t.seed == 3)
+
+
+def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
+    executor = Formula()
+    executor.kill_after = 13
+    with pytest.raises(KeyboardInterrupt):
+        run_search(tmp_path, executor)
+    done = read_trials(tmp_path)
+    assert 10 <= len(done) < 13
+    with (tmp_path / TRIALS).open("a") as file:
+        file.write('{"number": 99, "kin')
+    executor = Formula()
+    search, _ = run_search(tmp_path, executor)
+    assert len(search.of("search")) == 20 and len(executor.orders) == len(search.trials) - len(done)
+    assert read_trials(tmp_path)[: len(done)] == done
+    again = Formula()
+    same, _ = run_search(tmp_path, again)
+    assert not again.orders and same.winner == search.winner
+
+
+def test_the_page_says_what_was_found(tmp_path: Path) -> None:
+    search, _ = run_search(tmp_path, Formula())
+    proof = Proof.of(search)
+    assert proof.better is not None and len(proof.winner) == 5
+    page = write_report(search, proof, [("train", "raypid train --tuned x")]).read_text()
+    assert answer(search, proof) in page and "raypid train --tuned x" in page and "`lr`" in page
+    assert "is better than the defaults" in page or "Cannot tell" in page
+    assert (tmp_path / "report.png").stat().st_size > 20_000
+
+
+def test_settings_that_never_work_end_the_search(tmp_path: Path) -> None:
+    executor = Formula()
+    executor.broken = True
+    with pytest.raises(CodeError, match="boom"):
+        run_search(tmp_path, executor)
+    assert len(executor.orders) <= 5
+
+
+def test_what_cannot_be_searched_is_refused() -> None:
+    with pytest.raises(UserError, match="Did you mean 'CartPole-v1'"):
+        task(fixed={"env": "CartPol-v1"})
+    with pytest.raises(ConfigError, match="takes continuous"):
+        task(run="TD3", only=["lr"])
+    with pytest.raises(ConfigError, match="model.log_std_init has no effect"):
+        task(only=["model.log_std_init"])
+    with pytest.raises(ConfigError, match="seed of a search"):
+        task(seed=91)
+    with pytest.raises(ConfigError, match="seed is no setting of a search"):
+        task(fixed={**CARTPOLE, "seed": 3})
+
+
+def test_what_has_no_effect_on_the_environment_is_not_tried() -> None:
+    assert "model.log_std_init" not in task(only=[]).space
+    assert "model.log_std_init" in task(fixed={"env": "Pendulum-v1"}, only=[]).space
+    linear = task(run="ARS", only=[])
+    assert "model.activation" in linear.space
+    drawn = [linear.settings({name: float(u) for name in linear.space}) for u in np.linspace(0, 1, 9)]
+    assert all(("model.activation" in d) == bool(d["model.hidden"]) for d in drawn)
+
+
+def test_a_search_is_written_and_read(tmp_path: Path) -> None:
+    about = task(fixed={**CARTPOLE, "model": {"activation": "relu"}}, overrides={"gamma": 0.9}, goal=475.0)
+    write_search(tmp_path, about, PLAN, {"name": "x"})
+    again, plan, trials, more = read_search(tmp_path)
+    assert (again.fixed, again.space, plan, trials, more) == (about.fixed, about.space, PLAN, [], {"name": "x"})
+    assert about.fixed == {**CARTPOLE, "model.activation": "relu", "gamma": 0.9} and about.goal == 475
+    (tmp_path / "search.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        read_search(tmp_path)
