@@ -8,6 +8,7 @@ from pathlib import Path
 from raypid.errors import UserError
 from raypid.experiments.board import Ended
 from raypid.outputs import Unwritten
+from raypid.reporting.lineage import lineage
 from raypid.reporting.plots import learning_curve
 from raypid.reporting.summary_table import summary_table
 
@@ -29,6 +30,11 @@ def finish(out: Path, ended: Sequence[Ended]) -> str:
         lines.append(summary_table(folders, picture=picture))
     except UserError as error:
         lines.append(str(error))
+    try:
+        if (drawn := lineage(out)) is not None:
+            lines.append(f"lineage      {drawn}")
+    except (UserError, ValueError, Unwritten) as error:
+        lines.append(f"No lineage: {error}")
     if left := sum(trial.state == "unfinished" for trial in ended):
         trials = "trial has" if left == 1 else "trials have"
         lines.append(f"{left} of {len(ended)} {trials} not ended: `raypid train --resume {out}` goes on.")

@@ -29,6 +29,7 @@ from raypid.experiments.variants import CHOICE, KINDS, Variant, check_spec, num_
 from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
+from raypid.reporting.lineage import LINEAGE
 from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
 from raypid.run.experiment import clear_folder
 from raypid.run.known_keys import check_stop, known_keys
@@ -454,7 +455,7 @@ def clear_experiment(out: Path) -> None:
         with explained(folder):
             if not any(folder.iterdir()):
                 folder.rmdir()
-    for name in (STATES, PLAN):
+    for name in (STATES, PLAN, LINEAGE):
         with explained(out / name):
             (out / name).unlink(missing_ok=True)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PARAMS = "params.json"
 RESULTS = "result.json"
 PROGRESS = "progress.csv"
+EXPLOITS = "exploits.json"
+"""Of a member of a population: what it has taken over from others."""
 CHECK_SECONDS = 1.0
 """Seconds between looks whether the files are still there."""
 

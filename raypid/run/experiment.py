@@ -20,7 +20,7 @@ from raypid.config import ConfigError
 from raypid.errors import Diverged, Halted
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
-from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger
+from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name
@@ -44,7 +44,7 @@ HALT_S = 5.0
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _RUN_FILES = (
-    "params.json", "result.json", "checkpoints", "progress.csv", "errors.txt", "learning_curve.png",
+    PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, "errors.txt", "learning_curve.png",
     DIVERGED, checkpoint.BEST, checkpoint.OLD_BEST,
 )  # fmt: skip
 """What a run writes into its folder, besides its events and its lock."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from ray.tune.schedulers import PopulationBasedTraining
+from ray.tune.search import BasicVariantGenerator
 
 from raypid.experiments.population import Population
 
@@ -26,9 +27,10 @@ class Evolution(PopulationBasedTraining):
     Args:
         population: what changes, and how.
         start: how many intervals all members train before the first exchange.
+        seed: of what is drawn.
     """
 
-    def __init__(self, population: Population, start: int) -> None:
+    def __init__(self, population: Population, start: int, seed: int) -> None:
         super().__init__(
             time_attr=ROUND,
             metric=SCORE,
@@ -39,10 +41,80 @@ class Evolution(PopulationBasedTraining):
             log_config=False,
             synch=True,
         )
-        self.population, self.rng = population, np.random.default_rng(start)
-        self._next_perturbation_sync = start
+        self.population, self.rng = population, np.random.default_rng([seed, start])
+        self._start = self._next_perturbation_sync = start
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Take a member in. Before its first exchange a resumed one has trained for rounds that nobody waits for."""
+        super().on_trial_add(tune_controller, trial)
+        if (
+            len({member.placement_group_factory for member in self._trial_state}) == 1
+        ):  # else it would keep what another waits for
+            tune_controller._tune_controller._actor_cache.increase_max(trial.placement_group_factory)
+        self._trial_state[trial].last_perturbation_time = self._start - 1
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Let a member that has ended its interval wait for the others; the last one makes them go on."""
+        decision: str = super().on_trial_result(tune_controller, trial, result)
+        self._begin_round(tune_controller)
+        return decision
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """A member has reached its end, or has failed: the others do not wait for it."""
+        super().on_trial_complete(tune_controller, trial, result)
+        self._without(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """A member's process was lost once too often: the others do not wait for it."""
+        super().on_trial_error(tune_controller, trial)
+        self._without(tune_controller, trial)
+
+    def _without(self, tune_controller: Any, gone: Any) -> None:
+        """Leave a member out from here on. If all others wait already, nobody else would say that the interval has ended."""
+        state = self._trial_state[gone]
+        state.last_score, state.last_train_time = (
+            None,
+            int(self._next_perturbation_sync),
+        )  # neither donor nor waited for
+        live = [trial for trial in tune_controller.get_live_trials() if trial is not gone]
+        if live and all(self._trial_state[trial].last_train_time >= self._next_perturbation_sync for trial in live):
+            result = self._trial_state[live[0]].last_result
+            assert result is not None  # it has reported, since it waits
+            super().on_trial_result(tune_controller, live[0], result)
+            self._begin_round(tune_controller, gone)
+
+    def _begin_round(self, tune_controller: Any, gone: Any = None) -> None:
+        """Set the round that members train up to. Tune's own is one that all have reached if an iteration is longer than an interval, and
+        then none would go on."""
+        live = [trial for trial in tune_controller.get_live_trials() if trial is not gone]
+        states = [self._trial_state[trial] for trial in live]
+        for state in states:  # a longer iteration has taken another member further than this one
+            state.last_perturbation_time = min(state.last_perturbation_time, state.last_train_time)
+        reached = min((state.last_train_time for state in states), default=0)
+        if reached >= self._next_perturbation_sync:
+            self._next_perturbation_sync = reached + 1
+
+    def all_ended(self) -> bool:
+        """Whether no member goes on."""
+        return all(trial.is_finished() for trial in self._trial_state)
 
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         own, better = trial.config[RUN], trial_to_clone.config[RUN]
         settings = self.population.explored(better["settings"], self.rng) | {"seed": own["settings"].get("seed")}
         return {RUN: {**own, "settings": settings}}, {}
+
+
+class Members(BasicVariantGenerator):
+    """The trials of a population, which are not over before the last member has ended.
+
+    Tune ends the process of each trial that waits once no further trials are to come, and a new one for it takes seconds. Where all
+    members need the same resources, `Evolution` has it keep them.
+    """
+
+    def __init__(self, evolution: Evolution) -> None:
+        super().__init__()
+        self.evolution = evolution
+
+    def is_finished(self) -> bool:
+        """Whether all members are there, and none goes on."""
+        return super().is_finished() and self.evolution.all_ended()

@@ -26,6 +26,7 @@ from ray import tune
 
 from raypid import project
 from raypid.checkpoint import latest, read_json, read_manifest, refusing
+from raypid.config import ConfigError
 from raypid.experiments.board import Board, Ended
 from raypid.experiments.population import Population
 from raypid.outputs import Unwritten, explained, replacing
@@ -37,8 +38,8 @@ from raypid.run.assembly import tuned_settings
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
-from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution
-from raypid.tune.exploit import Exploits, write_fingerprints
+from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
+from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
 from raypid.tune.trainable import AgentTrainable, go_home, request, share
 
 if TYPE_CHECKING:
@@ -83,20 +84,33 @@ class RunTrainable(AgentTrainable):
         self.trial: Trial = it["trial"]
         self.settings: dict[str, Any] = it["settings"]
         self.every: int = it["every"]
+        self.perturbed: Sequence[str] = it["perturbed"]
         self.folder_of_run = Path(self.trial.folder)
-        self.exploits = Exploits(self.folder_of_run)
+        self.exploits = _exploits(self.folder_of_run)
+        self.fault: Exception | None = None
+        """What kept it from going on from a checkpoint."""
         self.messages = _Messages()
         self.outcome: Outcome | None = None
+        self.parked = False
+        """The interval has ended and is saved: Tune goes on with this trial here, or in another process."""
         self._lock = contextlib.ExitStack()
 
     def step(self) -> dict[str, Any]:
         """Train until the next report is due. Errors of the run end the trial, and no other."""
         try:
+            if self.fault is not None:
+                raise self.fault
             run = self.current or self._begin(None)
-            steps = run.agent.timesteps + self.every - run.agent.timesteps % self.every if self.every else math.inf
-            result = run.advance(REPORT_S if not self.every else math.inf, steps) or run.agent.totals()
+            if self.parked:
+                self._lock_folder()
+            before = run.agent.timesteps
+            steps = before + self.every - before % self.every if self.every else math.inf
+            result = run.advance(REPORT_S, steps) or run.agent.totals()
             if run.reason:
                 self.outcome = run.end()
+            elif run.agent.timesteps >= steps:
+                self.parked = True
+                self._lock.close()
         except Exception as error:
             return self._failed(error)
         steps = run.agent.timesteps
@@ -111,10 +125,10 @@ class RunTrainable(AgentTrainable):
     def _begin(self, checkpoint: Path | None) -> Run:
         """Start the run, or go on from `checkpoint`, or from what an earlier process of this trial has left."""
         folder, trial = self.folder_of_run, self.trial
-        self._lock.enter_context(lock_folder(folder))
+        self._lock_folder()
         before = latest(folder / "checkpoints") if checkpoint is None else None
         if before is not None:
-            self.agent = Agent.from_checkpoint(before, self.exploits.settings(), out=folder, trust=True)
+            self.agent = Agent.from_checkpoint(before, out=folder, trust=True)
         else:
             if checkpoint is None:
                 clear_folder(folder)
@@ -123,15 +137,22 @@ class RunTrainable(AgentTrainable):
             self.agent = Agent(trial.run, self.settings, out=folder, below=below)
         self.agent.more_metrics = self.exploits.metrics
         steps = {"checkpoint_steps": self.every} if self.every else {}
+        by_time = self.agent.config.evaluation_interval is None
+        if self.every and by_time:  # members are compared by the weights that each has at the end of an interval
+            steps["evaluation_steps"] = self.every
         if checkpoint is not None:
             self.agent.restore(checkpoint)
-            record = self.exploits.check(self.agent, checkpoint, trial.name)
+            record = self.exploits.check(self.agent, checkpoint, trial.name, self.perturbed)
         self.current = Run(self.agent, RunOptions(stop=trial.stop, **{**trial.options, **steps}), self.messages)
         self.current.begin()
         if checkpoint is not None and record is not None:
-            self.current.save()  # a process that goes on with this trial must not find the weights of before
             self.exploits.add(record)
+            self.current.save()  # a process that goes on with this trial must not find the weights of before
         return self.current
+
+    def _lock_folder(self) -> None:
+        self._lock.enter_context(lock_folder(self.folder_of_run))
+        self.parked = False
 
     def _score(self, result: Mapping[str, float]) -> float:
         assert self.current is not None
@@ -141,7 +162,7 @@ class RunTrainable(AgentTrainable):
 
     def _failed(self, error: Exception) -> dict[str, Any]:
         text = getattr(error, "worker_traceback", "") or str(error) or type(error).__name__
-        fatal = isinstance(error, Unwritten | FolderLost)
+        fatal = type(error).__name__ if isinstance(error, Unwritten | FolderLost | ExploitError) else ""
         self._leave()
         about = {"done": True, "failed": text, "fatal": fatal}
         return {
@@ -162,7 +183,10 @@ class RunTrainable(AgentTrainable):
         """Go on from such a folder, perhaps another trial's, with this trial's settings."""
         assert isinstance(checkpoint, str)
         self._leave()
-        self._begin(Path(checkpoint))
+        try:
+            self._begin(Path(checkpoint))
+        except Exception as error:  # raised here it would count as a lost process
+            self.fault = error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial's place in this process, or this one's with other settings."""
@@ -174,7 +198,7 @@ class RunTrainable(AgentTrainable):
     def cleanup(self) -> None:
         """Save what was learnt, where the run was ended from outside."""
         try:
-            if self.current is not None and self.outcome is None:
+            if self.current is not None and self.outcome is None and not self.parked:
                 self.current.end("ended from outside", play=False)
         finally:
             self._leave()
@@ -187,6 +211,12 @@ class RunTrainable(AgentTrainable):
         if (agent := self.__dict__.pop("agent", None)) is not None:
             agent.close()
         self._lock.close()
+
+
+def _exploits(folder: Path) -> Exploits:
+    """What a trial has taken over from others, as far as its newest checkpoint has it."""
+    newest = latest(folder / "checkpoints")
+    return Exploits(folder, None if newest is None else read_manifest(newest)["config"])
 
 
 def _last_result(folder: Path) -> dict[str, Any]:
@@ -204,7 +234,7 @@ class _Watch(tune.Callback, tune.Stopper):
 
     def __init__(self, out: Path, board: Board, ended: dict[str, Ended]) -> None:
         self.out, self.board, self.ended = out, board, ended
-        self.fatal = ""
+        self.fatal: RuntimeError | None = None
         """Why the experiment cannot go on."""
         self.interrupted = False
         self._newest: dict[str, dict[str, Any]] = {}
@@ -213,7 +243,7 @@ class _Watch(tune.Callback, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        return self.interrupted or bool(self.fatal)
+        return self.interrupted or self.fatal is not None
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.board.started(_planned(trial).name)
@@ -226,8 +256,12 @@ class _Watch(tune.Callback, tune.Stopper):
         for text in result["messages"]:
             self.board.message(name, text)
         self.board.update(name, result["result"])
-        if result.get("fatal"):
-            self.fatal = result["failed"]
+        if why := result.get("fatal"):
+            self.fatal = (
+                ExploitError(f"{name}: {result['failed']}")
+                if why == ExploitError.__name__
+                else Unwritten(result["failed"])
+            )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = self._newest.get(_planned(trial).name, {})
@@ -261,7 +295,7 @@ class _Watch(tune.Callback, tune.Stopper):
         try:
             write_states(self.out, self.ended)
         except Unwritten as error:
-            self.fatal = str(error)
+            self.fatal = error
 
 
 def _planned(trial: Any) -> Trial:
@@ -314,8 +348,15 @@ def run_trials(
         population: lets the trials learn from each other.
 
     Raises:
-        ResourceError: a trial that never fits. UserError: Ray cannot start. KeyboardInterrupt: a second Ctrl-C.
+        ConfigError: a population of which some could not train beside the others. ResourceError: a trial that never fits.
+        UserError: Ray cannot start. Unwritten: the disk is full, or the folder is gone. ExploitError: a member of a population lacks
+            something of what it took over, or its own settings. KeyboardInterrupt: a second Ctrl-C.
     """
+    if population is not None and (max_concurrent or math.inf) < len(trials):
+        raise ConfigError(
+            f"The {len(trials)} members of a population wait for each other, so max_concurrent cannot be {max_concurrent}. Leave it out: as "
+            "many train at a time as CPUs suffice for (resources: {cpu: ...} says how many each takes)."
+        )
     out.mkdir(parents=True, exist_ok=True)
     ended = {name: one for name, one in read_states(out).items() if one.state != "failed"} if resumed else {}
     left = [trial for trial in trials if trial.name not in ended]
@@ -335,8 +376,8 @@ def run_trials(
             finally:
                 backend.shutdown()
                 shutil.rmtree(out / _SCRATCH, ignore_errors=True)
-        if watch.fatal:
-            raise Unwritten(watch.fatal)
+        if watch.fatal is not None:
+            raise watch.fatal
     return [ended.get(trial.name) or _unfinished(trial) for trial in trials]
 
 
@@ -358,15 +399,18 @@ def _run_all(
         "folder": str(project.loaded() or ""),
         "__module__": __name__,
     }
-    evolution = None if population is None else Evolution(population, _next_round(trials, population.interval))
+    evolution = None
+    if population is not None:
+        seed = trials[0].settings.get("seed")
+        start = _next_round(trials, population.interval)
+        evolution = Evolution(population, start, seed if isinstance(seed, int) else 0)
     with _interruptible(watch):
         tune.run(
             type("Trial", (RunTrainable,), about),
             name="trials",
-            config={
-                RUN: tune.grid_search([described(trial, population.interval if population else 0) for trial in trials])
-            },
+            config={RUN: tune.grid_search([described(trial, population) for trial in trials])},
             scheduler=evolution,
+            search_alg=None if evolution is None else Members(evolution),
             stop=watch,
             callbacks=[watch],
             storage_path=str((out / _SCRATCH).resolve()),
@@ -391,11 +435,17 @@ def _next_round(trials: Sequence[Trial], interval: int) -> int:
     return reached // interval + 1
 
 
-def described(trial: Trial, every: int = 0) -> dict[str, Any]:
-    """What a trial's config has under RUN: the Trial, its settings apart (a population changes them), and the environment steps at which
-    it reports; 0: about once a second."""
-    settings = {**copy.deepcopy(dict(trial.settings)), **Exploits(Path(trial.folder)).settings()}
-    return {"trial": trial, "settings": settings, "every": every}
+def described(trial: Trial, population: Population | None = None) -> dict[str, Any]:
+    """What a trial's config has under RUN: the Trial; its settings apart, with what a population has changed so far; `every`, the
+    environment steps at which it waits for others, 0 if it does not; and the names of the settings that a population changes."""
+    settings = copy.deepcopy(dict(trial.settings))
+    if population is None:
+        return {"trial": trial, "settings": settings, "every": 0, "perturbed": ()}
+    names = tuple(population.perturb)
+    if (newest := latest(Path(trial.folder) / "checkpoints")) is not None:
+        saved = read_manifest(newest)["config"]
+        settings |= {name: saved[name] for name in names}
+    return {"trial": trial, "settings": settings, "every": population.interval, "perturbed": names}
 
 
 @contextlib.contextmanager
