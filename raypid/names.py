@@ -39,6 +39,9 @@ SETTINGS: dict[str, str] = {
     "resources": f"CPUs and GPUs of a run are settings: num_cpus, num_cpus_per_worker, num_gpus. {_BESIDE_CONFIG}",
     "driver_cpu_limit": "The driver reserves no CPU. It is accepted in an experiment's resources, beside cpu and gpu.",
     "num_samples": _BESIDE_CONFIG,
+    "scheduler": "Trials that learn from each other are a population: population beside run and config in a file of `raypid train -f FILE`. "
+    "`raypid tune` stops hopeless trials early. The learning rate's schedule is lr_schedule.",
+    "search_alg": "`raypid tune` searches settings, by Optuna where it is installed: raypid tune --run PPO --env CartPole-v1 --budget 10m.",
     "repeat": _BESIDE_CONFIG,
     "run": f"The algorithm is no setting: --run NAME, in Python raypid.NAME(...). {_BESIDE_CONFIG}",
     "stop": f"When to end is no setting: --stop JSON, in Python train(num_train_steps=N). {_BESIDE_CONFIG}",

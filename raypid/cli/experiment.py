@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,16 +12,17 @@ from raypid.experiments.experiment import Experiment, check_experiments
 from raypid.experiments.plan import (
     PLAN,
     Trial,
+    begin,
     check_new,
     check_run,
-    clear_experiment,
+    experiments_in,
     plan,
     read_plan,
     rows_of,
-    write_plan,
 )
 from raypid.experiments.population import Population
 from raypid.run.assembly import entry_name
+from raypid.run.experiment import check_folder
 
 FAILURE = 1
 
@@ -30,35 +32,35 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
     check_experiments(experiments)
     if experiments[0].is_one_run:  # only to be shown
         settings, one = check_run(experiments[0]), experiments[0]
+        check_folder(one.out if one.out_given else Path("runs", "new"), resume=False, overwrite=options.overwrite)
         print(f"{one.name}: one run of {one.run} on {entry_name(settings['env'])}; nothing varies. Nothing was run.")
         return 0
     planned = [(experiment, plan(experiment)) for experiment in experiments]
     if options.dry_run:
         for experiment, trials in planned:
             _show(experiment, trials)
+        for experiment, _ in planned:  # last, since the trials of one that is there can be looked at too
+            check_new(experiment.out, overwrite=options.overwrite)
         return 0
-    for experiment, _ in planned:
-        check_new(experiment.out, overwrite=options.overwrite)
+    begin(planned, overwrite=options.overwrite)
     code = 0
-    for experiment, trials in planned:
+    for number, (experiment, trials) in enumerate(planned, start=1):
         if not options.quiet:
             for note in experiment.notes:
                 print(note)
-        if options.overwrite:
-            clear_experiment(experiment.out)
-        write_plan(experiment.out, trials, experiment.population)
         most = options.max_concurrent or experiment.max_concurrent
         ended = _run(
             trials, experiment.out, options, experiment.population, resumed=False, address=experiment.address, most=most
         )
         code = max(code, FAILURE if "failed" in ended else 0)
         if "unfinished" in ended:  # Ctrl-C
+            _say_left([other.out for other, _ in planned[number:]], options)
             break
     return code
 
 
-def resume_experiment(options: argparse.Namespace, given: Mapping[str, object]) -> int:
-    """Go on with the trials of an experiment that have not ended. Returns 0 if none failed.
+def resume_experiments(options: argparse.Namespace, given: Mapping[str, object]) -> int:
+    """Go on with the trials that have not ended, of the experiment in a folder or of those directly in it. Returns 0 if none failed.
 
     Raises:
         ConfigError: its folder is damaged, or something is given that would change it.
@@ -72,19 +74,30 @@ def resume_experiment(options: argparse.Namespace, given: Mapping[str, object]) 
         raise ConfigError(
             f"{options.resume} holds an experiment, which goes on as it was planned: leave {', '.join(changes)} out, or start a new one."
         )
-    out = Path(options.resume)
-    trials, population = read_plan(out, trust=options.trust)
-    address = given.get("address")
-    ended = _run(
-        trials,
-        out,
-        options,
-        population,
-        resumed=True,
-        address=None if address is None else str(address),
-        most=options.max_concurrent,
-    )
-    return FAILURE if "failed" in ended else 0
+    places = experiments_in(Path(options.resume))
+    planned = [(out, *read_plan(out, trust=options.trust)) for out in places]
+    address = None if given.get("address") is None else str(given["address"])
+    code = 0
+    for number, (out, trials, population) in enumerate(planned, start=1):
+        if len(planned) > 1 and not options.quiet:
+            print(f"Experiment {number} of {len(planned)}: {out}")
+        ended = _run(trials, out, options, population, resumed=True, address=address, most=options.max_concurrent)
+        code = max(code, FAILURE if "failed" in ended else 0)
+        if "unfinished" in ended:  # Ctrl-C
+            _say_left(places[number:], options)
+            break
+    return code
+
+
+def _say_left(places: Sequence[Path], options: argparse.Namespace) -> None:
+    """Say how to go on with experiments that have not begun."""
+    if places and not options.quiet:
+        above = options.resume or options.out
+        commands = [shlex.join(["raypid", "train", "--resume", str(place)]) for place in ([above] if above else places)]
+        names = ", ".join(place.name for place in places)
+        print(
+            f"Not begun: {names}. {' and '.join(f'`{command}`' for command in commands)} {'goes' if len(commands) == 1 else 'go'} on."
+        )
 
 
 def _run(
@@ -112,12 +125,11 @@ def _run(
 
 def _show(experiment: Experiment, trials: Sequence[Trial]) -> None:
     """Print the trials that would run."""
-    rows = [("trial", "varies", "CPUs"), *rows_of(trials)]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    rows = list(rows_of(trials))
+    widths = [max(map(len, column)) for column in zip(*rows)]
     stop = ", ".join(f"{key} {value:g}" for key, value in trials[0].stop.items())
-    print(
-        f"{experiment.name}: {len(trials)} trial{'s' if len(trials) > 1 else ''} of {experiment.run} in {experiment.out}/, each until {stop}"
-    )
+    number = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
+    print(f"{experiment.name}: {number} of {experiment.run} in {experiment.out}/, each until {stop}")
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
     print(f"Nothing was run. {PLAN} in that folder will name them.\n")

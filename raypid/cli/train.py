@@ -101,9 +101,15 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
     add("--stop", metavar="JSON", help=f"when to end, e.g. {example}")
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    text = "go on with the run in this folder; settings given here win over the saved ones"
+    text = (
+        "go on with the run in this folder; settings given here win over the saved ones.\n"
+        "With an experiment in it, or several in folders of its own: go on with their trials"
+    )
     add("--resume", metavar="DIR", help=text)
-    text = "one experiment or several, in YAML or JSON: run, env, stop, config; grids, distributions and seeds make many trials; flags win over it"
+    text = (
+        "one experiment or several, in YAML or JSON: run, env, stop, config; flags win over it.\n"
+        "Grids, distributions and seeds make many trials, which learn from each other with population"
+    )
     add("-f", "--file", metavar="FILE", help=text)
     add("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
@@ -117,7 +123,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         "NAME: from those that `raypid tune` has saved under this name, or in this file"
     )
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
-    add("--overwrite", action="store_true", help="replace the run in the folder of --out")
+    add("--overwrite", action="store_true", help="replace the run in the folder of --out, or the experiment of -f")
     add("--quiet", action="store_true", help="print errors only")
     text = "import what a run's folder names (--resume, --config), though you did not write it"
     add("--trust", action="store_true", help=text)
@@ -383,8 +389,8 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
 
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
-    from raypid.cli.experiment import resume_experiment, run_experiments
-    from raypid.experiments.plan import check_run, is_experiment
+    from raypid.cli.experiment import resume_experiments, run_experiments
+    from raypid.experiments.plan import check_run, experiments_in
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
     from raypid.run.assembly import resolve_config
@@ -394,9 +400,9 @@ def main(options: argparse.Namespace) -> int:
 
     _check_together(options)
     given = settings_of(options)
-    if options.resume and is_experiment(Path(options.resume)):
-        return resume_experiment(options, given)
-    stop: dict[str, object] = {}
+    if options.resume and experiments_in(Path(options.resume)):
+        return resume_experiments(options, given)
+    stop: dict[str, object] | None = None
     for text in options.config if not options.resume else ():
         _, _, found = _apart(read_mapping(text, "--config"))
         stop = found or stop
@@ -413,7 +419,7 @@ def main(options: argparse.Namespace) -> int:
         _check_overwrite(options)
     out = Path(options.resume or options.out) if options.resume or options.out else None
     check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=options.overwrite)
-    name, below, stop = _saved(options, given, stop) if options.resume else _new(options, given, stop)
+    name, below, stop = _saved(options, given, stop) if options.resume else _new(options, given, stop or {})
     criteria = check_stop(stop, known_keys(name, resolve_config(name, given, below)))
     if options.resume:
         agent = Agent.from_checkpoint(options.resume, given, out=out, trust=options.trust)
@@ -438,7 +444,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _experiments(
-    options: argparse.Namespace, given: Mapping[str, object], stop: Mapping[str, object], counts: Mapping[str, int]
+    options: argparse.Namespace,
+    given: Mapping[str, object],
+    stop: Mapping[str, object] | None,
+    counts: Mapping[str, int],
 ) -> list[Experiment]:
     """The experiments of --file, with what the command line says laid over them.
 
@@ -454,7 +463,7 @@ def _experiments(
         values = {key: value for key, value in read_marked(file).values.items() if key not in given}
         check_names(file, values, trusted=options.trust, given=named)
     out = Path(options.out) if options.out else None
-    above = Above(run=options.run, settings=given, stop=stop or None, options=counts, out=out, tuned=options.tuned)
+    above = Above(run=options.run, settings=given, stop=stop, options=counts, out=out, tuned=options.tuned)
     return read_experiments(options.file, above)
 
 
@@ -533,7 +542,7 @@ def _new(
 
 
 def _saved(
-    options: argparse.Namespace, given: dict[str, object], stop: dict[str, object]
+    options: argparse.Namespace, given: dict[str, object], stop: dict[str, object] | None
 ) -> tuple[str, dict[str, object], dict[str, object]]:
     """Return algorithm and settings of a saved run, and the stop criteria: those given, or else the saved ones."""
     from raypid.run.saved import saved_run
@@ -542,7 +551,8 @@ def _saved(
     algorithm = manifest["algorithm"]
     if options.run and options.run != algorithm:
         raise ConfigError(f"{options.resume} holds a run of {algorithm}, not of {options.run}.")
-    return algorithm, manifest["config"], stop or read_params(options.resume).get("stop") or {}
+    saved = read_params(options.resume).get("stop") or {}
+    return algorithm, manifest["config"], saved if stop is None else stop
 
 
 def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:

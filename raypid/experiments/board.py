@@ -13,8 +13,8 @@ from raypid.reporting.panel import EVALUATION, TRAINING, count, known
 from raypid.reporting.streams import lenient
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.live import Live
-    from rich.table import Table
 
 _ROWS = 12
 """Running trials that the table shows."""
@@ -45,10 +45,14 @@ class Board:
         total: how many there are; 0: nobody knows.
         done: how many had ended before.
         quiet: show errors alone, on stderr.
+        place: the experiment's folder, where Ray must start before any trial does.
     """
 
-    def __init__(self, total: int, done: int, quiet: bool, file: IO[str] | None = None) -> None:
+    def __init__(self, total: int, done: int, quiet: bool, place: str = "", file: IO[str] | None = None) -> None:
         self.total, self.done, self.quiet = total, done, quiet
+        left = f"{total - done} of {total} trials" if done else f"{total} trial{'s' if total != 1 else ''}"
+        self._starting = f"{left} in {place}, starting Ray" if place else ""
+        """What is said until the first trial starts."""
         self.file = lenient(sys.stderr if quiet else file or sys.stdout)
         self.num_failed = 0
         self._running: dict[str, Mapping[str, Any]] = {}
@@ -65,6 +69,8 @@ class Board:
             console = Console(file=self.file, highlight=False)
             self._live = Live(console=console, get_renderable=self._table, refresh_per_second=2, transient=True)
             self._live.start()
+        elif self._starting:
+            self._print(f"{self._starting}.")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -74,6 +80,7 @@ class Board:
 
     def started(self, name: str) -> None:
         """A trial begins, or goes on."""
+        self._starting = ""
         self._running.setdefault(name, {})
 
     def update(self, name: str, result: Mapping[str, Any]) -> None:
@@ -97,7 +104,7 @@ class Board:
         self._print(text, always=True)
 
     def ended(self, trial: Ended) -> None:
-        """A trial has ended. A failed one's traceback is shown, unless another's was the same."""
+        """A trial has ended. A failed one's traceback is shown under its name, unless another's was the same."""
         self._running.pop(trial.name, None)
         self.done += 1
         of = f"{self.done} of {self.total}" if self.total else f"{self.done} done"
@@ -106,8 +113,8 @@ class Board:
             *traceback, last = trial.reason.strip().splitlines() or ["no reason is known"]
             if traceback and (text := "\n".join(traceback)) not in self._said:
                 self._said.add(text)
-                self._print(text, always=True)
-            self._print(f"{trial.name}  failed: {last}  ({of})", always=True)
+                self._print(f"{trial.name}:\n{text}", always=True)
+            self._print(f"{trial.name}  failed: {last.removeprefix('raypid: ')}  ({of})", always=True)
             return
         steps, seconds = count(trial.result.get("timesteps_total", 0)), trial.result.get("time_total_s", 0.0)
         self._print(f"{trial.name}  {returned(trial)}, {steps} steps in {seconds:.1f} s, {trial.reason}  ({of})")
@@ -128,10 +135,16 @@ class Board:
         of = f" of {self.total}" if self.total else ""
         return f"{self.done}{of} trials ended{failed}, {len(self._running)} running, {seconds // 60}:{seconds % 60:02d}"
 
-    def _table(self) -> Table:
+    def _table(self) -> Group:
+        """The line about all trials, and a table of those that run."""
+        from rich.console import Group
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(box=None, padding=(0, 2, 0, 0), title=self._progress(), title_justify="left", title_style="bold")
+        title = Text(self._starting or self._progress(), style="bold", no_wrap=True, overflow="ellipsis")
+        if not self._running:
+            return Group(title)
+        table = Table(box=None, padding=(0, 2, 0, 0))
         for heading, side in (
             ("trial", "left"),
             ("steps", "right"),
@@ -146,7 +159,7 @@ class Board:
             table.add_row(name, steps, seconds, number[TRAINING], number[EVALUATION])
         if len(self._running) > _ROWS:
             table.add_row(f"and {len(self._running) - _ROWS} more")
-        return table
+        return Group(title, table)
 
 
 def returned(trial: Ended) -> str:

@@ -14,6 +14,7 @@ from raypid.errors import UserError, shown
 from raypid.experiments.marked import Keys, Marked, read_marked
 from raypid.experiments.population import FACTORS, Population
 from raypid.experiments.variants import GRID, check_spec, is_drawn, specs, word_of
+from raypid.experiments.variants import WORDS as SPECS
 from raypid.names import answer
 from raypid.registry import ALGORITHMS, did_you_mean, suggest
 
@@ -68,7 +69,7 @@ class Above:
     options: Mapping[str, int] = field(default_factory=dict)
     out: Path | None = None
     """The folder of the experiment; of several, the one above them."""
-    tuned: bool = False
+    tuned: bool | str = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +86,8 @@ class Experiment:
     """Each variant runs with each of these; empty: none was given, or the settings draw one."""
     num_samples: int = 1
     """How often distributions are drawn, for each combination of the grids."""
-    tuned: bool = False
-    """Whether the tuned settings for algorithm and environment lie below."""
+    tuned: bool | str = False
+    """Whether the tuned settings for algorithm and environment lie below; a name or a file: those that a search has saved there."""
     resources: Mapping[str, float] | None = None
     """The CPUs and GPUs that a trial may take, by the names in RESOURCES."""
     options: Mapping[str, int] = field(default_factory=dict)
@@ -242,7 +243,7 @@ class _Reader:
                 unknown.append((key, value, (*keys, key)))
         self._check_name()
         self.run = self._run()
-        self.defaults: Config = self._algorithm()
+        self.defaults: Config = ALGORITHMS.get(self.run).Config()
         for key, value, place in unknown:
             if canonical(key).partition(".")[0] not in type_hints(type(self.defaults)):
                 self._mark(key, place)
@@ -277,16 +278,12 @@ class _Reader:
             raise self.where.error(
                 "Name the algorithm: run: PPO" + (", or --run PPO." if self.flat and self.marked.path else ".")
             )
-        if not isinstance(run, str):
-            raise self.where.error(f"run takes the name of an algorithm, not {shown(run)}.", "run")
-        return run
+        from raypid.run.agent import algorithm_of
 
-    def _algorithm(self) -> Config:
         try:
-            defaults: Config = ALGORITHMS.get(self.run).Config()
+            return algorithm_of(run)
         except UserError as error:
             raise self.where.error(error, "run") from None
-        return defaults
 
     def _unknown_key(self, key: str) -> str:
         name = canonical(key)
@@ -341,7 +338,17 @@ class _Reader:
         elif any(True for _ in specs(value)):
             self._check_spec(name, value)
         elif refusal := self._refusal(name, value):
-            raise self.where.error(refusal, name)
+            raise self.where.error(f"{refusal}{self._meant(name, value)}", name)
+
+    def _meant(self, name: str, value: object) -> str:
+        """What a value that does not fit may have been meant to be."""
+        if isinstance(value, list | tuple) and value and not any(self._refusal(name, one) for one in value):
+            return f" To try each of them, write {name}: {{{GRID}: [...]}}."
+        keys = [str(key) for key in value] if isinstance(value, Mapping) else []
+        if len(keys) > 1 and any(key in SPECS for key in keys):
+            return f" A grid or a distribution is a mapping of one word, and here are {' and '.join(keys)}."
+        near = suggest(canonical(keys[0]), SPECS, 1) if len(keys) == 1 else []
+        return f" Did you mean {{{near[0]}: [...]}}?" if near else ""
 
     def _check_spec(self, name: str, value: object) -> None:
         for path, word, spec in specs(value):
@@ -352,6 +359,8 @@ class _Reader:
 
     def _refusal(self, name: str, value: object) -> str:
         """What the algorithm's settings say of one of them; "" if nothing."""
+        if name in ("env", "evaluation_env") and isinstance(value, bool | int | float | list | tuple | Mapping):
+            return f"{name} takes one environment, not {shown(value)}."
         try:
             self.defaults.replace({name: value})
         except ConfigError as error:
@@ -384,7 +393,7 @@ class _Reader:
             stop=self._stop(),
             seeds=seeds,
             num_samples=num_samples,
-            tuned=self._tuned() or above.tuned,
+            tuned=above.tuned or self._tuned(),
             resources=resources,
             options={**options, **above.options},
             max_concurrent=max_concurrent,
@@ -476,10 +485,13 @@ class _Reader:
             raise self.where.error(f"{word} takes a whole number of at least {least}, not {shown(value)}.", word)
         return value
 
-    def _tuned(self) -> bool:
+    def _tuned(self) -> bool | str:
         tuned = self.words.get("tuned", False)
-        if not isinstance(tuned, bool):
-            raise self.where.error(f"tuned takes true or false, not {shown(tuned)}.", "tuned")
+        if not isinstance(tuned, bool | str) or tuned == "":
+            raise self.where.error(
+                f"tuned takes true, false, or what `raypid tune` has saved (a name or a file), not {shown(tuned)}.",
+                "tuned",
+            )
         return tuned
 
     def _stop(self) -> Mapping[str, object]:

@@ -43,10 +43,14 @@ def read_marked(path: str | Path) -> Marked:
     """Read a file whose outermost value is a mapping; a name that ends in .json is JSON, any other YAML.
 
     Raises:
-        ConfigError: there is no such file, it cannot be read, is too large, or a key is no text or stands twice. The message
+        ConfigError: there is no such file, it is a folder or cannot be read, is too large, or a key is no text or stands twice. The message
             begins with the file, and the line where one is known.
     """
     name = str(path)
+    if os.path.isdir(path):
+        raise ConfigError(
+            f"{shown(name)} is a folder: name a file. (A folder that a run has left goes on by --resume.)"
+        )
     if not os.path.isfile(path):
         raise ConfigError(f"There is no file {shown(name)}.")
     try:

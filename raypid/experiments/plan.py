@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
 from raypid.reporting.lineage import LINEAGE
 from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
-from raypid.run.experiment import clear_folder
+from raypid.run.experiment import clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.placement import bundles
 from raypid.runtime.resources import num_cores, num_gpus
@@ -62,8 +62,8 @@ class Trial:
     settings: Mapping[str, object]
     """Concrete, with the seed; what is not among them has its default."""
     stop: Mapping[str, float]
-    tuned: bool = False
-    """Whether the tuned settings for algorithm and environment lie below `settings`."""
+    below: Mapping[str, object] = field(default_factory=dict)
+    """Tuned settings, which hold where `settings` say nothing."""
     varied: Mapping[str, object] = field(default_factory=dict)
     """What differs between the trials -> its value here; the seed, too, where there are several."""
     folder: Path
@@ -99,14 +99,15 @@ def plan(experiment: Experiment) -> list[Trial]:
         own = {} if seed is None else {"seed": seed}
         varied = {**variant.varied, **(own if len(seeds) > 1 else {})}
         settings = {**variant.settings, **own}
-        settings |= schedule_end({**_below(experiment, settings), **settings}, experiment.stop)
+        below = _below(experiment, settings)
+        settings |= schedule_end({**below, **settings}, experiment.stop)
         trial = Trial(
             index=index,
             name=(name := names.of(index, {key: x for key, x in varied.items() if key not in changing})),
             run=experiment.run,
             settings=settings,
             stop={},
-            tuned=experiment.tuned,
+            below=below,
             varied=varied,
             folder=experiment.out / name,
             resources=experiment.resources,
@@ -126,9 +127,11 @@ def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> 
 
 def _below(experiment: Experiment, settings: Mapping[str, object]) -> dict[str, object]:
     """The tuned settings, if the experiment asks for them."""
+    if not experiment.tuned:
+        return {}
     try:
-        return tuned_settings(experiment.run, settings.get("env")) if experiment.tuned else {}
-    except ConfigError as error:
+        return tuned_settings(experiment.run, settings.get("env"), experiment.tuned)
+    except UserError as error:
         raise experiment.where.error(error, "tuned") from None
 
 
@@ -176,7 +179,7 @@ class _Checks:
             ConfigError, EnvError: it could not run; the message names the trial if it is `told`, and the line.
         """
         which = f"{trial.name}: " if told else ""
-        config, stop = _settled(self.experiment, trial.settings, which)
+        config, stop = _settled(self.experiment, trial.settings, trial.below, which)
         self._examine(trial, config, which)
         return dataclasses.replace(trial, stop=stop)
 
@@ -192,14 +195,16 @@ class _Checks:
                 return
             self._examined[key] = examine(trial.run, config, given=trial.settings, before=self._examined.get(key))
         except UserError as error:
-            if "\n" in str(error):  # the environment's own traceback
-                raise
-            raise where.error(f"{which}{error}", where.blamed(str(error)), "env") from None
+            head, _, last = str(error).rpartition("\nraypid: ")  # the environment's own traceback, if it raised
+            said = where.error(f"{which}{last}", where.blamed(last), "env")
+            raise type(error)(f"{head}\nraypid: {said}") if head else said from None
 
 
-def _settled(experiment: Experiment, settings: Mapping[str, object], which: str) -> tuple[Config, dict[str, float]]:
+def _settled(
+    experiment: Experiment, settings: Mapping[str, object], below: Mapping[str, object], which: str
+) -> tuple[Config, dict[str, float]]:
     """The settings in force, and the stop criteria as numbers; `which` begins messages."""
-    where, below = experiment.where, _below(experiment, settings)
+    where = experiment.where
     try:
         config = resolve_config(experiment.run, settings, below)
     except ConfigError as error:
@@ -223,7 +228,7 @@ def check_run(experiment: Experiment) -> dict[str, object]:
         ConfigError: the message begins with file and line.
     """
     settings = {**experiment.settings, **({"seed": experiment.seeds[0]} if experiment.seeds else {})}
-    _settled(experiment, settings, "")
+    _settled(experiment, settings, _below(experiment, settings), "")
     return settings | ({"address": experiment.address} if experiment.address is not None else {})
 
 
@@ -254,9 +259,10 @@ def _check_room(experiment: Experiment, settings: Mapping[str, object], config: 
         if needed > given.get(name, math.inf):
             raise ConfigError(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
     ray = sys.modules.get("ray")
-    if experiment.address is not None or config.fit or (ray is not None and ray.is_initialized()):
+    one_fits = config.fit and experiment.is_one_run  # trials do not shrink: they wait for each other
+    if experiment.address is not None or one_fits or (ray is not None and ray.is_initialized()):
         return
-    here = "this machine has {}: it would never start. Another cluster is joined by its address."
+    here = "this machine has {}: it would never start. Give it less, or --address of a cluster that has more."
     if given.get("cpu", cpus) > num_cores():
         said = f"{given['cpu']:g} CPUs (resources)" if "cpu" in given else needs
         raise ConfigError(f"A trial takes {said}, and {here.format(num_cores())}")
@@ -269,9 +275,7 @@ class _Names:
 
     def __init__(self, found: Sequence[Variant], total: int) -> None:
         self._digits = max(3, len(str(total)))
-        keys = {key for variant in found for key in variant.varied}
-        lasts = [key.rpartition(".")[2] for key in keys]
-        self._short = {key: last if lasts.count(last := key.rpartition(".")[2]) == 1 else key for key in keys}
+        self._short = short_names({key for variant in found for key in variant.varied})
 
     def of(self, index: int, varied: Mapping[str, object]) -> str:
         parts = [f"{self._short.get(key, key)}={short_value(value)}" for key, value in varied.items()]
@@ -281,6 +285,12 @@ class _Names:
         return f"{start}-{_safe(','.join(parts))}"[:_MAX_NAME].rstrip(".,=-+")
 
 
+def short_names(keys: Collection[str]) -> dict[str, str]:
+    """Names of settings -> their last parts, where these differ: hidden, not model.hidden."""
+    lasts = [key.rpartition(".")[2] for key in keys]
+    return {key: last if lasts.count(last := key.rpartition(".")[2]) == 1 else key for key in keys}
+
+
 def short_value(value: object) -> str:
     """A value of a setting in few characters: 0.001, true, 64x64, Walker2d-v5."""
     if value is None:
@@ -288,7 +298,7 @@ def short_value(value: object) -> str:
     elif isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, float):
-        text = f"{value:.4g}"
+        text = f"{value:.8g}"
     elif isinstance(value, Mapping):
         text = "+".join(f"{key}={short_value(part)}" for key, part in value.items())
     elif isinstance(value, list | tuple):
@@ -364,7 +374,7 @@ def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Populatio
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is damaged: {reason(error)}.") from None
     for trial in trials:
-        check_names(out, {"algorithm": trial.run, **trial.settings}, trusted=trust or signed)
+        check_names(out, {"algorithm": trial.run, **trial.below, **trial.settings}, trusted=trust or signed)
     return trials, population
 
 
@@ -399,7 +409,7 @@ def _trials(out: Path, values: Mapping[str, Any]) -> list[Trial]:
 
 
 _TYPES = {
-    "index": int, "name": str, "run": str, "settings": dict, "stop": dict, "tuned": bool, "varied": dict, "resources": dict | None, "options": dict,
+    "index": int, "name": str, "run": str, "settings": dict, "stop": dict, "below": dict, "varied": dict, "resources": dict | None, "options": dict,
 }  # fmt: skip
 
 
@@ -426,31 +436,61 @@ def is_experiment(folder: Path) -> bool:
 
 
 def check_new(out: Path, *, overwrite: bool) -> None:
-    """Check that a new experiment may have this folder, and can write to it.
+    """Check that a new experiment may have this folder, and can write to it. It may replace one of which no trial has begun.
 
     Raises:
-        UserError: it cannot be written. ConfigError: it holds something, and `overwrite` is not given or it is no experiment.
+        UserError: it cannot be written. ConfigError: it holds something, and `overwrite` is not given or it is no experiment; or a
+            running process writes to it.
     """
     with usable(out, "The experiment's folder"):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file, not a folder.")
         empty = not out.is_dir() or not any(out.iterdir())
     check_folder_writable(out, "The experiment's folder")
+    if (out / ".lock").exists():
+        with lock_folder(out):
+            pass
     if empty:
         return
     if not is_experiment(out):
         raise ConfigError(f"{out} is not empty and holds no experiment: choose another --out.")
-    if not overwrite:
+    begun = (out / STATES).exists() or any(any(folder.iterdir()) for folder in _trial_folders(out))
+    if begun and not overwrite:
         raise ConfigError(
             f"{out} holds an experiment. Resume it (raypid train --resume {out}), replace it (--overwrite), or choose another --out."
         )
+
+
+def begin(planned: Sequence[tuple[Experiment, Sequence[Trial]]], *, overwrite: bool) -> None:
+    """Write what the trials of new experiments are, of all before the first one starts, so that all can be resumed.
+
+    Raises:
+        UserError: as `check_new`, before anything is written. Unwritten: a folder cannot be written.
+    """
+    for experiment, _ in planned:
+        check_new(experiment.out, overwrite=overwrite)
+    for experiment, trials in planned:
+        clear_experiment(experiment.out)
+        write_plan(experiment.out, trials, experiment.population)
+
+
+def experiments_in(folder: Path) -> list[Path]:
+    """The folder, if it holds an experiment, or else those directly in it that do, in the order in which they were begun."""
+    if is_experiment(folder) or not os.path.isdir(folder):
+        return [folder] if is_experiment(folder) else []
+    found = [place for place in folder.iterdir() if is_experiment(place)]
+    return sorted(found, key=lambda place: ((place / PLAN).stat().st_mtime_ns, place.name))
+
+
+def _trial_folders(out: Path) -> list[Path]:
+    return [place for place in out.iterdir() if place.is_dir() and _NAME.fullmatch(place.name)]
 
 
 def clear_experiment(out: Path) -> None:
     """Remove the trials of an experiment and its experiment.json, and nothing that they did not write."""
     if not is_experiment(out):
         return
-    for folder in [place for place in out.iterdir() if place.is_dir() and _NAME.fullmatch(place.name)]:
+    for folder in _trial_folders(out):
         clear_folder(folder)
         with explained(folder):
             if not any(folder.iterdir()):
@@ -460,12 +500,12 @@ def clear_experiment(out: Path) -> None:
             (out / name).unlink(missing_ok=True)
 
 
-def rows_of(trials: Sequence[Trial]) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, what varies, CPUs) of each trial, as text."""
+def rows_of(trials: Sequence[Trial]) -> Iterator[list[str]]:
+    """Yield a heading, and then number, value of each setting that varies, and CPUs of each trial."""
+    varied = list(dict.fromkeys(key for trial in trials for key in trial.varied))
+    short = short_names(varied)
+    yield ["trial", *(short[key] for key in varied), "CPUs"]
     for trial in trials:
-        below = tuned_settings(trial.run, trial.settings.get("env")) if trial.tuned else {}
-        config = resolve_config(trial.run, trial.settings, below)
-        varied = ", ".join(
-            f"{key} {shown(value) if isinstance(value, str) else value}" for key, value in trial.varied.items()
-        )
-        yield trial.name, varied, f"{(trial.resources or {}).get('cpu', cpus_of(config)):g}"
+        values = [short_value(trial.varied[key]) if key in trial.varied else "" for key in varied]
+        config = resolve_config(trial.run, trial.settings, trial.below)
+        yield [f"{trial.index:03d}", *values, f"{(trial.resources or {}).get('cpu', cpus_of(config)):g}"]

@@ -113,6 +113,20 @@ class _Kind:
     """The arguments begin with a low and a high end."""
 
 
+def _short(value: float, scale: float) -> float:
+    """A value that is read, typed and named easily: 4 significant digits of it, or of `scale`, whichever is finer."""
+    least = min(abs(value), scale)
+    return round(value, 3 - math.floor(math.log10(least))) if least > 0 else value
+
+
+def _short_within(draw: Callable[..., float], rng: np.random.Generator, low: float, high: float) -> float:
+    return min(max(_short(draw(rng, low, high), high - low), low), high)
+
+
+def _normal(rng: np.random.Generator, mean: float, deviation: float) -> float:
+    return _short(float(rng.normal(mean, deviation)), deviation)
+
+
 def _between(rng: np.random.Generator, low: float, high: float) -> float:
     return float(rng.uniform(low, high))
 
@@ -136,11 +150,11 @@ def _log_whole(rng: np.random.Generator, low: int, high: int) -> int:
     return min(int(_log_between(rng, low, high)), high - 1)
 
 
-_NORMAL = _Kind("mean, deviation", lambda rng, mean, deviation: float(rng.normal(mean, deviation)), ordered=False)
+_NORMAL = _Kind("mean, deviation", _normal, ordered=False)
 KINDS: dict[str, _Kind] = {
-    "uniform": _Kind("low, high", _between),
+    "uniform": _Kind("low, high", functools.partial(_short_within, _between)),
     "quniform": _Kind("low, high, q", functools.partial(_multiple, _between)),
-    "loguniform": _Kind("low, high", _log_between, positive=True),
+    "loguniform": _Kind("low, high", functools.partial(_short_within, _log_between), positive=True),
     "qloguniform": _Kind("low, high, q", functools.partial(_multiple, _log_between), positive=True),
     "randint": _Kind("low, high", lambda rng, low, high: int(rng.integers(low, high)), whole=True),
     "qrandint": _Kind("low, high, q", _whole_multiple, whole=True),
@@ -193,6 +207,8 @@ def check_spec(word: str, value: object) -> None:
             raise ConfigError(f"{word} takes a list of values such as [1, 4], not {shown(values)}.")
         if not values:
             raise ConfigError(f"{word} has no values: give it at least one.")
+        if word == GRID and (twice := _twice(values)):
+            raise ConfigError(f"{word} has {shown(twice[0])} twice, and the two runs would be the same.")
         if word == CHOICE and any(inner == GRID for part in values for _, inner, _ in specs(part)):
             raise ConfigError("A choice cannot hold a grid_search: what is not drawn would not be tried.")
         return
@@ -213,6 +229,19 @@ def check_spec(word: str, value: object) -> None:
         raise ConfigError(f"{word} takes a low end above 0, not {low:g}.")
     if len(numbers) == 3 and not (0 < q and math.ceil(low / q - 1e-9) <= math.floor(high / q + 1e-9)):
         raise ConfigError(f"{word} takes a q above 0 with a multiple between {low:g} and {high:g}, not {q:g}.")
+
+
+def _twice(values: Sequence[object]) -> list[object]:
+    """The values that stand there before, too. Distributions count as different, since each is drawn anew."""
+    seen: set[tuple[bool, str]] = set()
+    found = []
+    for value in values:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        key = (number, repr(value).removesuffix(".0") if number else repr(value))  # 1 is 1.0, but not True
+        if key in seen and not is_drawn(value):
+            found.append(value)
+        seen.add(key)
+    return found
 
 
 def _numbers(values: object, *, whole: bool) -> list[float]:

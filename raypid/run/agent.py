@@ -675,3 +675,27 @@ class Agent:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def algorithm_of(run: object) -> str:
+    """The name of the algorithm that a name, or a class such as raypid.PPO, stands for. An Algorithm class of the user's own is
+    registered under its name.
+
+    Raises:
+        ConfigError: it is neither. UserError: an unknown name, with the nearest known ones.
+    """
+    if isinstance(run, str):
+        ALGORITHMS.get(run)
+        return run
+    named: object = getattr(run, "algorithm", None)
+    if isinstance(run, type) and issubclass(run, Agent) and isinstance(named, str):
+        return named
+    known = next((name for name in ALGORITHMS.names() if ALGORITHMS.entry(name) is run), "")
+    if known:
+        return known
+    if isinstance(run, type) and hasattr(run, "Config"):
+        same = next((name for name in ALGORITHMS.names() if name == run.__name__ and ALGORITHMS.get(name) is run), "")
+        if not same:
+            ALGORITHMS.add(run.__name__, run)
+        return run.__name__
+    raise ConfigError(f"An algorithm is a name or a class, such as 'PPO' or raypid.PPO, not {shown(run)}.")

@@ -76,8 +76,8 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
     """Return the stop criteria as numbers.
 
     Raises:
-        ConfigError: a key that no result of this run will have, or a value that is not a number. Metrics of callbacks are
-            written "custom/<name>".
+        ConfigError: a key that no result of this run will have, a value that is no number, or one that is met before the run begins.
+            Metrics of callbacks are written "custom/<name>".
     """
     checked: dict[str, float] = {}
     for key, value in stop.items():
@@ -94,5 +94,9 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
                 raise ValueError
         except (ValueError, OverflowError):  # an integer too large for a float
             raise ConfigError(f"The stop criterion {key!r} takes a number, not {shown(value)}.") from None
+        if value <= 0 and (key.endswith(("_total", "_total_s")) or key == "training_iteration"):
+            raise ConfigError(
+                f"The stop criterion {key!r} takes a number above 0, not {value}: it would be met at once."
+            )
         checked[key] = float(value)
     return checked

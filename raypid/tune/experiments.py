@@ -8,7 +8,7 @@ from pathlib import Path
 from raypid.experiments.board import Ended
 from raypid.experiments.experiment import check_experiments, experiments_from, read_experiments
 from raypid.experiments.finish import finish
-from raypid.experiments.plan import check_new, clear_experiment, plan, write_plan
+from raypid.experiments.plan import begin, plan
 from raypid.tune.runner import run_trials
 
 
@@ -27,7 +27,8 @@ def run_experiments(
     it after Ctrl-C.
 
     Args:
-        experiments: {name: {"run", "env", "stop", "config", "resources", "num_samples", "repeat", ...}}, or a file that holds them.
+        experiments: {name: {"run", "env", "stop", "config", "num_samples", "repeat", "resources", "population", ...}}, or a file that
+            holds them. `run` and `env` may be classes.
         overwrite: replace experiments that lie in the same folders.
         address: of a Ray cluster; None: start Ray here, or use the one that runs in this process.
         max_concurrent: most trials at a time; None: what the experiment says, or as many as fit.
@@ -38,12 +39,9 @@ def run_experiments(
     given = read_experiments(experiments) if isinstance(experiments, str | Path) else experiments_from(experiments)
     check_experiments(given)
     planned = [(experiment, plan(experiment)) for experiment in given]
-    for experiment, _ in planned:
-        check_new(experiment.out, overwrite=overwrite)
+    begin(planned, overwrite=overwrite)
     found: list[Ended] = []
     for experiment, trials in planned:
-        clear_experiment(experiment.out)
-        write_plan(experiment.out, trials, experiment.population)
         ended = run_trials(
             trials,
             experiment.out,

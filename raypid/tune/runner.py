@@ -26,7 +26,7 @@ from ray import tune
 
 from raypid import project
 from raypid.checkpoint import latest, read_json, read_manifest, refusing
-from raypid.config import ConfigError
+from raypid.config import ConfigError, overlay
 from raypid.experiments.board import Board, Ended
 from raypid.experiments.plan import PLAN, STATES, Trial, write_plan
 from raypid.experiments.population import Population
@@ -35,7 +35,6 @@ from raypid.registry import registered
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
-from raypid.run.assembly import tuned_settings
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
@@ -72,7 +71,8 @@ class RunTrainable(AgentTrainable):
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
         """What the trial's own settings and resources ask for."""
         it = config[RUN]
-        return request(it["trial"].run, it["settings"], it["trial"].resources or {})
+        trial: Trial = it["trial"]
+        return request(trial.run, overlay(trial.below, it["settings"]), trial.resources or {})
 
     def _build(self, config: Mapping[str, Any]) -> None:
         """Take the config. The run begins with the first step, since a checkpoint may be given before."""
@@ -128,8 +128,8 @@ class RunTrainable(AgentTrainable):
         else:
             if checkpoint is None:
                 clear_folder(folder)
-            below = tuned_settings(trial.run, self.settings.get("env")) if trial.tuned else {}
-            below = {**share(trial.run, self.settings, trial.resources or {}), **below}
+            shared = share(trial.run, overlay(trial.below, self.settings), trial.resources or {})
+            below = {**shared, **trial.below}
             self.agent = Agent(trial.run, self.settings, out=folder, below=below)
         self.agent.more_metrics = self.exploits.metrics
         steps = {"checkpoint_steps": self.every} if self.every else {}
@@ -365,7 +365,7 @@ def run_trials(
         if address is None:
             _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
-        with lock_folder(out), Board(len(trials), len(ended), quiet) as board:
+        with lock_folder(out), Board(len(trials), len(ended), quiet, str(out)) as board:
             alone = "A single run without workers (`raypid train --run ...`) needs no Ray, nor does `raypid tune`."
             backend = RayBackend(address, num_cores(), num_gpus(), code=project.loaded(), without=alone)
             try:
@@ -494,7 +494,7 @@ def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], p
         ResourceError: names the first of them, and what it needs.
     """
     for trial in trials:
-        needed = request(trial.run, trial.settings, trial.resources or {}).bundles
+        needed = request(trial.run, overlay(trial.below, trial.settings), trial.resources or {}).bundles
         if not _packs(needed, nodes):
             total = {name: sum(bundle.get(name, 0.0) for bundle in needed) for name in ("CPU", "GPU")}
             there = {name: sum(node.get(name, 0.0) for node in nodes) for name in total}

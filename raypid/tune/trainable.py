@@ -17,9 +17,8 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from raypid import project
 from raypid.config import ConfigError, canonical, overlay
-from raypid.errors import shown
 from raypid.registry import ALGORITHMS, ENVS, adopt, registered
-from raypid.run.agent import Agent
+from raypid.run.agent import Agent, algorithm_of
 from raypid.run.assembly import tuned_settings
 from raypid.run.placement import bundles
 from raypid.tune.exploit import Exploits, write_fingerprints
@@ -181,29 +180,10 @@ def trainable(
     Raises:
         ConfigError: `run` names no algorithm. UserError: an unknown name, with the nearest known ones.
     """
-    name = _algorithm_of(run)
+    name = algorithm_of(run)
     given = dict(resources or {})
     if unknown := sorted(given.keys() - {CPUS, GPUS, DRIVER_CPUS}):
         raise ConfigError(f"resources takes {CPUS}, {GPUS} and {DRIVER_CPUS}, not {', '.join(map(repr, unknown))}.")
     about: dict[str, Any] = {"run": name, "tuned": tuned, "resources": given, "__module__": __name__}
     about |= {"registrations": registered(), "folder": str(project.loaded() or "")}
     return type(name, (AgentTrainable,), about)
-
-
-def _algorithm_of(run: str | type) -> str:
-    """The name of the algorithm that a name or a class stands for; a class of the user's own is registered under its name."""
-    if isinstance(run, str):
-        ALGORITHMS.get(run)
-        return run
-    named: object = getattr(run, "algorithm", None)
-    if isinstance(run, type) and issubclass(run, Agent) and isinstance(named, str):
-        return named
-    known = next((name for name in ALGORITHMS.names() if ALGORITHMS.entry(name) is run), "")
-    if known:
-        return known
-    if isinstance(run, type) and hasattr(run, "Config"):
-        same = next((name for name in ALGORITHMS.names() if name == run.__name__ and ALGORITHMS.get(name) is run), "")
-        if not same:
-            ALGORITHMS.add(run.__name__, run)
-        return run.__name__
-    raise ConfigError(f"trainable takes an algorithm's name or class, such as 'PPO' or raypid.PPO, not {shown(run)}.")

@@ -88,11 +88,23 @@ def test_the_trials_are_shown(shell: Shell) -> None:
     assert (code, err) == (0, "") and not Path("runs").exists()
     lines = out.splitlines()
     assert lines[0] == "sweep: 4 trials of PPO in runs/sweep/, each until training_iteration 2"
-    assert [line.split()[0] for line in lines[2:6]] == [
-        f"trial-00{i}-lr={lr},seed={s}"
-        for i, (s, lr) in enumerate([(3, 0.001), (3, 0.0001), (4, 0.001), (4, 0.0001)], start=1)
-    ]
+    assert [line.split() for line in lines[1:6]] == [
+        ["trial", "lr", "seed", "CPUs"],
+        *([f"00{i}", lr, seed, "1"] for i, (seed, lr) in enumerate(
+            [("3", "0.001"), ("3", "0.0001"), ("4", "0.001"), ("4", "0.0001")], start=1
+        )),
+    ]  # fmt: skip
     assert shell("train", "-f", "one.yaml", "--dry-run")[1].startswith("one: one run of PPO on CartPole-v1")
+
+
+def test_a_dry_run_ends_as_the_run_would(shell: Shell) -> None:
+    Path("sweep").mkdir()
+    Path("sweep/notes.txt").touch()
+    code, out, err = shell("train", "-f", "sweep.yaml", "--dry-run", "--out", "sweep")
+    assert code == 2 and "sweep is not empty and holds no experiment" in err and "sweep: 4 trials" in out
+    Path("file").touch()
+    for file in ("one.yaml", "sweep.yaml"):
+        assert shell("train", "-f", file, "--dry-run", "--out", "file/x")[0] == 2
 
 
 def test_the_examples_can_be_run(shell: Shell) -> None:
@@ -117,6 +129,10 @@ def test_the_examples_can_be_run(shell: Shell) -> None:
         (["-f", "sweep.yaml", "--out", "planned"], "Resume it (raypid train --resume planned)"),
         (["-f", "sweep.yaml", "--out", "x" * 300], "The experiment's folder cannot be"),
         (["-f", "sweep.yaml", "--out", "one.yaml"], "one.yaml is a file"),
+        (["-f", "sweep.yaml", "--tuned", "nosuch"], "sweep.yaml:1: There are no tuned settings called 'nosuch'"),
+        (["-f", "sweep.yaml", "--stop", "{}"], "sweep.yaml:1: 'sweep' has no stop criterion"),
+        (["-f", "."], "'.' is a folder"),
+        (["--resume", "."], "/experiment.json is damaged"),
         (["-f", "one.yaml", "--env", "CartPol-v1"], "'CartPole-v1'"),
         (["-f", "one.yaml", "--overwrite"], "--overwrite replaces the run in the folder of --out"),
         (["--dry-run", "--run", "PPO"], "give it, -f FILE"),
@@ -133,6 +149,7 @@ def test_what_is_refused(shell: Shell, arguments: list[str], words: str) -> None
     for name in ("taken", "planned", "damaged"):
         Path(name).mkdir()
         (Path(name) / ("notes.txt" if name == "taken" else "experiment.json")).write_text("{}")
+    Path("planned/trials.json").write_text("{}")
     before = sorted(map(str, Path().rglob("*")))
     code, out, err = shell("train", *arguments)
     assert (code, out) == (2, "") and words in err and err.count("\n") == 1, err

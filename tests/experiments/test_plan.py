@@ -12,16 +12,20 @@ from typing import Any
 import gymnasium
 import pytest
 
+import raypid
+from raypid.algorithms.a2c import A2C
 from raypid.errors import UserError
 from raypid.experiments.plan import (
     MAX_TRIALS,
     PLAN,
     Above,
     Trial,
+    begin,
     check_experiments,
     check_new,
     clear_experiment,
     experiments_from,
+    experiments_in,
     plan,
     read_experiments,
     read_plan,
@@ -29,6 +33,7 @@ from raypid.experiments.plan import (
 )
 from raypid.experiments.variants import grid_search
 from raypid.run.assembly import resolve_config
+from raypid.run.experiment import lock_folder
 from raypid.trust import UntrustedError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
@@ -208,7 +213,7 @@ BAD = [
     (FLAT + "lr:\n  grid_search:\n  - 1\n  - fast", "e.yaml:7: lr takes a number, not 'fast'"),
     (FLAT + "lr: {grid_search: [1, -1]}", "e.yaml:4: trial-002-lr=-1: lr must be above 0"),
     (FLAT + "lr: {uniform: [2, 1]}", "e.yaml:4: lr: uniform takes a low end below"),
-    (FLAT + "lr: {gridsearch: [2, 1]}", "e.yaml:4: lr takes a number"),
+    (FLAT + "lr: {gridsearch: [2, 1]}", "(dict). Did you mean {grid_search: [...]}?"),
     (FLAT + "num_sgd_iter: 1\nnum_epochs: 2", "e.yaml:5: 'num_sgd_iter' and 'num_epochs' are the same setting"),
     (FLAT + "lr: 1\nconfig: {lr: 2}", "e.yaml:5: 'lr' stands here twice"),
     (FLAT + "lr: 1\nlr: 2", "e.yaml:5: 'lr' stands here twice, first in line 4"),
@@ -248,7 +253,18 @@ BAD = [
     (FLAT + "num_gpus: 99", "A trial takes 99 GPUs"),
     (FLAT + "out: ''", "e.yaml:4: out takes the name of a folder"),
     (FLAT + "max_concurrent: 0", "e.yaml:4: max_concurrent takes a whole number"),
-    (FLAT + "tuned: 3", "e.yaml:4: tuned takes true or false"),
+    (FLAT + "tuned: 3", "e.yaml:4: tuned takes true, false, or what `raypid tune` has saved"),
+    (FLAT + "tuned: nosuch", "e.yaml:4: There are no tuned settings called 'nosuch'"),
+    (FLAT.replace("CartPole", "Acrobot") + "tuned: true", "e.yaml:4: There are no tuned settings for PPO on Acrobot-v1"),
+    (FLAT.replace("CartPole-v1", "[CartPole-v1, Nope-v1]"),
+     "e.yaml:2: env takes one environment, not ['CartPole-v1', 'Nope-v1']. To try each of them, write env: {grid_search: [...]}"),
+    (FLAT + "lr: [1e-3, 1e-4]", "To try each of them, write lr: {grid_search: [...]}"),
+    (FLAT + "lr: {grid_search: [1, 2], choice: [1]}", "is a mapping of one word, and here are grid_search and choice"),
+    (FLAT + "lr: {grid_search: [1e-3, 0.001]}", "e.yaml:4: lr: grid_search has 0.001 twice"),
+    (FLAT + "model: {hidden: {grid_search: [[8], [9], [8]]}}", "e.yaml:4: model.hidden: grid_search has [8] twice"),
+    (FLAT + "scheduler: asha", "e.yaml:4: Unknown setting 'scheduler'. Trials that learn from each other are a population"),
+    (FLAT.replace("100", "-5"), "e.yaml:3: The stop criterion 'timesteps_total' takes a number above 0, not -5"),
+    (FLAT + "fit: true\nrepeat: 2\nnum_workers: 9999", "A trial takes 9999 CPUs (9999 workers of 1), and this machine has"),
     ("a: {run: PPO}\nb: 3", "e.yaml:2: 'b' is neither a key of an experiment"),
     ("a/b: {run: PPO}", "e.yaml:1: The name of an experiment is that of its folder"),
     ("..: {run: PPO}", "The name of an experiment"),
@@ -267,7 +283,11 @@ def test_bad_json_says_the_line_and_bad_files_what_they_are() -> None:
     assert refused('{"run": "PPO",\n "run": "A2C"}', "e.json").startswith("e.json:2: 'run' stands here twice")
     assert refused('{\n\t"run": "PPO",\n\t"lrr": 1}', "e.json").startswith("e.json:3: Unknown key 'lrr'")
     Path("e.bin").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("e.bin", "not text in UTF-8"), ("nowhere.yaml", "no file 'nowhere.yaml'"), (".", "no file")):
+    for name, words in (
+        ("e.bin", "not text in UTF-8"),
+        ("nowhere.yaml", "no file 'nowhere.yaml'"),
+        (".", "is a folder"),
+    ):
         with pytest.raises(UserError, match=words):
             read_experiments(name)
 
@@ -279,6 +299,56 @@ def test_a_dictionary_names_the_experiment_and_no_file() -> None:
         assert "line" not in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(UserError, match="Experiment 'a': lr: grid_search has no values"):
         experiments_from({"a": {"run": "PPO", "env": "CartPole-v1", "lr": grid_search([])}})
+
+
+def saved_search(settings: dict[str, object]) -> str:
+    """The file of a search's settings."""
+    entry = {"format": 1, "algorithm": "PPO", "env": "Acrobot-v1", "settings": settings}
+    return written(json.dumps(entry), "best.json")
+
+
+def test_what_a_search_has_found_lies_below_and_in_the_plan() -> None:
+    """So that it goes on where nobody has that search."""
+    text = FLAT.replace("CartPole", "Acrobot") + "lr: {grid_search: [1, 2]}\n"
+    name = saved_search({"gamma": 0.5, "lr": 3.0})
+    for trials in (trials_of(text, above=Above(tuned=name)), trials_of(text + f"tuned: {name}")):
+        assert [dict(t.below) for t in trials] == [{"gamma": 0.5, "lr": 3.0}] * 2
+        assert [t.settings["lr"] for t in trials] == [1, 2] and "gamma" not in trials[0].settings
+        write_plan(Path("planned"), trials)
+        assert [t.below for t in read_plan(Path("planned"))[0]] == [t.below for t in trials]
+    saved_search({"lrr": 1})
+    assert "lrr" in refused(text + f"tuned: {name}")
+
+
+def test_all_plans_are_there_before_the_first_trial() -> None:
+    text = "b: {run: PPO, env: CartPole-v1, stop: {time_total_s: 1}}\na: {run: A2C, env: CartPole-v1, stop: {time_total_s: 1}}\n"
+    experiments = read_experiments(written(text), Above(out=Path("x")))
+    begin([(experiment, plan(experiment)) for experiment in experiments], overwrite=False)
+    assert [read_plan(out)[0][0].run for out in experiments_in(Path("x"))] == ["PPO", "A2C"]
+    assert experiments_in(Path("x/a")) == [Path("x/a")] and experiments_in(Path("nowhere")) == []
+
+
+def test_run_may_be_a_class() -> None:
+    block = {"env": "CartPole-v1", "stop": {"time_total_s": 1}}
+    for run in (raypid.A2C, "A2C", A2C):
+        assert experiments_from({"x": {"run": run, **block}})[0].run == "A2C"
+    with pytest.raises(UserError, match="Experiment 'x': An algorithm is a name or a class"):
+        experiments_from({"x": {"run": 3, **block}})
+
+
+class Broken(gymnasium.Env[Any, Any]):
+    def __init__(self) -> None:
+        raise RuntimeError("no display")
+
+
+def test_an_environment_that_raises_is_shown_with_its_traceback_and_the_line() -> None:
+    with pytest.raises(UserError) as error:
+        trials_of(FLAT.replace("CartPole-v1", f"{__name__}:Broken"))
+    *traceback, last = str(error.value).splitlines()
+    assert "no display" in "\n".join(traceback) and last.startswith(
+        f"raypid: e.yaml:2: Environment '{__name__}:Broken'"
+    )
+    assert getattr(error.value, "has_traceback", False)
 
 
 def test_names_are_safe_short_and_unique() -> None:
@@ -367,10 +437,13 @@ def test_an_experiments_folder(tmp_path: Path) -> None:
     check_new(out, overwrite=False)
     trials = trials_of(FLAT + "repeat: 2", above=Above(out=out))
     write_plan(out, trials)
+    trials[0].folder.mkdir()
+    check_new(out, overwrite=False)  # no trial has begun
+    (trials[0].folder / "result.json").write_text("{}")
     with pytest.raises(UserError, match=r"holds an experiment. Resume it .*--overwrite"):
         check_new(out, overwrite=False)
-    trials[0].folder.mkdir()
-    (trials[0].folder / "result.json").write_text("{}")
+    with lock_folder(out), pytest.raises(UserError, match="Another run is writing"):
+        check_new(out, overwrite=True)
     trials[1].folder.mkdir()
     (trials[1].folder / "notes.txt").write_text("mine")
     check_new(out, overwrite=True)

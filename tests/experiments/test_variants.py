@@ -118,6 +118,20 @@ def test_draws_are_in_range_and_reach_all_of_it(spec: v.Spec, allowed: Any) -> N
         assert sorted(set(drawn), key=str) == sorted(expected, key=str)
 
 
+def test_draws_are_short_but_fine_enough_for_their_range() -> None:
+    for spec in (
+        v.loguniform(1e-5, 1e-2),
+        v.uniform(0, 1),
+        v.uniform(0.9, 0.999),
+        v.loguniform(0.9, 0.9999),
+        v.uniform(500, 501),
+    ):
+        drawn = [float(x.settings["x"]) for x in expand({"x": spec}, 200)]  # type: ignore[arg-type]
+        assert (
+            len(set(drawn)) > 150 and max(len(repr(x).split("e")[0].replace(".", "").lstrip("0")) for x in drawn) <= 7
+        )
+
+
 def test_loguniform_is_uniform_in_the_logarithm() -> None:
     drawn = [math.log10(float(x.settings["x"])) for x in expand({"x": v.loguniform(1e-4, 1e-2)}, 4000)]  # type: ignore[arg-type]
     assert np.mean(drawn) == pytest.approx(-3, abs=0.05) and np.std(drawn) == pytest.approx(2 / math.sqrt(12), abs=0.03)
