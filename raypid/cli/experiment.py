@@ -91,13 +91,12 @@ def resume_experiments(options: argparse.Namespace, given: Mapping[str, object])
 
 def _say_left(places: Sequence[Path], options: argparse.Namespace) -> None:
     """Say how to go on with experiments that have not begun."""
-    if places and not options.quiet:
-        above = options.resume or options.out
-        commands = [shlex.join(["raypid", "train", "--resume", str(place)]) for place in ([above] if above else places)]
-        names = ", ".join(place.name for place in places)
-        print(
-            f"Not begun: {names}. {' and '.join(f'`{command}`' for command in commands)} {'goes' if len(commands) == 1 else 'go'} on."
-        )
+    if not places or options.quiet:
+        return
+    above = options.resume or options.out
+    commands = [shlex.join(["raypid", "train", "--resume", str(place)]) for place in ([above] if above else places)]
+    print(f"Not begun: {', '.join(place.name for place in places)}.")
+    print(f"{' and '.join(f'`{command}`' for command in commands)} {'goes on with all' if above else 'starts them'}.")
 
 
 def _run(

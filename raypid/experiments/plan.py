@@ -259,10 +259,13 @@ def _check_room(experiment: Experiment, settings: Mapping[str, object], config: 
         if needed > given.get(name, math.inf):
             raise ConfigError(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
     ray = sys.modules.get("ray")
-    one_fits = config.fit and experiment.is_one_run  # trials do not shrink: they wait for each other
-    if experiment.address is not None or one_fits or (ray is not None and ray.is_initialized()):
+    shrinks = config.fit and experiment.is_one_run  # a trial does not: it waits until there is room
+    if experiment.address is not None or shrinks or (ray is not None and ray.is_initialized()):
         return
-    here = "this machine has {}: it would never start. Give it less, or --address of a cluster that has more."
+    no_fit = " (fit shrinks a single run, but no trial)" if config.fit else ""
+    here = (
+        f"this machine has {{}}: it would never start. Give it less{no_fit}, or --address of a cluster that has more."
+    )
     if given.get("cpu", cpus) > num_cores():
         said = f"{given['cpu']:g} CPUs (resources)" if "cpu" in given else needs
         raise ConfigError(f"A trial takes {said}, and {here.format(num_cores())}")

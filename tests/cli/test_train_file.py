@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,19 @@ def test_a_sweep_leaves_a_run_for_each_trial_and_goes_on(raypid: Any, tmp_path: 
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     over = raypid("train", "-f", "sweep.yaml", "--out", "sweep", "--overwrite", "--quiet", "--repeat", 3)
     assert over.returncode == 2 and "beside run and config" in over.stderr
+
+
+@pytest.mark.ci_slow
+def test_all_experiments_of_a_file_go_on_from_the_folder_above_them(raypid: Any, tmp_path: Path) -> None:
+    block = "".join(f"  {line}\n" for line in ONE.splitlines())
+    (tmp_path / "two.yaml").write_text(f"b:\n{block}a:\n{block}")
+    done = raypid("train", "-f", "two.yaml", "--out", "both")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout.startswith("1 trial in both/b, starting Ray.\n")
+    (tmp_path / "both" / "a" / "trials.json").unlink()  # as if it had not come to it
+    shutil.rmtree(tmp_path / "both" / "a" / "trial-001")
+    again = raypid("train", "--resume", "both")
+    assert (again.returncode, again.stderr) == (0, ""), again.stderr
+    assert again.stdout.index("Experiment 1 of 2: both/b") < again.stdout.index("1 trial in both/a, starting Ray.")
+    assert again.stdout.count("starting Ray") == 1
+    assert (tmp_path / "both" / "a" / "trial-001" / "result.json").stat().st_size

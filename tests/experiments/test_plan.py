@@ -264,7 +264,7 @@ BAD = [
     (FLAT + "model: {hidden: {grid_search: [[8], [9], [8]]}}", "e.yaml:4: model.hidden: grid_search has [8] twice"),
     (FLAT + "scheduler: asha", "e.yaml:4: Unknown setting 'scheduler'. Trials that learn from each other are a population"),
     (FLAT.replace("100", "-5"), "e.yaml:3: The stop criterion 'timesteps_total' takes a number above 0, not -5"),
-    (FLAT + "fit: true\nrepeat: 2\nnum_workers: 9999", "A trial takes 9999 CPUs (9999 workers of 1), and this machine has"),
+    (FLAT + "fit: true\nrepeat: 2\nnum_workers: 9999", "it would never start. Give it less (fit shrinks a single run, but no trial)"),
     ("a: {run: PPO}\nb: 3", "e.yaml:2: 'b' is neither a key of an experiment"),
     ("a/b: {run: PPO}", "e.yaml:1: The name of an experiment is that of its folder"),
     ("..: {run: PPO}", "The name of an experiment"),
