@@ -312,7 +312,7 @@ def choose_measure(runs: Sequence[RunRecord], metric: str | None = None, lower: 
     """Choose the number by which the ends of these runs are compared.
 
     Without a metric: the environment steps to the goal, if all runs stopped at the same one; else the best policy's final episodes, if all
-    have played them; else the last evaluation; else the training return. The best evaluation is none, since it grows with their number.
+    have played them; else the last evaluation, unless some run went on for long after it; else the training return. The best evaluation is none, since it grows with their number.
     """
     if metric is None:
         if (goal := _common_goal(runs)) is not None:
@@ -322,7 +322,9 @@ def choose_measure(runs: Sequence[RunRecord], metric: str | None = None, lower: 
                 "final return", lambda run: _final(run, "episode_reward_mean"),
                 precision=lambda run: (_final(run, "episode_reward_ci95"), _final(run, "episodes")),
             )  # fmt: skip
-    evaluated = all(len(run.column("timesteps_total", EVALUATION)[0]) for run in runs)
+    evaluated = all(
+        run.column("timesteps_total", EVALUATION)[0].max(initial=-1) >= (1 - AROUND) * run.steps for run in runs
+    )
     key = metric or (EVALUATION if evaluated else TRAINING)
     last = "last " if key == EVALUATION else ""
     precision = _precision_of_last if key == EVALUATION else None
@@ -490,7 +492,7 @@ def _countable(side: Side, tasks: Sequence[str], at: Moment | None, notes: list[
         if counts:
             counted.append(run)
         if not counts or state == "diverged":
-            what = "counts with what it had reached" if counts else "does not count"
+            what = "counts with what it had reached" if counts else f"does not count{f' at {at}' if at else ''}"
             notes.append(f"{run.folder}: {state} at step {count(run.steps)}, {what}.")
     return counted
 
@@ -505,9 +507,8 @@ def _standing(side: Side, runs: list[RunRecord], tasks: Sequence[str], measure: 
     for task, there in by_task.items():
         if not there:
             why = next((note for note in notes if any(str(run.folder) in note for run in side.runs)), "")
-            raise UserError(
-                f"No run of {side.label} on {task} counts. {why} `--at STEPS` also compares runs that have not ended."
-            )
+            hint = "" if " at " in measure.name else " `--at STEPS` also compares runs that have not ended."
+            raise UserError(f"No run of {side.label} on {task} counts. {why}{hint}")
     values = {task: np.array([measure.value(run) for run in there]) for task, there in by_task.items()}
     return Standing(side.label, by_task, values)
 

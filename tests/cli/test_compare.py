@@ -105,6 +105,13 @@ def test_the_measure_is_one_that_all_have(tmp_path: Path, answer: Any) -> None:
     )
 
 
+def test_an_evaluation_long_before_the_end_does_not_count_for_it(tmp_path: Path, answer: Any) -> None:
+    for lr in (1, 2):
+        for seed in range(3):
+            write_run(tmp_path / f"{lr}-{seed}", lr=lr, seed=seed, scale=lr, iterations=[9, 20, 20][seed])
+    assert ": training return" in answer(tmp_path)  # evaluated last in iteration 5 of 9
+
+
 def test_less_is_better_where_it_is(tmp_path: Path, answer: Any) -> None:
     a, b = (write_runs(tmp_path / name, LOW, lr=i, iterations=10 + 5 * i) for i, name in enumerate("ab"))
     write_run(a / "x", seed=8, iterations=9, lr=0)
