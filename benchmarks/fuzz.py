@@ -712,7 +712,14 @@ class Results(Loader):
         def tell(folder: Path) -> object:
             runs, _ = find_runs([folder])
             sides = [
-                make_side(name, [dataclasses.replace(run, folder=folder / name) for run in runs], name)[0]
+                make_side(
+                    name,
+                    [
+                        dataclasses.replace(run, folder=folder / name, settings={**run.settings, "out": name})
+                        for run in runs
+                    ],
+                    name,
+                )[0]
                 for name in "ab"
             ]
             return headline(compare(sides))

@@ -6,17 +6,15 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.cli.plot import tell_skipped
-from raypid.cli.train import at_least
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
-    from raypid.reporting.comparison import Comparison, Side
+    from raypid.reporting.comparison import Comparison, Moment, Side
     from raypid.reporting.runs import RunRecord
     from raypid.reporting.statistics import Difference
 
@@ -36,7 +34,14 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="DIR", help="the folder of a run, or one with runs in it")
     add("--metric", metavar="KEY", help="a key of the results (default: the final episodes, or what all runs have)")
-    add("--at", type=partial(at_least, 1), metavar="STEPS", help="compare after this many environment steps")
+    add(
+        "--at", type=_moment, metavar="STEPS",
+        help="compare after this many environment steps (50000, 50k, 1M), or after this much time (30s, 5min, 2h)",
+    )  # fmt: skip
+    add(
+        "--on-the-way", action="store_true",
+        help="compare the mean over the steps up to --at, or up to where the shortest run ends: who learns sooner",
+    )  # fmt: skip
     add("--lower", action="store_true", help="less of the metric is better")
     add("--paired", action="store_true", help="compare runs of the same seeds with each other")
     add("--json", action="store_true", help="print one JSON object")
@@ -54,17 +59,37 @@ def main(options: argparse.Namespace) -> int:
         raise UserError("--lower says that less of a metric is better: name it with --metric KEY.")
     sides, notes = _sides(options.runs)
     found = compare(
-        sides, metric=options.metric, at=options.at, lower=options.lower, paired=options.paired, notes=notes
-    )
+        sides, metric=options.metric, at=options.at, on_the_way=options.on_the_way, lower=options.lower,
+        paired=options.paired, notes=notes,
+    )  # fmt: skip
     if options.json:
         print(json.dumps(_plain(found)))
         return 0
     print(headline(found))
-    if rows := table_rows(found):
-        print(_aligned(rows))
-    for line in [method_line(found), *_few(found.notes)]:
+    for part in filter(None, [found, found.way]):
+        if rows := table_rows(part):
+            print(_aligned(rows))
+    for line in [method_line(found.way or found), *_few(found.notes)]:
         print(f"  {line}")
     return 0
+
+
+def _moment(text: str) -> Moment:
+    """Read the place of `--at`."""
+    from raypid.reporting.comparison import Moment
+
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    unit = text.removeprefix(number)
+    seconds = {"s": 1, "min": 60, "h": 3600}
+    try:
+        value = float(number) * ({"": 1, "k": 1e3, "M": 1e6, "G": 1e9} | seconds)[unit]
+        if not 0 < value < math.inf:
+            raise ValueError
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(
+            f"takes a number of steps such as 50000, 50k or 1M, or a time such as 30s, 5min or 2h, not {shown(text)}"
+        ) from None
+    return Moment(value, "time_total_s" if unit in seconds else "timesteps_total")
 
 
 def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
@@ -132,22 +157,24 @@ def _few(notes: Sequence[str]) -> list[str]:
 def _plain(found: Comparison) -> dict[str, object]:
     """A comparison as JSON can hold it."""
     from raypid.reporting.comparison import headline
+    from raypid.reporting.statistics import MIN_SEEDS
 
-    standings = [found.leader, *(rival.standing for rival in found.rivals)]
     sides = [
         {
             "label": standing.label,
             "values": {task: [float(v) for v in values] for task, values in standing.values.items()},
             "runs": {task: [str(run.folder) for run in runs] for task, runs in standing.runs.items()},
         }
-        for standing in standings
+        for standing in found.standings
     ]
     rivals = [
         {
             "label": rival.standing.label,
             **_plain_difference(rival.overall),
             "by_environment": {task: _plain_difference(gap) for task, gap in rival.by_task.items()},
-            "probability_of_improvement": rival.probability,
+            "probability_of_improvement": rival.probability
+            if min(len(v) for s in (found.leader, rival.standing) for v in s.values.values()) >= MIN_SEEDS
+            else None,
             "seeds_needed": rival.seeds_needed,
         }
         for rival in found.rivals
@@ -156,6 +183,7 @@ def _plain(found: Comparison) -> dict[str, object]:
         "answer": headline(found), "verdict": "better" if found.is_sure else "cannot tell", "leader": found.leader.label,
         "measure": found.measure.name, "lower_is_better": found.measure.is_lower_better, "paired": found.paired,
         "sides": sides, "leader_minus": rivals, "notes": found.notes,
+        "on_the_way": None if found.way is None else _plain(found.way),
     }  # fmt: skip
 
 

@@ -50,13 +50,15 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         ValueError: a folder holds no run, no result has the key `--y`, or the ending of `--out` is not a picture format.
     """
-    from raypid.reporting.plots import curves, draw
+    from raypid.reporting.plots import curves, draw, told_of
     from raypid.reporting.runs import find_runs
 
     x = X_AXES[args.x]
     runs, skipped = find_runs(args.runs)
     tell_skipped(skipped)
     drawn = curves(runs, x, y=args.y, centre=args.centre, smooth=args.smooth)
+    for line in told_of(drawn) if args.y is None else ():
+        print(f"raypid: {line}", file=sys.stderr)
     path = draw(drawn, args.out, x, y=args.y, centre=args.centre, smooth=args.smooth, title=args.title)
     if args.json:
         print(json.dumps({"picture": str(path), "x": x, "y": args.y, "curves": [_plain(curve) for curve in drawn]}))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -40,6 +41,27 @@ LOWER = (
 UNEQUAL = 1.1
 """Ratio of the steps of two groups above which the comparison says that it is one of unequal steps."""
 LEVEL = 0.95
+AROUND = 0.25
+"""Values around a moment of the way that are further apart than this part of it are not interpolated, unless they are neighbouring results."""
+ALIKE = 0.02
+"""Sides end alike if all their runs lie within this part of the range of returns that they went through."""
+EVALUATIONS = 10
+"""Evaluations that every run needs before the way is compared by them, all at the same steps: a curve that is known at fewer or other
+points than the one beside it differs from it by that alone."""
+ASIDE = 0.02
+"""Evaluations count as at the same steps if they are no further apart than this part of the way."""
+GRID = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A place on the way of a run."""
+
+    value: float
+    x: Literal["timesteps_total", "time_total_s"] = "timesteps_total"
+
+    def __str__(self) -> str:
+        return f"{count(self.value)} steps" if self.x == "timesteps_total" else f"{self.value:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +108,7 @@ class Rival:
     """Leader minus this side, in the measure's unit; of several tasks, in parts of each task's range."""
     by_task: dict[str, Difference]
     probability: float
-    """Probability that a run of the leader is better than one of this side."""
+    """In which part of all pairs of a run of each the leader's is better; paired: of the pairs with the same seed. A tie counts half."""
     seeds_needed: int | None
     """Seeds of each with which such a difference would be called sure in 80% of the cases; None: over 1,000, or not known."""
 
@@ -103,11 +125,24 @@ class Comparison:
     """The others, best first."""
     paired: bool
     notes: list[str]
+    way: Comparison | None = None
+    """Of the leader and those that end alike: the mean return on the way there, which decides which of them leads."""
+
+    @property
+    def standings(self) -> list[Standing]:
+        """All sides, best first."""
+        return [self.leader, *(rival.standing for rival in self.rivals)]
+
+    @property
+    def others(self) -> list[Rival]:
+        """The rivals that do not end like the leader."""
+        alike = {standing.label for standing in self.way.standings} if self.way else set()
+        return [rival for rival in self.rivals if rival.standing.label not in alike]
 
     @property
     def is_sure(self) -> bool:
         """Whether the leader is better than every other side."""
-        return all(rival.overall.is_sure for rival in self.rivals)
+        return all(rival.overall.is_sure for rival in self.others) and (self.way is None or self.way.is_sure)
 
 
 def make_side(label: str, runs: Sequence[RunRecord], name: str) -> tuple[Side, list[str]]:
@@ -147,16 +182,18 @@ def compare(
     sides: Sequence[Side],
     *,
     metric: str | None = None,
-    at: int | None = None,
+    at: Moment | None = None,
+    on_the_way: bool = False,
     lower: bool = False,
     paired: bool = False,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Compare two or more sides.
+    """Compare two or more sides. Of those that end alike, the way there is compared too.
 
     Args:
         metric: a key of the results; None: the best measure of performance that all runs have (`choose_measure`).
-        at: environment steps; runs that came less far do not count. None: the end of each run.
+        at: compare what was there at this moment; runs that came less far do not count. None: the end of each run.
+        on_the_way: compare the mean up to `at`, or up to where the shortest run ends.
         lower: less of the metric is better.
         paired: compare runs of the same seeds with each other.
         notes: said after the answer, before those of the comparison.
@@ -168,22 +205,73 @@ def compare(
     _check_apart(sides)
     tasks = _common_tasks(sides, said)
     counted = [_countable(side, tasks, at, said) for side in sides]
-    measure = choose_measure([run for runs in counted for run in runs], metric, at, lower)
-    standings = [_standing(side, runs, tasks, measure, said) for side, runs in zip(sides, counted)]
-    if at is None and not measure.name.startswith("environment steps"):
+    runs = [run for side in counted for run in side]
+    if metric is not None:
+        check_key(runs, metric)
+    if on_the_way:
+        measure = _measure_on_the_way(runs, metric, at, lower)
+    else:
+        measure = choose_measure(runs, metric, lower) if at is None else _measure_at(runs, metric, at, lower, said)
+    if measure is None:
+        raise UserError("These runs have no stretch in common over which a mean could be taken.")
+    standings = [_standing(side, there, tasks, measure, said) for side, there in zip(sides, counted)]
+    ends = at is None and not on_the_way
+    if ends and not measure.is_lower_better:
         _note_steps(standings, said)
     if paired:
         standings = [_sorted_by_seed(standing, standings[0]) for standing in standings]
-    sign = -1.0 if measure.is_lower_better else 1.0
+    pairs = len(standings) * (len(standings) - 1) // 2
+    ranked = _ranked(standings, tasks, measure)
+    found = _against_first(ranked, tasks, measure, pairs, paired, said)
+    return _with_way(found, pairs) if ends and metric is None and not measure.is_lower_better else found
+
+
+def _ranked(standings: Sequence[Standing], tasks: Sequence[str], measure: Measure) -> list[Standing]:
+    """The sides, best mean first."""
     scales = _scales(standings, tasks)
-    scaled = {id(s): [sign * s.values[task] / scales[task] for task in tasks] for s in standings}
-    ranked = sorted(standings, key=lambda s: -np.mean([values.mean() for values in scaled[id(s)]]))
-    pairs = len(ranked) * (len(ranked) - 1) // 2
-    leader, level = ranked[0], 1 - (1 - LEVEL) / pairs
-    rivals = [
-        _rival(leader, other, tasks, sign, scaled[id(leader)], scaled[id(other)], level, paired) for other in ranked[1:]
+    sign = 1 if measure.is_lower_better else -1
+    return sorted(standings, key=lambda s: sign * float(np.mean([s.values[t].mean() / scales[t] for t in tasks])))
+
+
+def _against_first(
+    ranked: Sequence[Standing], tasks: list[str], measure: Measure, pairs: int, paired: bool, notes: list[str]
+) -> Comparison:
+    """Compare the first side with each other one, with intervals that hold together for this many pairs."""
+    sign = -1.0 if measure.is_lower_better else 1.0
+    scales = _scales(ranked, tasks)
+    leader, *others = ranked
+    ours, *theirs = [[sign * s.values[task] / scales[task] for task in tasks] for s in ranked]
+    level = 1 - (1 - LEVEL) / pairs
+    rivals = [_rival(leader, other, tasks, sign, ours, scaled, level, paired) for other, scaled in zip(others, theirs)]
+    return Comparison(measure, tasks, leader, rivals, paired, notes)
+
+
+def _with_way(found: Comparison, pairs: int) -> Comparison:
+    """The comparison with that of the way, if some sides end like the leader; they are then ranked by it."""
+    unsure = [rival.standing for rival in found.rivals if not rival.overall.is_sure]
+    alike = [found.leader, *(standing for standing in unsure if _end_alike(found.leader, standing))]
+    measure = _measure_on_the_way([run for standing in alike for there in standing.runs.values() for run in there])
+    if len(alike) < 2 or measure is None:
+        return found
+    on_the_way = [
+        replace(s, values={task: np.array([measure.value(run) for run in there]) for task, there in s.runs.items()})
+        for s in alike
     ]
-    return Comparison(measure, tasks, leader, rivals, paired, said)
+    way = _against_first(_ranked(on_the_way, found.tasks, measure), found.tasks, measure, pairs, found.paired, [])
+    order = [standing.label for standing in way.standings]
+    alike.sort(key=lambda standing: order.index(standing.label))
+    ranked = [*alike, *(standing for standing in found.standings if standing.label not in order)]
+    return replace(_against_first(ranked, found.tasks, found.measure, pairs, found.paired, found.notes), way=way)
+
+
+def _end_alike(a: Standing, b: Standing) -> bool:
+    """Whether all runs of two sides end so close to each other that only the way there can tell them apart."""
+    for task in a.values:
+        ends = np.concatenate([a.values[task], b.values[task]])
+        returns = [run.column("timesteps_total", TRAINING)[1] for run in [*a.runs[task], *b.runs[task]]]
+        if np.ptp(ends) > ALIKE * np.ptp(np.concatenate([ends, *returns])):
+            return False
+    return True
 
 
 def _rival(
@@ -202,7 +290,7 @@ def _rival(
         for task in tasks
     }
     overall = difference(ours, theirs, paired=paired, level=level)
-    chance = probability_of_improvement(ours, theirs)
+    chance = probability_of_improvement(ours, theirs, paired=paired)
     return Rival(other, overall, by_task, chance, seeds_needed(ours, theirs, paired=paired, level=level))
 
 
@@ -220,17 +308,13 @@ def _scales(standings: Sequence[Standing], tasks: Sequence[str]) -> dict[str, fl
 # -- what is compared --------------------------------------------------------------------------------------------------
 
 
-def choose_measure(
-    runs: Sequence[RunRecord], metric: str | None = None, at: int | None = None, lower: bool = False
-) -> Measure:
-    """Choose the number by which these runs are compared.
+def choose_measure(runs: Sequence[RunRecord], metric: str | None = None, lower: bool = False) -> Measure:
+    """Choose the number by which the ends of these runs are compared.
 
     Without a metric: the environment steps to the goal, if all runs stopped at the same one; else the best policy's final episodes, if all
-    have played them; else the last evaluation; else the training return. The best evaluation is none, since it grows with their number.
+    have played them; else the last evaluation, unless some run went on for long after it; else the training return. The best evaluation is none, since it grows with their number.
     """
-    if metric is not None:
-        check_key(runs, metric)
-    if metric is None and at is None:
+    if metric is None:
         if (goal := _common_goal(runs)) is not None:
             return Measure(f"environment steps to {goal}", lambda run: run.steps, True)
         if all(run.final is not None for run in runs):
@@ -238,15 +322,107 @@ def choose_measure(
                 "final return", lambda run: _final(run, "episode_reward_mean"),
                 precision=lambda run: (_final(run, "episode_reward_ci95"), _final(run, "episodes")),
             )  # fmt: skip
-    evaluated = all(len(run.column("timesteps_total", EVALUATION)[0]) for run in runs)
+    evaluated = all(
+        run.column("timesteps_total", EVALUATION)[0].max(initial=-1) >= (1 - AROUND) * run.steps for run in runs
+    )
     key = metric or (EVALUATION if evaluated else TRAINING)
-    is_lower = lower or key.startswith(LOWER)
-    name = NAMES.get(key, key)
-    if at is None:
-        last = "last " if key == EVALUATION else ""
-        precision = _precision_of_last if key == EVALUATION else None
-        return Measure(f"{last}{name}", lambda run: run.last(key), is_lower, precision)
-    return Measure(f"{name} at {count(at)} steps", lambda run: _value_at(run, key, at), is_lower)
+    last = "last " if key == EVALUATION else ""
+    precision = _precision_of_last if key == EVALUATION else None
+    return Measure(f"{last}{_name_of(key)}", lambda run: run.last(key), lower or key.startswith(LOWER), precision)
+
+
+def _measure_at(runs: Sequence[RunRecord], metric: str | None, at: Moment, lower: bool, notes: list[str]) -> Measure:
+    """The metric at a moment. None: evaluations if all runs have some around it, else the training return, which each iteration has."""
+    key = metric or EVALUATION
+    if metric is None and not all(math.isfinite(_value_at(run, EVALUATION, at)) for run in runs):
+        key = TRAINING
+        if any(len(run.column(at.x, EVALUATION)[0]) for run in runs):
+            notes.append(f"Not every run was evaluated shortly before and after {at}: training returns are compared.")
+    return Measure(
+        f"{_name_of(key)} at {at}", lambda run: _value_at(run, key, at), lower or key.startswith(LOWER)
+    )  # fmt: skip
+
+
+def _value_at(run: RunRecord, key: str, at: Moment) -> float:
+    """A key at a moment, interpolated; NaN if the run has no values close around it. One that ended at its goal or diverged keeps its last."""
+    xs, ys = run.column(at.x, key)
+    if not len(xs) or at.value < xs[0]:
+        return math.nan
+    if at.value > xs[-1]:
+        return float(ys[-1]) if _keeps_its_last(run) else math.nan
+    iteration = _gap_around(run.column(at.x, at.x)[0], at.value)
+    is_close = _gap_around(xs, at.value) <= max(AROUND * at.value, iteration)
+    return float(np.interp(at.value, xs, ys)) if is_close else math.nan
+
+
+def _gap_around(xs: Column, place: float) -> float:
+    """The distance of the two values around a place; 0 if one is there, or there is none on one side."""
+    after = int(np.searchsorted(xs, place))
+    return 0.0 if after in (0, len(xs)) or xs[after] == place else float(xs[after] - xs[after - 1])
+
+
+def _measure_on_the_way(
+    runs: Sequence[RunRecord], metric: str | None = None, until: Moment | None = None, lower: bool = False
+) -> Measure | None:
+    """The mean of the metric up to a moment, or to where the shortest run of each task ends: the area under the curve, by its length.
+
+    Without a metric: of evaluations if all runs were often evaluated, at the same steps, else of training returns. None if the runs of a
+    task have no stretch in common.
+    """
+    x = until.x if until else "timesteps_total"
+    by_task: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        by_task.setdefault(run.task, []).append(run)
+    for key in [metric] if metric else [EVALUATION, TRAINING]:
+        spans = {task: _span([run.column(x, key) for run in there], there, until) for task, there in by_task.items()}
+        if not all(first < last for first, last in spans.values()):
+            continue
+        if metric or key == TRAINING or all(_evaluated_alike(by_task[task], x, *spans[task]) for task in by_task):
+            break
+    else:
+        return None
+    first, last = next(iter(spans.values()))
+    stretch = (
+        f"over the first {Moment(last, x)}" if first <= 0.1 * last else f"from {Moment(first, x)} to {Moment(last, x)}"
+    )
+    name = f"mean {_name_of(key)} {stretch if len(spans) == 1 else 'on the way'}"
+
+    def mean(run: RunRecord) -> float:
+        return float(np.interp(np.linspace(*spans[run.task], GRID), *run.column(x, key)).mean())
+
+    return Measure(name, mean, lower or key.startswith(LOWER))
+
+
+def _span(
+    columns: Sequence[tuple[Column, Column]], runs: Sequence[RunRecord], until: Moment | None
+) -> tuple[float, float]:
+    """From where all runs have begun to where the first one ends that would have gone on; (inf, -inf) if a run has no values."""
+    if not all(len(xs) for xs, _ in columns):
+        return math.inf, -math.inf
+    ends = [xs[-1] for (xs, _), run in zip(columns, runs) if not _keeps_its_last(run)]
+    last = min(ends) if ends else max(xs[-1] for xs, _ in columns)
+    return float(max(xs[0] for xs, _ in columns)), min(float(last), until.value if until else math.inf)
+
+
+def _evaluated_alike(runs: Sequence[RunRecord], x: str, first: float, last: float) -> bool:
+    """Whether all runs were evaluated often enough between these places, and at the same ones."""
+    places = [
+        xs[(xs >= first * (1 - ASIDE)) & (xs <= last * (1 + ASIDE))]
+        for xs in (run.column(x, EVALUATION)[0] for run in runs)
+    ]
+    fewest = min(map(len, places))
+    return (
+        fewest == max(map(len, places)) >= EVALUATIONS and float(np.ptp(np.stack(places), axis=0).max()) <= ASIDE * last
+    )
+
+
+def _keeps_its_last(run: RunRecord) -> bool:
+    """Whether a run that has ended would not have gone on: its last value counts from there on."""
+    return run.ending.at_goal or run.ending.state == "diverged"
+
+
+def _name_of(key: str) -> str:
+    return "time in seconds" if key == "time_total_s" else NAMES.get(key, key)
 
 
 def _final(run: RunRecord, key: str) -> float:
@@ -255,13 +431,6 @@ def _final(run: RunRecord, key: str) -> float:
 
 def _precision_of_last(run: RunRecord) -> tuple[float, float]:
     return run.last("evaluation/episode_reward_ci95"), run.last("evaluation/episodes")
-
-
-def _value_at(run: RunRecord, key: str, at: int) -> float:
-    """The newest value of a key at or before this step; NaN if there is none."""
-    xs, ys = run.column("timesteps_total", key)
-    place = int(np.searchsorted(xs, at, side="right"))
-    return float(ys[place - 1]) if place else math.nan
 
 
 def _common_goal(runs: Sequence[RunRecord]) -> str | None:
@@ -281,12 +450,19 @@ def _common_goal(runs: Sequence[RunRecord]) -> str | None:
 
 
 def _check_apart(sides: Sequence[Side]) -> None:
-    seen: dict[Path, Side] = {}
+    seen: dict[Path | str, tuple[RunRecord, Side]] = {}
     for side in sides:
         for run in side.runs:
-            if (other := seen.setdefault(run.folder.resolve(), side)) is not side:
-                both = "" if other.label == side.label else f", {other.label} and {side.label}"
-                raise UserError(f"{run.folder} is on both sides{both}: give each run once.")
+            copy = repr((run.settings, run.results[-1:]))  # the seconds of a run are its fingerprint
+            for mark in (run.folder.resolve(), copy):
+                other, there = seen.setdefault(mark, (run, side))
+                if there is side:
+                    continue
+                both = "" if there.label == side.label else f", {there.label} and {side.label}"
+                what = (
+                    "is on both sides" if mark != copy else f"is a copy of {other.folder}, so one run is on both sides"
+                )
+                raise UserError(f"{run.folder} {what}{both}: give each run once.")
 
 
 def _common_tasks(sides: Sequence[Side], notes: list[str]) -> list[str]:
@@ -302,8 +478,8 @@ def _common_tasks(sides: Sequence[Side], notes: list[str]) -> list[str]:
     return tasks
 
 
-def _countable(side: Side, tasks: Sequence[str], at: int | None, notes: list[str]) -> list[RunRecord]:
-    """The runs that count. At a number of steps, all that came so far, reached their goal before, or diverged; else all but those that
+def _countable(side: Side, tasks: Sequence[str], at: Moment | None, notes: list[str]) -> list[RunRecord]:
+    """The runs that count. At a moment, all that came so far, reached their goal before, or diverged; else all but those that
     are under way or were broken off, which might have done better."""
     counted = []
     for run in side.runs:
@@ -312,11 +488,11 @@ def _countable(side: Side, tasks: Sequence[str], at: int | None, notes: list[str
         state: str = run.ending.state
         counts = state not in ("running", "killed", "failed")
         if at is not None:
-            counts = run.steps >= at or run.ending.at_goal or state == "diverged"
+            counts = run.last(at.x) >= at.value or _keeps_its_last(run)
         if counts:
             counted.append(run)
         if not counts or state == "diverged":
-            what = "counts with what it had reached" if counts else "does not count"
+            what = "counts with what it had reached" if counts else f"does not count{f' at {at}' if at else ''}"
             notes.append(f"{run.folder}: {state} at step {count(run.steps)}, {what}.")
     return counted
 
@@ -331,32 +507,30 @@ def _standing(side: Side, runs: list[RunRecord], tasks: Sequence[str], measure: 
     for task, there in by_task.items():
         if not there:
             why = next((note for note in notes if any(str(run.folder) in note for run in side.runs)), "")
-            raise UserError(
-                f"No run of {side.label} on {task} counts. {why} `--at STEPS` also compares runs that have not ended."
-            )
+            hint = "" if " at " in measure.name else " `--at STEPS` also compares runs that have not ended."
+            raise UserError(f"No run of {side.label} on {task} counts. {why}{hint}")
     values = {task: np.array([measure.value(run) for run in there]) for task, there in by_task.items()}
     return Standing(side.label, by_task, values)
 
 
 def _note_steps(standings: Sequence[Standing], notes: list[str]) -> None:
-    """Say so if runs of one side stopped at a goal, or had more steps than another."""
+    """Say so if runs stopped at a goal, or had other numbers of steps."""
     at_goal = {s.label: sum(run.ending.at_goal for runs in s.runs.values() for run in runs) for s in standings}
     if any(at_goal.values()):
         told = ", ".join(f"{at_goal[s.label]} of {sum(map(len, s.runs.values()))} of {s.label}" for s in standings)
         notes.append(f"Runs that stopped at their goal, and might have got further: {told}.")
-    steps = {
-        s.label: float(
-            np.median([run.steps for runs in s.runs.values() for run in runs if not run.ending.at_goal] or [math.nan])
-        )
-        for s in standings
-    }
-    finite = {label: number for label, number in steps.items() if math.isfinite(number)}
-    if not finite or max(finite.values()) <= UNEQUAL * min(finite.values()):
-        return
-    least, most = min(finite, key=lambda label: finite[label]), max(finite, key=lambda label: finite[label])
-    notes.append(
-        f"{most} had {count(finite[most])} steps and {least} {count(finite[least])}: `--at {finite[least]:.0f}` compares after equally many."
-    )
+    for task in standings[0].runs:
+        steps = {s.label: [run.steps for run in s.runs[task] if not run.ending.at_goal] for s in standings}
+        every = [number for numbers in steps.values() for number in numbers if math.isfinite(number)]
+        if every and max(every) > UNEQUAL * min(every):
+            told = "; ".join(f"{label}: {_range(numbers)}" for label, numbers in steps.items() if numbers)
+            on = f" on {task}" if len(standings[0].runs) > 1 else ""
+            notes.append(f"Unequal steps{on} ({told}): `--at {min(every):.0f}` compares after equally many.")
+
+
+def _range(numbers: Sequence[float]) -> str:
+    low, high = count(min(numbers)), count(max(numbers))
+    return low if low == high else f"{low} to {high}"
 
 
 def _sorted_by_seed(standing: Standing, first: Standing) -> Standing:
@@ -386,6 +560,8 @@ def _listed(seeds: set[int | None]) -> str:
 
 def headline(found: Comparison) -> str:
     """The answer in one line."""
+    if found.way is not None:
+        return _headline_with_way(found, found.way)
     if len(found.rivals) > 1:
         return _headline_of_many(found)
     rival = found.rivals[0]
@@ -405,19 +581,40 @@ def headline(found: Comparison) -> str:
     return f"Cannot tell {a.label} from {b.label}: {on}, difference {_gap(gap, size)}, {seeds}. {_needed(rival)}"
 
 
+def _headline_with_way(found: Comparison, way: Comparison) -> str:
+    alike = found.standings[: len(way.standings)]
+    means = list(dict.fromkeys(figure(float(standing.values[found.tasks[0]].mean())) for standing in alike))
+    where = "alike"
+    if len(found.tasks) == 1:
+        name = found.measure.name
+        where = f"at {means[0]} ({name})" if len(means) == 1 else f"alike ({name} {', '.join(means[:3])})"
+    who = "Both" if len(found.standings) == 2 else f"{len(alike)} of {len(found.standings)}"
+    answer = headline(way)
+    if answer.startswith("Cannot tell"):
+        answer = f"one cannot tell{answer.removeprefix('Cannot tell')}"
+    worse = [rival.standing.label for rival in found.others if rival.overall.is_sure]
+    unsure = [rival.standing.label for rival in found.others if not rival.overall.is_sure]
+    rest = f" Worse at the end: {_few(worse)}." if worse else ""
+    rest += f" Cannot be told from the first at the end: {_few(unsure)}." if unsure else ""
+    return f"{who} end {where}; on the way {answer}{rest}"
+
+
+def _few(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+
+
 def _headline_of_many(found: Comparison) -> str:
     sure = [rival for rival in found.rivals if rival.overall.is_sure]
     unsure = [rival.standing.label for rival in found.rivals if not rival.overall.is_sure]
     leader, total = found.leader.label, len(found.rivals) + 1
     if not unsure:
         return f"{leader} is the best of {total}, by {found.measure.name}."
-    few = ", ".join(unsure[:3]) + (f" and {len(unsure) - 3} more" if len(unsure) > 3 else "")
     if not sure:
         return (
             f"Cannot tell which of {total} is best by {found.measure.name}: {leader} leads. {_needed(found.rivals[0])}"
         )
     return (
-        f"{leader} leads by {found.measure.name}: better than {len(sure)} of the {total - 1} others, cannot be told from {few}. "
+        f"{leader} leads by {found.measure.name}: better than {len(sure)} of the {total - 1} others, cannot be told from {_few(unsure)}. "
         f"{_needed(next(rival for rival in found.rivals if not rival.overall.is_sure))}"
     )
 
@@ -427,7 +624,7 @@ def _needed(rival: Rival) -> str:
     if not math.isfinite(rival.overall.low):
         return f"A single seed says nothing of others: at least {MIN_SEEDS} of each are needed."
     if rival.overall.estimate == 0:
-        return "They are alike there; `--at STEPS` compares them on the way."
+        return "They are alike."
     if rival.seeds_needed is None:
         return "If it is real, it is too small to be seen with 1,000 seeds of each."
     return f"About {rival.seeds_needed} seeds of each would show a difference of this size."
@@ -497,7 +694,7 @@ def _rows_of_sides(found: Comparison) -> list[tuple[str, ...]]:
     )
     for rival in found.rivals:
         other, gap = rival.standing, rival.overall
-        verdict = "worse" if gap.is_sure else "cannot tell"
+        verdict = "worse" if gap.is_sure else "cannot tell" if rival in found.others else "ends alike"
         value = [figure(other.values[one].mean(), size)] if one else []
         rows.append((other.label, other.seeds, *value, figure(gap.estimate, size), _interval(gap, size), verdict))
     return rows
@@ -514,6 +711,15 @@ def method_line(found: Comparison) -> str:
     together = "; the intervals hold together" if len(found.rivals) > 1 else ""
     chance = ""
     if len(found.rivals) == 1:
-        rival = found.rivals[0]
-        chance = f" A run of {found.leader.label} does better than one of {rival.standing.label} with probability {rival.probability:.2f}."
+        chance = _chance(found, found.rivals[0])
     return f"Means over seeds{several}, {test}{together}.{chance}"
+
+
+def _chance(found: Comparison, rival: Rival) -> str:
+    """In how many of the pairs of runs the leader's was better; "" for few runs, where that says nothing."""
+    sizes = [(len(found.leader.values[task]), len(rival.standing.values[task])) for task in found.tasks]
+    if min(map(min, sizes)) < MIN_SEEDS:
+        return ""
+    pairs = sum(a if found.paired else a * b for a, b in sizes)
+    what = "seeds" if found.paired else "pairs of a run of each"
+    return f" {found.leader.label} did better than {rival.standing.label} in {rival.probability:.0%} of the {pairs} {what}."

@@ -1,7 +1,8 @@
 """Learning curves of one or several runs, as a picture with one panel for each task.
 
 Of a single run, thin lines are training returns as reported; thick lines are evaluation means with their 95% intervals. Runs that
-differ only in their seed are drawn as one curve: the interquartile mean over the seeds, with its bootstrap interval.
+differ only in their seed are drawn as one curve: the interquartile mean over the seeds, with its bootstrap interval. The settings of a
+panel are drawn by the same kind of return: evaluations if each setting has some, else training returns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from raypid.reporting.statistics import Centre, Column
 
 INTERVAL = "evaluation/episode_reward_ci95"
+LOWEST, HIGHEST = "evaluation/episode_reward_min", "evaluation/episode_reward_max"
 
 XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
 Style: TypeAlias = "str | tuple[int, tuple[float, ...]]"
@@ -44,13 +46,14 @@ MAX_TITLE = 200
 POINTS = 200
 """Points of a curve over seeds."""
 UNFINISHED = 0.5
-"""A seed that did not finish and came less far than this part of the way is drawn by itself."""
+"""A seed that did not finish and came less far than this part of the way is drawn by itself; one whose values
+cover less than this part of what those of another do, such as a single evaluation; and all seeds where some have none before this part."""
 TRAINING_LINES = 4
 """Settings with evaluations above which their training returns are left out of a panel."""
 EPISODE_BANDS = 6
 """Curves of a panel above which single runs have neither points nor the intervals of their evaluations."""
 FURTHER = 0.02
-"""A seed that goes on for less than this part of the way after the first one has ended is not drawn by itself."""
+"""Parts of a seed before the others have begun or after one has ended are not drawn by themselves if they are shorter than this part."""
 
 
 @dataclass(slots=True)
@@ -70,7 +73,7 @@ class Curve:
     is_carried: bool = False
     """Whether a seed that has finished keeps its last value from there on."""
     singles: list[tuple[Column, Column]] = field(default_factory=list)
-    """Seeds drawn by themselves: beyond the end of the first one to end, and unfinished ones."""
+    """Seeds drawn by themselves: where others have not begun or have ended, and unfinished ones."""
     training: tuple[Column, Column] | None = None
     """Training returns, in addition to evaluations."""
 
@@ -128,36 +131,57 @@ def curves(
     """
     if y is not None:
         check_key(runs, y)
-    drawn = [_curve(group, x, y, centre, smooth) for group in group_by_seed(runs)]
-    drawn = [curve for curve in drawn if len(curve.x) or curve.singles or curve.training is not None]
+    groups = group_by_seed(runs)
+    trained = {group.task for group in groups if not _has(group, EVALUATION) and _has(group, TRAINING)}
+    drawn = [_curve(group, x, y, centre, smooth, y is None and group.task not in trained) for group in groups]
+    drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
     if not drawn:
         few = ", ".join(str(run.folder) for run in runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
         raise UserError(f"no episode has ended yet in {few}: nothing to draw")
     return drawn
 
 
-def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float) -> Curve:
+def told_of(drawn: Sequence[Curve]) -> list[str]:
+    """Return a sentence for each task of which training returns are drawn though some settings have evaluations."""
+    told = []
+    for task in _tasks(drawn):
+        there = [curve.group for curve in drawn if curve.group.task == task and not curve.is_evaluation]
+        lacking = [group.label for group in there if not _has(group, EVALUATION)]
+        if 0 < len(lacking) < len(there):
+            more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+            who = f"{', '.join(lacking[:3])}{more} {'has' if len(lacking) == 1 else 'have'}"
+            told.append(f"{who} no evaluation on {task}: the training returns of all are drawn.")
+    return told
+
+
+def _has(group: Group, key: str) -> bool:
+    return any(known(row.get(key)) for run in group.runs for row in run.results)
+
+
+def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float, evaluated: bool) -> Curve:
     import numpy as np
 
-    evaluations = [run.column(x, EVALUATION) for run in group.runs]
     training = [_smoothed(run.column(x, y or TRAINING), smooth) for run in group.runs]
-    if len(group.runs) == 1:
-        if y is not None or not len(evaluations[0][0]):
-            xs, ys = training[0]
-            none = np.full(len(xs), np.nan)
-            return Curve(group, xs, ys, none, none, 1)
-        xs, ys = evaluations[0]
-        where, half = group.runs[0].column(x, INTERVAL)
-        half = half if len(where) == len(xs) else np.full(len(xs), np.nan)
-        return Curve(group, xs, ys, ys - half, ys + half, 1, is_evaluation=True, training=training[0])
-    evaluated = y is None and all(len(xs) > 1 for xs, _ in evaluations)
+    if len(group.runs) > 1:
+        if not evaluated:
+            return _over_seeds(group, training, x, centre)
+        curve = _over_seeds(group, [run.column(x, EVALUATION) for run in group.runs], x, centre)
+        curve.is_evaluation = True
+        thin = _over_seeds(group, training, x, centre, interval=False)
+        curve.training = (thin.x, thin.centre)
+        return curve
     if not evaluated:
-        return _over_seeds(group, training, x, centre)
-    curve = _over_seeds(group, evaluations, x, centre)
-    curve.is_evaluation = True
-    thin = _over_seeds(group, training, x, centre, interval=False)
-    curve.training = (thin.x, thin.centre)
-    return curve
+        xs, ys = training[0]
+        none = np.full(len(xs), np.nan)
+        return Curve(group, xs, ys, none, none, 1)
+    run = group.runs[0]
+    xs, ys = run.column(x, EVALUATION)
+    where, half = run.column(x, INTERVAL)
+    half = half if len(where) == len(xs) else np.full(len(xs), np.nan)
+    # No mean is beyond what episodes can reach: where all reach 500, the interval ends there.
+    low = np.maximum(ys - half, min(run.column(x, LOWEST)[1], default=-math.inf))
+    high = np.minimum(ys + half, max(run.column(x, HIGHEST)[1], default=math.inf))
+    return Curve(group, xs, ys, low, high, 1, is_evaluation=True, training=training[0])
 
 
 def _over_seeds(
@@ -177,17 +201,21 @@ def _over_seeds(
     if not known_runs:
         return Curve(group, nothing, nothing, nothing, nothing, 0)
     end = max(xs[-1] for _, (xs, _) in known_runs)
+    widest = max(xs[-1] - xs[0] for _, (xs, _) in known_runs)
     over_time = x == "time_total_s"
     seeds: list[tuple[Column, Column, bool]] = []
     singles: list[tuple[Column, Column]] = []
     for run, (xs, ys) in known_runs:
         keeps = run.ending.at_goal or (over_time and run.ending.state == "finished")
-        if run.ending.state != "finished" and xs[-1] < UNFINISHED * end:
+        is_sparse = not keeps and xs[-1] - xs[0] < UNFINISHED * min(widest, run.last(x))  # would end the curve of all
+        if is_sparse or (run.ending.state != "finished" and xs[-1] < UNFINISHED * end):
             singles.append((xs, ys))
         else:
             seeds.append((xs, ys, keeps))
     start = max(xs[0] for xs, _, _ in seeds)
     last = min((xs[-1] for xs, _, keeps in seeds if not keeps), default=end)
+    if last < start <= last + FURTHER * end:  # such as a single evaluation of each, at the end
+        last = start
     if last < start:
         return Curve(group, nothing, nothing, nothing, nothing, len(seeds), singles=[*singles, *(s[:2] for s in seeds)])
     grid = np.unique(np.linspace(start, last, POINTS))
@@ -195,6 +223,9 @@ def _over_seeds(
     low, high = bootstrap_interval([table], centre) if interval else (table[0], table[0])
     carried = any(keeps and xs[-1] < last for xs, _, keeps in seeds)
     for xs, ys, keeps in seeds:
+        if start > UNFINISHED * end and xs[0] < start - FURTHER * end:
+            before = np.concatenate([xs[xs < start], [start]])
+            singles.append((before, np.interp(before, xs, ys)))
         if not keeps and xs[-1] > last + FURTHER * end:
             beyond = np.concatenate([[last], xs[xs > last]])
             singles.append((beyond, np.interp(beyond, xs, ys)))
@@ -243,6 +274,7 @@ def draw(
     panels = figure.subplots(rows, columns, squeeze=False)
     runs = [run for curve in drawn for run in curve.group.runs]
     unit, x_label = _x_unit(runs, x)
+    evaluated = any(curve.is_evaluation for curve in drawn)
     for axes in panels.flat[len(by_task) :]:
         axes.set_visible(False)
     for axes, (task, there) in zip(panels.flat, by_task.items()):
@@ -251,8 +283,10 @@ def draw(
             _draw_target(axes, [run for curve in there for run in curve.group.runs])
         _dress(axes, x)
         if len(by_task) > 1:
-            axes.set_title(_cut(task, 44), loc="left", fontsize=10.5)
-    _name_axes(panels, len(by_task), x_label, NAMES.get(y, y) if y else "episode return")
+            mixed = y is None and evaluated and not any(curve.is_evaluation for curve in there)
+            axes.set_title(_cut(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
+    y_label = NAMES.get(y, y) if y else "episode return" if evaluated else "training return"
+    _name_axes(panels, len(by_task), x_label, y_label)
     text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
     if len(by_task) > 1:
         figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
@@ -314,24 +348,26 @@ def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
 
 
 def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit: float) -> None:
-    evaluated = any(curve.is_evaluation for curve in drawn)
     for curve in drawn:
         look = looks[curve.group.label]
         grey = look.colour == GREY
-        thin = evaluated and not curve.is_evaluation
         crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
-        few = len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded
-        width = 1.0 if thin else look.width if curve.is_evaluation or curve.counted > 1 else min(1.8, look.width)
+        few = len(curve.x) == 1 or (len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded)
+        width = look.width if curve.is_evaluation or curve.counted > 1 else min(1.8, look.width)
         if curve.training is not None and len(drawn) <= TRAINING_LINES:
             axes.plot(curve.training[0] / unit, curve.training[1], ls=look.style, color=look.colour, lw=1.0, alpha=0.5)
         axes.plot(
-            curve.x / unit, curve.centre, ls=look.style, color=look.colour, lw=width, alpha=0.5 if thin else 1.0,
+            curve.x / unit, curve.centre, ls=look.style, color=look.colour, lw=width,
             marker="o" if few else None, ms=4.5, solid_capstyle="round", zorder=1.5 if grey else 3,
         )  # fmt: skip
-        if not grey and not crowded and not (curve.low != curve.low).all():
+        if len(curve.x) == 1:
+            axes.vlines(curve.x / unit, curve.low, curve.high, color=look.colour, lw=5, alpha=0.3)
+        elif not grey and not crowded and not (curve.low != curve.low).all():
             axes.fill_between(curve.x / unit, curve.low, curve.high, color=look.colour, alpha=0.18, lw=0)
         for xs, ys in curve.singles:
-            axes.plot(xs / unit, ys, ":", color=look.colour, lw=1.3, zorder=2)
+            axes.plot(
+                xs / unit, ys, ":", marker="." if len(xs) == 1 else None, ms=5, color=look.colour, lw=1.3, zorder=2
+            )
 
 
 def _name_axes(panels: NDArray[np.object_], used: int, x_label: str, y_label: str) -> None:
@@ -408,8 +444,9 @@ def _legend(
         entries = [line(_named(label, drawn), look.colour, look.style) for label, look in own.items()]
         if len(own) < len(looks):
             entries.append(line(f"{len(looks) - len(own)} more settings", GREY, lw=1.0))
-    seeds = any(curve.counted > 1 for curve in drawn)
-    kind = f", {CENTRE_NAMES[centre]}" if seeds else ""
+    seeds = any(curve.counted > 1 and len(curve.x) for curve in drawn)
+    cuts = max(curve.counted for curve in drawn) > 3  # of up to three, the interquartile mean is the mean
+    kind = f", {CENTRE_NAMES['mean' if centre == 'iqm' and not cuts else centre]}" if seeds else ""
     means = f" (running mean of {smooth:g} points)" if smooth >= 1 else f" (running mean of {smooth:.0%} of the points)"
     means = means if smooth else ""
     evaluated = any(curve.is_evaluation for curve in drawn)
@@ -418,14 +455,14 @@ def _legend(
         entries.append(line(f"training{kind or ' return'}{means}", lw=1.0 if thin else 1.8, alpha=0.6 if thin else 1.0))
     elif y is not None and (kind or means):
         entries.append(line(f"{NAMES.get(y, y)}{kind}{means}"))
-    if evaluated:
+    if any(curve.is_evaluation and len(curve.x) for curve in drawn):
         entries.append(line(f"evaluation{kind or ' mean'}"))
     bands = ["95% interval"] * _shows_episode_bands(drawn)
     bands += ["95% interval over seeds"] * seeds
     if bands:
         entries.append(Patch(color=colour, alpha=0.2, lw=0, label=" / ".join(bands)))
     if any(curve.singles for curve in drawn):
-        entries.append(line("single seeds that went on, or did not finish", style=":", lw=1.3))
+        entries.append(line("single seeds where others have no values, or that did not finish", style=":", lw=1.3))
     if any(curve.is_carried for curve in drawn):
         entries.append(line("(seeds that have finished keep their last value)", alpha=0.0))
     return entries

@@ -3,6 +3,7 @@ what sets them apart."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypid.errors import UserError, reason, shown
-from raypid.registry import did_you_mean
+from raypid.registry import did_you_mean, suggest
 from raypid.reporting.ending import Ending, read_ending
-from raypid.reporting.logger import RESULTS, read_params, read_results
+from raypid.reporting.logger import PROGRESS, RESULTS, read_params, read_results
 from raypid.reporting.panel import known
 
 if TYPE_CHECKING:
@@ -103,8 +104,11 @@ def load_run(folder: Path) -> RunRecord:
     )
 
 
-def find_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
+def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunRecord], list[str]]:
     """Read the runs in these folders: each is the folder of a run, or a parent at any depth.
+
+    Args:
+        empty: also runs without a result, such as those that failed in their first iteration.
 
     Returns:
         The runs in the order of their names, each once, and a line for each folder below a parent that looks like a run
@@ -127,7 +131,10 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
             if (real := Path(os.path.realpath(folder))) in runs:
                 continue
             try:
-                runs[real] = load_run(folder)
+                run = load_run(folder)
+                if not run.results and not empty:
+                    raise UserError(f"{folder / RESULTS} holds no whole result")
+                runs[real] = run
             except (UserError, OSError) as error:
                 if folder == path:
                     raise
@@ -146,7 +153,10 @@ def check_key(runs: Sequence[RunRecord], key: str) -> None:
     keys = {name for run in runs for row in run.results for name, value in row.items() if known(value)}
     if key not in keys:
         printable = sorted(name for name in keys if name.isprintable())[:MOST_KEYS]
-        raise UserError(f"No result of these runs has a number {shown(key)}.{did_you_mean(key, printable)}")
+        nearest = difflib.get_close_matches(key, printable, 5, 0.0)
+        more = f" The nearest of {len(keys)}: {', '.join(nearest)}. {PROGRESS} of a run has them all in its first line."
+        hint = did_you_mean(key, printable) if suggest(key, printable) else more
+        raise UserError(f"No result of these runs has a number {shown(key)}.{hint}")
 
 
 def _folders_of_runs(path: Path) -> Iterator[Path]:

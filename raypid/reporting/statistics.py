@@ -130,9 +130,14 @@ def mean_half_width(values: Column, level: float = 0.95) -> float:
     return t_quantile(level, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
-def probability_of_improvement(a: Sequence[Column], b: Sequence[Column]) -> float:
-    """Probability that a run of `a` is above a run of `b`; a tie counts half. The mean over tasks (Agarwal et al. 2021, eq. 1)."""
-    return float(np.mean([((x[:, None] > y).mean() + (x[:, None] >= y).mean()) / 2 for x, y in zip(a, b)]))
+def probability_of_improvement(a: Sequence[Column], b: Sequence[Column], *, paired: bool = False) -> float:
+    """In which part of the pairs a run of `a` is above one of `b`; a tie counts half. The mean over tasks (Agarwal et al. 2021, eq. 1).
+
+    Args:
+        paired: only a[t][i] and b[t][i] are a pair.
+    """
+    gaps = [x - y if paired else x[:, None] - y for x, y in zip(a, b)]
+    return float(np.mean([((gap > 0).mean() + (gap >= 0).mean()) / 2 for gap in gaps]))
 
 
 def seeds_needed(

@@ -10,7 +10,7 @@ import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from raypid.errors import UserError
 from raypid.reporting.panel import count
 
 if TYPE_CHECKING:
-    from raypid.reporting.comparison import Measure, Side
+    from raypid.reporting.comparison import Comparison, Measure
     from raypid.reporting.runs import Group, RunRecord
 
 MOST_ROWS = 20
@@ -27,6 +27,7 @@ MOST_COLUMNS = 4
 """Settings that have a column each; with more, one column has them all."""
 WIDEST = 160
 LONGEST_ERROR = 160
+ON_THE_WAY = "on the way"
 _OWN = re.compile(r"^raypid\.[\w.]+: ")
 """The name of an exception of raypid, whose text says it all."""
 
@@ -37,10 +38,8 @@ class _Row:
 
     group: Group
     values: dict[Path, float]
-
-    def mean(self) -> float:
-        """NaN if no run counts."""
-        return sum(self.values.values()) / len(self.values) if self.values else math.nan
+    on_the_way: dict[Path, float] | None = None
+    """Their mean returns on the way, if that decides between this setting and others that end alike."""
 
 
 def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width: int | None = None) -> str:
@@ -61,7 +60,7 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
     missing: list[str] = []
     for folder in folders:
         try:
-            runs.extend(find_runs([folder])[0])
+            runs.extend(find_runs([folder], empty=True)[0])
         except UserError:
             missing.append(Path(folder).name)
     if not runs:
@@ -83,34 +82,51 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
 
 def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
     """The table of one task, and its best trial."""
-    from raypid.reporting.comparison import Side, choose_measure
+    from raypid.reporting.comparison import Side, choose_measure, compare, headline
 
     counting = [run for group in groups for run in group.runs if _counts(run)]
     measure = choose_measure(counting) if counting else None
     rows = [_Row(group, _values(group, measure)) for group in groups]
-    sign = -1 if measure is not None and measure.is_lower_better else 1
-    rows.sort(key=lambda row: -sign * row.mean() if row.values else math.inf)
+    rows.sort(key=lambda row: not row.values)
+    sides = [
+        Side(row.group.label, [run for run in row.group.runs if run.folder in row.values]) for row in rows if row.values
+    ]
+    found = compare(sides) if len(sides) > 1 else None
+    if found is not None:
+        rows = [*_in_order(rows, found), *rows[len(sides) :]]
+    way = found.way.measure if found and found.way else None
     lines = [title] if title else []
-    lines.append(_table(rows[:MOST_ROWS], measure, width))
+    lines.append(_table(rows[:MOST_ROWS], measure, way, width))
     if len(rows) > MOST_ROWS:
         lines.append(f"... and {len(rows) - MOST_ROWS} more")
     lines.append("")
     if measure is not None and rows[0].values:
-        lines += _entries([(_head(measure), f"{measure.name}, mean of the seeds ± half of its 95% interval")], width)
-        sides = [
-            Side(row.group.label, [run for run in row.group.runs if run.folder in row.values])
-            for row in rows
-            if row.values
-        ]
-        lines += _entries([*_answer("answer", sides), *_best(rows[0], measure)], width)
+        entries = [(_head(measure), f"{measure.name}, mean of the seeds ± half of its 95% interval")]
+        if way:
+            entries.append((ON_THE_WAY, f"{way.name}, likewise; decides between settings that end alike"))
+        if found:
+            entries.append(("answer", headline(found)))
+        lines += _entries([*entries, *_best(rows[0], measure, way)], width)
     return "\n".join(lines)
+
+
+def _in_order(rows: Sequence[_Row], found: Comparison) -> list[_Row]:
+    """The rows of the compared settings, best first, with what decides between those that end alike."""
+    by_label = {row.group.label: row for row in rows}
+    ordered = [by_label[standing.label] for standing in found.standings]
+    for place, standing in enumerate(found.way.standings if found.way else []):
+        pairs = (
+            (run, value) for task in standing.runs for run, value in zip(standing.runs[task], standing.values[task])
+        )
+        ordered[place] = replace(ordered[place], on_the_way={run.folder: float(value) for run, value in pairs})
+    return ordered
 
 
 def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Lines of names and texts, one below the other also across calls. Sentences are wrapped; commands and paths are not, to be copied."""
     lines = []
     for name, text in entries:
-        wraps = name in ("answer", "overall", "failed", "diverged", "")
+        wraps = name in ("answer", "overall", "failed", "diverged", ON_THE_WAY, "")
         parts = textwrap.wrap(text, max(20, width - 13), break_on_hyphens=False) if wraps else [text]
         lines += [f"{name if i == 0 else '':<11}  {part}" for i, part in enumerate(parts)]
     return lines
@@ -128,7 +144,7 @@ def _values(group: Group, measure: Measure | None) -> dict[Path, float]:
     return {folder: value for folder, value in values.items() if math.isfinite(value)}
 
 
-def _table(rows: Sequence[_Row], measure: Measure | None, width: int) -> str:
+def _table(rows: Sequence[_Row], measure: Measure | None, way: Measure | None, width: int) -> str:
     from rich.console import Console
     from rich.table import Table
 
@@ -139,8 +155,9 @@ def _table(rows: Sequence[_Row], measure: Measure | None, width: int) -> str:
     table = Table(box=None, pad_edge=False, show_edge=False)
     for key in keys if separate else ["setting"]:
         table.add_column(key, overflow="fold", min_width=8)
-    cells = [_cells(row) for row in rows]
-    for name, column in zip(("seeds", _head(measure), "steps", "seconds"), zip(*cells)):
+    names = ["seeds", _head(measure), *([ON_THE_WAY] if way else []), "steps", "seconds"]
+    cells = [_cells(row, has_way=way is not None) for row in rows]
+    for name, column in zip(names, zip(*cells)):
         width_needed = max(len(name), *map(len, column))
         table.add_column(name, justify="right", no_wrap=True, min_width=width_needed)
     table.add_column("state", overflow="fold", min_width=10)
@@ -152,28 +169,40 @@ def _table(rows: Sequence[_Row], measure: Measure | None, width: int) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip("\n").splitlines())
 
 
-def _cells(row: _Row) -> tuple[str, ...]:
-    """The numbers of a row: seeds, mean, and the medians of steps and seconds."""
+def _cells(row: _Row, *, has_way: bool) -> tuple[str, ...]:
+    """The numbers of a row: seeds, means, steps, and the median of the seconds."""
     runs = row.group.runs
     seconds = _middle([run.seconds for run in runs])
     time = f"{seconds:,.1f}" if math.isfinite(seconds) else "-"
-    return str(len(runs)), _mean(row), count(_middle([run.steps for run in runs])), time
+    way = [_mean(row.on_the_way or {})] if has_way else []
+    return str(len(runs)), _mean(row.values), *way, _steps(runs), time
+
+
+def _steps(runs: Sequence[RunRecord]) -> str:
+    """The median, or the range where runs had other numbers of them."""
+    from raypid.reporting.comparison import UNEQUAL
+
+    every = [run.steps for run in runs if math.isfinite(run.steps)]
+    if every and max(every) > UNEQUAL * min(every):
+        return f"{count(min(every))} to {count(max(every))}"
+    return count(_middle(every))
 
 
 def _head(measure: Measure | None) -> str:
     return "to goal" if measure is not None and measure.is_lower_better else "return"
 
 
-def _mean(row: _Row) -> str:
+def _mean(values: dict[Path, float]) -> str:
     """The mean of the seeds with the half width of its 95% interval."""
     import numpy as np
 
     from raypid.reporting.comparison import figure
     from raypid.reporting.statistics import mean_half_width
 
-    if not row.values:
+    if not values:
         return "-"
-    mean, half = row.mean(), mean_half_width(np.array(list(row.values.values())))
+    seeds = np.array(list(values.values()))
+    mean, half = float(seeds.mean()), mean_half_width(seeds)
     return figure(mean) + (f" ± {figure(half, abs(mean))}" if math.isfinite(half) else "")
 
 
@@ -189,37 +218,33 @@ def _states(runs: Sequence[RunRecord]) -> str:
     return ", ".join(f"{number} {state}" for state, number in states.most_common())
 
 
-def _answer(name: str, sides: Sequence[Side]) -> list[tuple[str, str]]:
-    """What the comparison of the settings says, if there are several."""
-    from raypid.reporting.comparison import compare, headline
-
-    return [(name, headline(compare(sides)))] if len(sides) > 1 else []
-
-
 def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, str]]:
     """What the comparison over all environments says, if there are several and each setting was tried in all."""
-    from raypid.reporting.comparison import Side
+    from raypid.reporting.comparison import Side, compare, headline
 
     sides: dict[str, list[RunRecord]] = {}
     for group in groups:
         sides.setdefault(group.label, []).extend(run for run in group.runs if _counts(run))
     if len(tasks) < 2 or any({run.task for run in runs} != set(tasks) for runs in sides.values()):
         return []
-    return _answer("overall", [Side(label, runs) for label, runs in sides.items()])
+    every = [Side(label, runs) for label, runs in sides.items()]
+    return [("overall", headline(compare(every)))] if len(every) > 1 else []
 
 
-def _best(row: _Row, measure: Measure) -> list[tuple[str, str]]:
+def _best(row: _Row, measure: Measure, way: Measure | None) -> list[tuple[str, str]]:
     """The best trial of the best setting, and what to do with it."""
     from raypid.reporting.comparison import figure
 
-    choose = min if measure.is_lower_better else max
-    folder = choose(row.values, key=lambda folder: row.values[folder])
+    decides = row.on_the_way or row.values
+    folder = (min if measure.is_lower_better else max)(decides, key=lambda folder: decides[folder])
     run = next(run for run in row.group.runs if run.folder == folder)
     value = row.values[folder]
     text = f"{folder}: {measure.name} {figure(value)}"
     half, episodes = measure.precision(run) if measure.precision else (math.nan, 0)
     if math.isfinite(half):
         text += f" ± {figure(half, abs(value))}" + (f" ({episodes:.0f} episodes)" if episodes > 0 else "")
+    if way is not None and row.on_the_way:
+        text += f", {way.name} {figure(row.on_the_way[folder])}"
     name = shlex.quote(str(folder))
     again = shlex.quote(f"{folder}-again")
     return [

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reporting"))
 from run_folders import write_final, write_run, write_runs
 
 from raypid.cli import main
+from raypid.reporting.logger import RunLogger
 
 LOW, HIGH, WIDE = [400.0, 410.0, 395.0, 405.0], [480.0, 470.0, 490.0, 475.0], [300.0, 500.0, 350.0, 480.0]
 
@@ -96,14 +98,18 @@ def test_the_measure_is_one_that_all_have(tmp_path: Path, answer: Any) -> None:
     write_run(a / "seed-9", seed=9, lr=1)
     assert "last evaluation return" in answer(a, b)
     write_run(b / "seed-9", seed=9, lr=2, evaluated=False)
-    assert ": training return" in answer(a, b)
+    assert "Both end at 200.0 (training return); on the way one cannot tell" in answer(a, b)
     assert "learner/entropy 0.05" in answer(a, b, "--metric", "learner/entropy")
-    assert "evaluation return at 1,300 steps" in answer(
-        write_runs(tmp_path / "c", LOW), write_runs(tmp_path / "d", LOW), "--at", "1300"
-    )
     assert answer(a, b, "--metric", "learner/entropi").startswith("2: ") and "Did you mean" in answer(
         a, b, "--metric", "learner/entropi"
     )
+
+
+def test_an_evaluation_long_before_the_end_does_not_count_for_it(tmp_path: Path, answer: Any) -> None:
+    for lr in (1, 2):
+        for seed in range(3):
+            write_run(tmp_path / f"{lr}-{seed}", lr=lr, seed=seed, scale=lr, iterations=[9, 20, 20][seed])
+    assert ": training return" in answer(tmp_path)  # evaluated last in iteration 5 of 9
 
 
 def test_less_is_better_where_it_is(tmp_path: Path, answer: Any) -> None:
@@ -111,7 +117,7 @@ def test_less_is_better_where_it_is(tmp_path: Path, answer: Any) -> None:
     write_run(a / "x", seed=8, iterations=9, lr=0)
     write_run(b / "x", seed=8, iterations=16, lr=1)
     assert answer(a, b, "--metric", "time_total_s").startswith(
-        "lr=0 is better than lr=1: time 0.98 against 1.52, lower by 0.54"
+        "lr=0 is better than lr=1: time in seconds 0.98 against 1.52, lower by 0.54"
     )
     assert answer(a, b, "--metric", "training_iteration", "--lower").startswith("lr=0 is better")
     assert answer(a, b, "--lower").startswith("2: raypid: --lower says")
@@ -141,7 +147,9 @@ def test_unfinished_runs_are_named_and_do_not_count(tmp_path: Path, answer: Any)
 
 def test_unequal_steps_are_said(tmp_path: Path, answer: Any) -> None:
     a, b = write_runs(tmp_path / "a", LOW, lr=1), write_runs(tmp_path / "b", HIGH, lr=2, iterations=60)
-    assert "lr=2 had 15.4k steps and lr=1 5,120: `--at 5120` compares after equally many." in answer(a, b)
+    assert "Unequal steps (lr=1: 5,120; lr=2: 15.4k): `--at 5120` compares after equally many." in answer(a, b)
+    write_final(write_run(a / "seed-9", seed=9, lr=1, iterations=10), 400.0)  # one seed of a side, too
+    assert "Unequal steps (lr=1: 2,560 to 5,120; lr=2: 15.4k): `--at 2560` compares" in answer(a, b)
 
 
 def test_pairs(tmp_path: Path, answer: Any) -> None:
@@ -183,9 +191,83 @@ def test_json(tmp_path: Path, answer: Any) -> None:
     assert json.loads(answer(a / "seed-0", b / "seed-0", "--json"))["leader_minus"][0]["low"] is None
 
 
-def test_at_the_maximum_the_way_there_is_left(tmp_path: Path, answer: Any) -> None:
-    a, b = write_runs(tmp_path / "a", [500.0] * 3, lr=1), write_runs(tmp_path / "b", [500.0] * 3, lr=2, scale=2.0)
-    assert "They are alike there; `--at STEPS` compares them on the way." in answer(a, b)
-    assert answer(a, b, "--at", "2600").startswith(
-        "Cannot tell lr=2 from lr=1: evaluation return at 2,600 steps 240.0 against 120.0"
+def test_where_all_end_alike_the_way_there_decides(tmp_path: Path, answer: Any) -> None:
+    for lr, scale in ((1, 1.0), (2, 2.0)):
+        for seed in range(3):
+            folder = write_run(tmp_path / f"{lr}-{seed}", seed=seed, lr=lr, scale=scale * (1 + 0.01 * seed))
+            write_final(folder, 500.0 - 0.1 * seed)
+    # the training return is 10 scale i after 256 i steps, from i = 2 to 20
+    assert answer(tmp_path).startswith(
+        "Both end at 499.9 (final return); on the way lr=2 is better than lr=1: mean training return over the first 5,120 steps 222.2 against 111.1"
     )
+    told = json.loads(answer(tmp_path, "--json"))
+    assert told["verdict"] == "better" and told["leader"] == "lr=2" and told["on_the_way"]["leader"] == "lr=2"
+    assert answer(tmp_path, "--on-the-way", "--at", "2560").startswith(
+        "lr=2 is better than lr=1: mean training return from 512 steps to 2,560 steps 121.2 against 60.6"
+    )
+    write_runs(tmp_path / "worse", [100.0, 101.0, 102.0], lr=3)
+    lines = answer(tmp_path).splitlines()
+    assert lines[0].startswith("2 of 3 end at 499.9") and lines[0].endswith("Worse at the end: lr=3.")
+    assert [line.split()[0] for line in lines[2:5]] == ["lr=2", "lr=1", "lr=3"]
+    assert lines[3].endswith("ends alike") and lines[4].endswith("worse")
+
+
+def test_the_same_training_is_the_same_at_any_step_however_often_it_was_evaluated(tmp_path: Path, answer: Any) -> None:
+    """The return rises and falls, and one side was evaluated at a third of the places."""
+    rows = [(990 * i, 500 * (i % 4 + 1) / 4) for i in range(1, 31)]
+    for every in (1, 3):
+        for seed in range(5):
+            folder = tmp_path / f"{every}" / str(seed)
+            with RunLogger(folder) as logger:
+                settings = {"run": "PPO", "env": "CartPole-v1", "seed": seed, "evaluation_interval": every}
+                logger.write_params(settings | {"stop": {"timesteps_total": 29_700}})
+                for i, (steps, value) in enumerate(rows, 1):
+                    times = {"training_iteration": i, "timesteps_total": steps, "time_total_s": i + seed / 10}
+                    played = {"evaluation/episode_reward_mean": value + seed} if i % every == 0 else {}
+                    logger.log(times | {"episode_reward_mean": value / 2 + seed} | played)
+    sides = tmp_path / "1", tmp_path / "3"
+    for at in ("2000", "5500", "5.5k", "6s"):
+        told = answer(*sides, "--at", at)
+        assert "training return at" in told and "difference 0.0" in told and "Not every run was evaluated" in told
+    assert "evaluation return at 2,970 steps 502.0 against 502.0, difference 0.0" in answer(*sides, "--at", "2970")
+    assert "mean training return" in answer(*sides, "--on-the-way") and "They are alike." in answer(
+        *sides, "--on-the-way"
+    )
+    first = tmp_path / "1"
+    for seed in range(5):
+        run = first / str(seed)
+        other = {**json.loads((run / "params.json").read_text()), "lr": 2}
+        copy = tmp_path / "like" / str(seed)
+        shutil.copytree(run, copy)
+        (copy / "params.json").write_text(json.dumps(other))
+    assert "mean evaluation return over the first" in answer(first, tmp_path / "like", "--on-the-way")
+
+
+def test_places_on_the_way(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", LOW, lr=1), write_runs(tmp_path / "b", HIGH, lr=2, scale=2.0)
+    assert "evaluation return at 2,560 steps 240.0 against 120.0" in answer(a, b, "--at", "2.56k")
+    # between results of 100 and 110
+    assert "training return at 2,688 steps 210.0 against 105.0" in answer(a, b, "--at", "2688")
+    assert "training return at 1.05 s 210.0 against 105.0" in answer(a, b, "--at", "1.05s")
+    assert "mean learner/entropy over the first 2,560 steps" in answer(
+        a, b, "--on-the-way", "--at", "2560", "--metric", "learner/entropy"
+    )
+    for wrong in ("0", "-5", "5m", "five", "nan"):
+        with pytest.raises(SystemExit):
+            main(["compare", str(a), str(b), "--at", wrong])
+
+
+def test_a_copy_and_a_run_without_results_are_no_samples(tmp_path: Path, answer: Any) -> None:
+    a = write_runs(tmp_path / "a", LOW)
+    shutil.copytree(a, tmp_path / "b")
+    assert f"{tmp_path / 'b'}/seed-0 is a copy of {a}/seed-0, so one run is on both sides" in answer(a, tmp_path / "b")
+    c = write_runs(tmp_path / "c", HIGH)
+    (c / "seed-0" / "result.json").write_text('{"training_iteration": 1, "times')
+    assert "4 and 3 seeds" in answer(a, c) or "3 and 4 seeds" in answer(a, c)
+
+
+def test_how_often_a_run_does_better(tmp_path: Path, answer: Any) -> None:
+    a, b = write_runs(tmp_path / "a", [100.0, 200.0, 300.0]), write_runs(tmp_path / "b", [200.0, 300.0, 400.0])
+    assert "b did better than a in 78% of the 9 pairs of a run of each." in answer(a, b)
+    assert "b did better than a in 100% of the 3 seeds." in answer(a, b, "--paired")
+    assert "did better" not in answer(a / "seed-0", b / "seed-0")

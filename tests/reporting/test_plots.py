@@ -83,11 +83,52 @@ def test_a_seed_at_its_goal_keeps_its_value(tmp_path: Path) -> None:
 
 def test_a_seed_that_was_broken_off_early_is_drawn_by_itself(tmp_path: Path) -> None:
     for seed in range(3):
-        write_run(tmp_path / str(seed), seed=seed)
+        write_run(tmp_path / str(seed), seed=seed, evaluated=False)
     write_run(tmp_path / "3", seed=3, iterations=5, scale=-9, stop={"timesteps_total": 1e9}, evaluated=False)
     (curve,) = drawn(tmp_path)
     assert curve.counted == 3 and len(curve.group.runs) == 4 and curve.x[-1] == 20 * 256
     assert len(curve.singles) == 1 and curve.singles[0][0][-1] == 5 * 256
+
+
+def test_a_panel_has_one_kind_of_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for lr, evaluated in ((1, True), (2, False)):
+        for seed in range(2):
+            write_run(tmp_path / f"{lr}-{seed}", seed=seed, lr=lr, evaluated=evaluated)
+            write_run(tmp_path / f"other-{lr}-{seed}", seed=seed, lr=lr, env="Acrobot-v1")
+    kinds = {(curve.group.task, curve.is_evaluation) for curve in drawn(tmp_path)}
+    assert kinds == {("CartPole-v1", False), ("Acrobot-v1", True)}
+    plot.main(parse(str(tmp_path), "--out", str(tmp_path / "c.png")))
+    assert "lr=2 has no evaluation on CartPole-v1: the training returns of all are drawn." in capsys.readouterr().err
+
+
+def test_a_single_evaluation_of_each_seed_is_drawn(tmp_path: Path) -> None:
+    """Each setting by its evaluations, though those of one are a single point."""
+    for lr, iterations in ((1, 9), (2, 20)):
+        for seed in range(2):
+            write_run(tmp_path / f"{lr}-{seed}", seed=seed, lr=lr, iterations=iterations)
+    few, many = drawn(tmp_path)
+    assert few.is_evaluation and many.is_evaluation and len(few.x) == 1 and few.centre[0] == 60
+
+
+def test_a_seed_with_a_single_evaluation_does_not_end_the_curve(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / str(seed), seed=seed)
+    folder = write_run(tmp_path / "3", seed=3)
+    rows = [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
+    for row in rows[5:]:
+        row.pop("evaluation/episode_reward_mean", None)
+    (folder / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (curve,) = drawn(tmp_path)
+    assert curve.counted == 3 and curve.x[-1] == 20 * 256 and [len(xs) for xs, _ in curve.singles] == [1]
+
+
+def test_the_interval_of_a_run_ends_where_its_episodes_do(tmp_path: Path) -> None:
+    with RunLogger(tmp_path / "run") as logger:
+        played = {"mean": 495.0, "ci95": 20.0, "min": 400.0, "max": 500.0}
+        row = {"training_iteration": 1, "timesteps_total": 9, "time_total_s": 1.0}
+        logger.log(row | {f"evaluation/episode_reward_{key}": value for key, value in played.items()})
+    (curve,) = drawn(tmp_path)
+    assert (curve.low[0], curve.high[0]) == (475, 500)
 
 
 def test_any_key_and_a_running_mean(tmp_path: Path) -> None:

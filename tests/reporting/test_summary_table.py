@@ -26,6 +26,26 @@ def test_best_setting_first_and_how_to_go_on(tmp_path: Path) -> None:
     assert text["picture"] == f"{tmp_path}/curves.png"
 
 
+def test_settings_that_end_alike_are_ranked_by_the_way(tmp_path: Path) -> None:
+    for lr, scale, end in ((1, 1.0, 500.0), (2, 2.0, 500.0), (3, 3.0, 100.0)):
+        for seed in range(3):
+            folder = write_run(tmp_path / f"{lr}-{seed}", seed=seed, lr=lr, scale=scale * (1 + 0.01 * seed))
+            write_final(folder, end)
+    lines = summary_table([tmp_path], width=300).splitlines()
+    assert lines[0].split() == ["lr", "seeds", "return", "on", "the", "way", "steps", "seconds", "state"]
+    rows = [line.split() for line in lines[1:4]]
+    assert [row[0] for row in rows] == ["2", "1", "3"] and rows[0][5] == "222.2" and rows[2][5] == "-"
+    text = dict(line.split(maxsplit=1) for line in lines[5:])
+    assert text["answer"].startswith("2 of 3 end at 500.0 (final return); on the way lr=2 is better than lr=1")
+    assert text["best"].startswith(f"trial   {tmp_path}/2-2: final return 500.0 ± 1.5 (50 episodes), mean training")
+
+
+def test_unequal_steps_are_a_range(tmp_path: Path) -> None:
+    for seed, iterations in enumerate((10, 20, 30)):
+        write_run(tmp_path / str(seed), seed=seed, iterations=iterations)
+    assert "2,560 to 7,680" in summary_table([tmp_path], width=100).splitlines()[1]
+
+
 def test_failures_have_their_error_and_do_not_count(tmp_path: Path) -> None:
     write_runs(tmp_path / "good", [10.0, 20.0], lr=1)
     for seed in range(5):
