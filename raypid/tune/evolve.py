@@ -50,7 +50,7 @@ class Evolution(PopulationBasedTraining):
         alike = len({member.placement_group_factory for member in self._trial_state}) == 1
         if alike:  # else the processes that Tune keeps could have what a member with other needs waits for
             tune_controller._tune_controller._actor_cache.increase_max(trial.placement_group_factory)
-        self._trial_state[trial].last_perturbation_time = self._next_perturbation_sync - 1
+        self._trial_state[trial].last_perturbation_time = int(self._next_perturbation_sync) - 1
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let a member that has ended its interval wait for the others; the last one makes them go on."""
