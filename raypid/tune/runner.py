@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray import tune
@@ -28,8 +28,9 @@ from raypid import project
 from raypid.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.config import ConfigError
 from raypid.experiments.board import Board, Ended
+from raypid.experiments.plan import PLAN, STATES, Trial, write_plan
 from raypid.experiments.population import Population
-from raypid.outputs import Unwritten, explained, replacing
+from raypid.outputs import ErrorFile, Unwritten, explained, replacing
 from raypid.registry import registered
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
@@ -42,11 +43,6 @@ from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
 from raypid.tune.trainable import AgentTrainable, go_home, request, share
 
-if TYPE_CHECKING:
-    from raypid.experiments.plan import Trial
-
-STATES = "trials.json"
-"""In the experiment's folder: how each trial ended. Those that are not in it go on when the experiment is resumed."""
 REPORT_S = 1.0
 """Seconds of training between two reports of a trial."""
 MAX_LOST = 2
@@ -265,6 +261,8 @@ class _Watch(tune.Callback, tune.Stopper):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = self._newest.get(_planned(trial).name, {})
+        if result.get("fatal"):
+            return  # it goes on when the experiment is resumed
         if "failed" in result:
             self._end(trial, "failed", result["failed"])
         elif "reason" in result:
@@ -276,8 +274,11 @@ class _Watch(tune.Callback, tune.Stopper):
         self.board.message(_planned(trial).name, "its process was lost; it goes on from its newest checkpoint.")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        error = trial.get_error()
-        self._end(trial, "failed", str(error) if error is not None else "its process was lost")
+        planned = _planned(trial)
+        iteration = self._newest.get(planned.name, {}).get("result", {}).get("training_iteration", 0) + 1
+        reason = f"Its process died {MAX_LOST + 1} times: did the environment end it, or was memory short?"
+        ErrorFile(Path(planned.folder)).add(f"The run ended in iteration {iteration}:\n{reason}\n\n")
+        self._end(trial, "failed", reason)
 
     def _end(self, trial: Any, state: str, reason: str) -> None:
         planned = _planned(trial)
@@ -377,6 +378,10 @@ def run_trials(
                 backend.shutdown()
                 shutil.rmtree(out / _SCRATCH, ignore_errors=True)
         if watch.fatal is not None:
+            if not (out / PLAN).exists():  # somebody has deleted the folder; the trials have saved into it
+                write_plan(out, trials, population)
+            if isinstance(watch.fatal, Unwritten):
+                raise Unwritten(f"{watch.fatal} `raypid train --resume {out}` goes on with the experiment.")
             raise watch.fatal
     return [ended.get(trial.name) or _unfinished(trial) for trial in trials]
 
