@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raypid.errors import UserError, reason
 from raypid.outputs import replacing
 from raypid.plain_data import read_json
-from raypid.reporting.logger import EXPLOITS, read_results
+from raypid.reporting.logger import EXPLOITS, RESULTS, read_results
 from raypid.reporting.panel import EVALUATION, TRAINING, known
 from raypid.reporting.plots import COLOURS, STYLES
 
@@ -79,7 +79,7 @@ def lineage(out: Path) -> Path | None:
 
 def _member(folder: Path, settings: Mapping[str, Any], perturbed: Sequence[str]) -> Member:
     """What a member's folder says of it."""
-    rows: Sequence[Mapping[str, Any]] = read_results(folder) if folder.is_dir() else []
+    rows: Sequence[Mapping[str, Any]] = read_results(folder) if (folder / RESULTS).is_file() else []
     evaluated, trained = _points(rows, EVALUATION), _points(rows, TRAINING)
     stretches = [Stretch(settings={name: settings.get(name) for name in perturbed})]
     file = folder / EXPLOITS

@@ -42,16 +42,15 @@ class Evolution(PopulationBasedTraining):
             synch=True,
         )
         self.population, self.rng = population, np.random.default_rng([seed, start])
-        self._start = self._next_perturbation_sync = start
+        self._next_perturbation_sync = start
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Take a member in. Before its first exchange a resumed one has trained for rounds that nobody waits for."""
+        """Take a member in, also once more after its process was lost. What it has trained before, nobody waits for."""
         super().on_trial_add(tune_controller, trial)
-        if (
-            len({member.placement_group_factory for member in self._trial_state}) == 1
-        ):  # else it would keep what another waits for
+        alike = len({member.placement_group_factory for member in self._trial_state}) == 1
+        if alike:  # else the processes that Tune keeps could have what a member with other needs waits for
             tune_controller._tune_controller._actor_cache.increase_max(trial.placement_group_factory)
-        self._trial_state[trial].last_perturbation_time = self._start - 1
+        self._trial_state[trial].last_perturbation_time = int(self._next_perturbation_sync) - 1
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let a member that has ended its interval wait for the others; the last one makes them go on."""
@@ -65,9 +64,10 @@ class Evolution(PopulationBasedTraining):
         self._without(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """A member's process was lost once too often: the others do not wait for it."""
+        """A member's process was lost. If that was once too often, the others do not wait for it; else Tune adds it again."""
         super().on_trial_error(tune_controller, trial)
-        self._without(tune_controller, trial)
+        if not trial.is_finished():  # Tune says so before it ends a trial for good, and after it has, for now
+            self._without(tune_controller, trial)
 
     def _without(self, tune_controller: Any, gone: Any) -> None:
         """Leave a member out from here on. If all others wait already, nobody else would say that the interval has ended."""

@@ -195,7 +195,7 @@ CASES: dict[str, dict[str, Any]] = {
     "more members than fit": {"num_samples": 5, "resources": {"cpu": 2}, "config": {"num_threads": 1}},
     "interval shorter than an iteration": {"population": {"interval": 30}},
     "interval longer than the run": {"population": {"interval": 10**6}},
-    "some end early": {"stop": {"evaluation/episode_reward_mean": 30, "timesteps_total": 20 * INTERVAL}},
+    "some end early": {"stop": {"evaluation/episode_reward_mean": 200, "timesteps_total": 10 * INTERVAL}},
     "time": {"stop": {"time_total_s": 2}},
     "half are replaced": {"num_samples": 4, "population": {"interval": INTERVAL, "quantile": 0.5, "resample": 0.0}},
 }  # fmt: skip
