@@ -68,6 +68,8 @@ def main(options: argparse.Namespace) -> int:
     print(headline(found))
     for part in filter(None, [found, found.way]):
         if rows := table_rows(part):
+            if found.way is not None:
+                print(f"  By {part.measure.name}:")
             print(_aligned(rows))
     for line in [method_line(found.way or found), *_few(found.notes)]:
         print(f"  {line}")

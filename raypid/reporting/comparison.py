@@ -312,7 +312,8 @@ def choose_measure(runs: Sequence[RunRecord], metric: str | None = None, lower: 
     """Choose the number by which the ends of these runs are compared.
 
     Without a metric: the environment steps to the goal, if all runs stopped at the same one; else the best policy's final episodes, if all
-    have played them; else the last evaluation, unless some run went on for long after it; else the training return. The best evaluation is none, since it grows with their number.
+    have played them; else the last evaluation, unless some run went on for long after it; else the training return. The best evaluation is
+    none, since it grows with their number.
     """
     if metric is None:
         if (goal := _common_goal(runs)) is not None:
@@ -385,7 +386,7 @@ def _measure_on_the_way(
     stretch = (
         f"over the first {Moment(last, x)}" if first <= 0.1 * last else f"from {Moment(first, x)} to {Moment(last, x)}"
     )
-    name = f"mean {_name_of(key)} {stretch if len(spans) == 1 else 'on the way'}"
+    name = f"mean {_name_of(key)} {stretch if len(spans) == 1 else 'over equal steps'}"
 
     def mean(run: RunRecord) -> float:
         return float(np.interp(np.linspace(*spans[run.task], GRID), *run.column(x, key)).mean())
@@ -721,5 +722,5 @@ def _chance(found: Comparison, rival: Rival) -> str:
     if min(map(min, sizes)) < MIN_SEEDS:
         return ""
     pairs = sum(a if found.paired else a * b for a, b in sizes)
-    what = "seeds" if found.paired else "pairs of a run of each"
+    what = "pairs of the same seed" if found.paired else "pairs of a run of each"
     return f" {found.leader.label} did better than {rival.standing.label} in {rival.probability:.0%} of the {pairs} {what}."
