@@ -9,6 +9,7 @@ from raypid.errors import UserError
 from raypid.experiments.board import Ended
 from raypid.outputs import Unwritten
 from raypid.reporting.lineage import lineage
+from raypid.reporting.logger import RESULTS
 from raypid.reporting.plots import learning_curve
 from raypid.reporting.summary_table import summary_table
 
@@ -22,7 +23,7 @@ def finish(out: Path, ended: Sequence[Ended]) -> str:
     lines: list[str] = []
     picture: Path | None = out / CURVES
     try:
-        learning_curve([folder for folder in folders if folder.is_dir()], out / CURVES)
+        learning_curve([folder for folder in folders if (folder / RESULTS).is_file()], out / CURVES)
     except (UserError, Unwritten) as error:
         picture = None
         lines.append(f"No picture: {error}")

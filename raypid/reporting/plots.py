@@ -111,9 +111,16 @@ def learning_curve(
     """
     if not folders:
         raise UserError("learning_curve needs the folder of at least one run")
-    runs, _ = find_runs(folders)
+    runs, _ = find_runs(folders, empty=True)
+    with_results = [run for run in runs if run.results]
     return draw(
-        curves(runs, x, y=y, centre=centre, smooth=smooth), out, x, y=y, centre=centre, smooth=smooth, title=title
+        curves(with_results or runs, x, y=y, centre=centre, smooth=smooth),
+        out,
+        x,
+        y=y,
+        centre=centre,
+        smooth=smooth,
+        title=title,
     )
 
 

@@ -208,8 +208,9 @@ def test_where_all_end_alike_the_way_there_decides(tmp_path: Path, answer: Any) 
     write_runs(tmp_path / "worse", [100.0, 101.0, 102.0], lr=3)
     lines = answer(tmp_path).splitlines()
     assert lines[0].startswith("2 of 3 end at 499.9") and lines[0].endswith("Worse at the end: lr=3.")
-    assert [line.split()[0] for line in lines[2:5]] == ["lr=2", "lr=1", "lr=3"]
-    assert lines[3].endswith("ends alike") and lines[4].endswith("worse")
+    assert lines[1] == "  By final return:"
+    assert [line.split()[0] for line in lines[3:6]] == ["lr=2", "lr=1", "lr=3"]
+    assert lines[4].endswith("ends alike") and lines[5].endswith("worse")
 
 
 def test_the_same_training_is_the_same_at_any_step_however_often_it_was_evaluated(tmp_path: Path, answer: Any) -> None:

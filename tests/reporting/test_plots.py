@@ -101,6 +101,13 @@ def test_a_panel_has_one_kind_of_return(tmp_path: Path, capsys: pytest.CaptureFi
     assert "lr=2 has no evaluation on CartPole-v1: the training returns of all are drawn." in capsys.readouterr().err
 
 
+def test_a_run_that_failed_at_once_does_not_spoil_the_picture(tmp_path: Path) -> None:
+    good, bad = write_run(tmp_path / "0"), write_run(tmp_path / "1", seed=1)
+    (bad / "result.json").write_text("")
+    assert learning_curve([good, bad], tmp_path / "c.png").is_file()
+    assert [len(curve.group.runs) for curve in drawn(tmp_path)] == [1]
+
+
 def test_a_single_evaluation_of_each_seed_is_drawn(tmp_path: Path) -> None:
     """Each setting by its evaluations, though those of one are a single point."""
     for lr, iterations in ((1, 9), (2, 20)):
