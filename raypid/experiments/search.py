@@ -21,7 +21,7 @@ from raypid.config import Config, ConfigError, canonical
 from raypid.errors import HEAD, CodeError, UserError
 from raypid.experiments import budget as b
 from raypid.experiments.budget import Plan
-from raypid.experiments.halving import Halving, ranked
+from raypid.experiments.halving import LATE, Halving, ranked
 from raypid.experiments.processes import Event
 from raypid.experiments.propose import Proposer, check_proposer, make_proposer
 from raypid.experiments.search_trials import Kind, SearchTrial, TrialLog, mean_return, read_trials
@@ -188,11 +188,14 @@ class Search:
 
     @property
     def measured(self) -> Plan:
-        """The plan, with what a trial has taken beside its seconds where that was more: of the defaults, the best, and those after them."""
+        """The plan, with what a trial takes beside its seconds where that is more: the defaults, the best, and those after them.
+
+        It is the median of theirs, since the first in a process waits for imports.
+        """
         best = [1, *(t.number for t in self.best()[: b.NUM_CANDIDATES])]
-        full = (t for t in self.trials.values() if t.wall_s and (t.kind != "search" or t.number in best))
-        beside = (t.wall_s - min(t.seconds, self.plan.trial_s) for t in full)
-        return dataclasses.replace(self.plan, overhead_s=max([self.plan.overhead_s, *beside]))
+        full = [t for t in self.trials.values() if t.wall_s and (t.kind != "search" or t.number in best)]
+        beside = np.median([t.wall_s - min(t.seconds, self.plan.trial_s) for t in full]) if full else 0.0
+        return dataclasses.replace(self.plan, overhead_s=max(self.plan.overhead_s, float(beside)))
 
     def __call__(self) -> None:
         """Search. Afterwards `found` is known, and `trials` has everything.
@@ -370,6 +373,7 @@ class Search:
             "folder": str(self.out / trial.folder), "rungs": rungs,
             "stop": {} if self.task.goal is None else {"evaluation/episode_reward_mean": self.task.goal},
             "baseline": self._baseline, "keep": trial.kind == "found", "on_ray": self.task.config.on_ray,
+            "first_within": LATE * rungs[-1] if trial.kind == "search" and trial.settings else None,
         })  # fmt: skip
 
     def _take(self, trial: SearchTrial, event: Event, rungs: list[float]) -> None:
@@ -439,7 +443,7 @@ class Search:
             raise Unwritten(event["message"])
         if event["kind"] == "user" and not trial.settings:
             raise CodeError(event["message"]) if event["message"].startswith(HEAD) else UserError(event["message"])
-        if event["kind"] == "diverged":
+        if event["kind"] in ("diverged", "slow"):
             return  # its settings did it
         self._failed.append(trial)
         text, ended = event["traceback"].rstrip(), sum(t.state != "running" for t in self.trials.values())

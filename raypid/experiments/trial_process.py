@@ -6,6 +6,7 @@ that its argument names. It ends when stdin does, so it never outlives the searc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,6 +68,28 @@ def _lines(timeout_s: float | None = None) -> Any:
         _rest += piece
 
 
+class _TooLong(BaseException):  # no Exception, for which a run would save what it has
+    """Raised inside an iteration that takes longer than a whole trial."""
+
+
+@contextlib.contextmanager
+def _within(seconds: float | None) -> Iterator[None]:
+    """Raise _TooLong after so many seconds of wall time; None: never."""
+
+    def raise_(number: int, frame: object) -> None:
+        raise _TooLong(f"its first iteration took longer than {seconds:.2g} s")
+
+    if seconds is None:
+        yield
+        return
+    signal.signal(signal.SIGALRM, raise_)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _said(trial: int, timeout_s: float | None = None) -> list[str]:
     """What the search says to a trial, within the timeout; without one, its next word."""
     said: list[str] = []
@@ -91,7 +114,7 @@ def _trial(order: Mapping[str, Any], events: IO[str]) -> None:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         kind = "user" if isinstance(error, UserError) else "unwritten" if isinstance(error, Unwritten) else "error"
-        kind = "diverged" if isinstance(error, Diverged) else kind
+        kind = "diverged" if isinstance(error, Diverged) else "slow" if isinstance(error, _TooLong) else kind
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
         _say(events, **about, state="failed", kind=kind, message=str(error), traceback=text)
 
@@ -120,7 +143,8 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
         state = "finished"
         for number, rung in enumerate(rungs):
             while not (run.reason or _is_at(rung, agent, run.result)):
-                run.advance(0.0)  # one iteration
+                with _within(None if agent.iteration else order["first_within"]):
+                    run.advance(0.0)  # one iteration
                 if about["first_s"] is None and run.result["learner_updates_total"]:
                     about["first_s"] = agent.time_total_s
                 if "stop" in _said(order["trial"], 0.0):

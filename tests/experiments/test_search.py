@@ -15,7 +15,7 @@ from raypid.experiments import budget
 from raypid.experiments.budget import Plan, make_plan, read_seconds
 from raypid.experiments.halving import Halving, ranked
 from raypid.experiments.importance import importances
-from raypid.experiments.processes import Event
+from raypid.experiments.processes import Event, TrialProcesses
 from raypid.experiments.propose import OptunaProposer, Proposer, RandomProposer
 from raypid.experiments.search import Search, Task, read_search, write_search
 from raypid.experiments.search_report import Proof, answer, reached, write_report
@@ -353,6 +353,24 @@ def test_trials_are_not_stopped_before_the_defaults_have_learned(tmp_path: Path)
     search, _ = run_search(tmp_path, executor)
     stopped = [t for t in search.of("search") if t.state == "stopped"]
     assert stopped and all(len(t.scores) == 2 for t in stopped)
+
+
+def test_a_first_iteration_longer_than_a_trial_is_broken_off(tmp_path: Path) -> None:
+    processes, order = (
+        TrialProcesses(1, tmp_path / "log"),
+        {"run": "PPO", "below": {}, "stop": {}, "baseline": 9.0, "keep": False, "on_ray": False},
+    )
+    settings = {"env": "CartPole-v1", "seed": 0, "num_envs_per_worker": 64, "fragment_length": 4096, "num_epochs": 100}
+    try:
+        (tmp_path / "trial").mkdir()
+        more = {"settings": settings, "folder": str(tmp_path / "trial"), "rungs": [0.1], "first_within": 0.2}
+        processes.start(1, {**order, **more})
+        while not (events := processes.wait(10)):
+            pass
+    finally:
+        processes.close()
+    assert (events[0]["state"], events[0]["kind"]) == ("failed", "slow")
+    assert "its first iteration took longer than 0.2 s" in events[0]["message"]
 
 
 def test_failures_in_a_row_end_the_search_with_the_reason(tmp_path: Path) -> None:
