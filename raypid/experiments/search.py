@@ -373,6 +373,7 @@ class Search:
             "folder": str(self.out / trial.folder), "rungs": rungs,
             "stop": {} if self.task.goal is None else {"evaluation/episode_reward_mean": self.task.goal},
             "baseline": self._baseline, "keep": trial.kind == "found", "on_ray": self.task.config.on_ray,
+            "settle_steps": getattr(self.task.config, "steps_per_iteration", None) or 0,
             "first_within": LATE * rungs[-1] if trial.kind == "search" and trial.settings else None,
         })  # fmt: skip
 
@@ -391,9 +392,10 @@ class Search:
         return mean_return(trial.curve, seconds, self._baseline, self.task.goal)
 
     def _time_first(self, defaults: SearchTrial) -> None:
-        """Judge nobody before the defaults have learned; from the beginning, if they never do."""
+        """Judge nobody before the defaults have learned, which may be never; from the beginning, if it is not known since they failed."""
         if defaults.first_s is not None or defaults.state != "running":
-            self.halving.begin_behind(defaults.first_s or 0.0)
+            never = 0.0 if defaults.state == "failed" else math.inf
+            self.halving.begin_behind(never if defaults.first_s is None else defaults.first_s)
 
     def _at_rung(self, trial: SearchTrial, event: Event) -> None:
         rung = event["rung"]

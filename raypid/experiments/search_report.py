@@ -233,11 +233,14 @@ def _trials(search: Search) -> list[str]:
         lines.append(
             f"| {t.number}{mark} | {' | '.join([*scores, *[''] * (len(rungs) - len(scores)), ', '.join(again)])} |"
         )
+    early = " The defaults had not learned anything by an earlier time at which to judge." if first else ""
+    if first == search.halving.last:
+        early = " No trial was judged before its end, since the defaults had not learned anything until then: a longer budget gives longer trials."
     failed = [f"Trial {t.number} failed: {t.message}" for t in search.of("search") if t.state == "failed"]
     return [
         *lines, "",
         "Trials are ordered by their first score here; the best third of all are put first, in the order of the next score, and so on. "
-        "A trial was stopped unless its score was among the best third of those before it; the defaults never were.",
+        f"A trial was stopped unless its score was among the best third of those before it; the defaults never were.{early}",
         *failed[:5], "", "Their settings:", "", *(f"- {t.number}: {_named(t)}" for t in best), "",
     ]  # fmt: skip
 

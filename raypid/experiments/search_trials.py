@@ -47,7 +47,7 @@ class SearchTrial:
     wall_s: float = 0.0
     """Seconds of everything from its order to its end; 0 if it was killed."""
     first_s: float | None = None
-    """Seconds of training when it had first learned; None: never."""
+    """Seconds of training when it had learned for a whole iteration (of replay: as long as its setting says); None: never."""
     scores: list[float] = dataclasses.field(default_factory=list)
     """Those at the rungs that it reached."""
     message: str = ""

@@ -140,13 +140,16 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
         run.begin()
         about: dict[str, object] = {"baseline": baseline, "first_s": None}
         extra: list[tuple[float, float]] = []
-        state = "finished"
+        state, learned_at = "finished", None
         for number, rung in enumerate(rungs):
             while not (run.reason or _is_at(rung, agent, run.result)):
                 with _within(None if agent.iteration else order["first_within"]):
                     run.advance(0.0)  # one iteration
                 if about["first_s"] is None and run.result["learner_updates_total"]:
-                    about["first_s"] = agent.time_total_s
+                    learned_at = agent.timesteps if learned_at is None else learned_at
+                    about["first_s"] = (
+                        agent.time_total_s if agent.timesteps >= learned_at + order["settle_steps"] else None
+                    )
                 if "stop" in _said(order["trial"], 0.0):
                     state = "cut"
                     break

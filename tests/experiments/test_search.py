@@ -358,7 +358,7 @@ def test_trials_are_not_stopped_before_the_defaults_have_learned(tmp_path: Path)
 def test_a_first_iteration_longer_than_a_trial_is_broken_off(tmp_path: Path) -> None:
     processes, order = (
         TrialProcesses(1, tmp_path / "log"),
-        {"run": "PPO", "below": {}, "stop": {}, "baseline": 9.0, "keep": False, "on_ray": False},
+        {"run": "PPO", "below": {}, "stop": {}, "baseline": 9.0, "keep": False, "settle_steps": 0, "on_ray": False},
     )
     settings = {"env": "CartPole-v1", "seed": 0, "num_envs_per_worker": 64, "fragment_length": 4096, "num_epochs": 100}
     try:
