@@ -331,7 +331,7 @@ class ModelConfig(Settings):
     network: str = "auto"
     """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), lstm or gru (mlp with that memory), or the name of a registered
     torch.nn.Module."""
-    hidden: tuple[int, ...] = tunable((64, 64), choices=((64, 64), (128, 128), (256, 256)))
+    hidden: tuple[int, ...] = tunable((64, 64), choices=((32, 32), (64, 64), (128, 128), (256, 256), (400, 300)))
     """Widths of the fully connected layers (after the convolutions, where there are any)."""
     channels: tuple[int, ...] = ()
     """Output channels of the convolutions; empty: as published (cnn 32, 64, 64; resnet 16, 32, 32). Fewer are faster: 16, 32 for Pong."""
@@ -423,7 +423,7 @@ class Config(Settings):
     """Discount."""
     normalize_observations: bool = tunable(False, choices=(False, True))
     """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation)."""
-    normalize_rewards: bool = False
+    normalize_rewards: bool = tunable(False, choices=(False, True))
     """Divide rewards, in the learner, by the running deviation of the discounted return."""
     reward_scale: float = 1.0
     """Factor on rewards in the learner; reported returns stay raw."""

@@ -1,7 +1,7 @@
 """Settings that searches have found, under names of the user's: `--tuned NAME` on the command line, `tuned="NAME"` in Python.
 
-Each is a JSON file in the user's data folder: algorithm, environment, settings, what they reached. The path of such a file does
-in place of a name.
+Each is a JSON file in the user's data folder: algorithm, environment, settings, what they reached. The path of such a file, or of a
+search's folder, does in place of a name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from raypid.ownership import data_folder
 from raypid.plain_data import read_json
 from raypid.registry import did_you_mean
 
+BEST = "best.json"
+"""The file in a search's folder."""
 _KEYS = {"algorithm": str, "env": str, "settings": dict}
 """What every file has."""
 
@@ -62,23 +64,27 @@ def names() -> list[str]:
 
 
 def load(name: str) -> dict[str, Any]:
-    """The settings of a name or a file: a dict with algorithm, env, settings, and what else the search wrote.
+    """The settings of a name, a file or a search's folder: a dict with algorithm, env, settings, and what else the search wrote.
 
     Raises:
         UserError: there are none, or the file does not hold any.
     """
     is_file = name.endswith(".json") or "/" in name
     path = Path(name) if is_file else _path(name)
+    if Path(name).is_dir() and not path.is_file():
+        is_file, path = True, Path(name) / BEST
     if not path.is_file():
         raise UserError(
             f"There are no tuned settings called {name!r}.{_those_there(name)}"
             if not is_file
-            else f"There is no file {name}."
+            else f"There is no file {path}."
         )
     try:
         entry = read_json(path.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}.") from None
+    except ValueError:
+        entry = None
     wrong = not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in _KEYS.items())
     if wrong or not isinstance(entry, dict):
         raise UserError(
@@ -103,13 +109,13 @@ def settings_for(name: str, run: str, env: object) -> dict[str, object]:
     return dict(entry["settings"])
 
 
-def described(name: str) -> str:
-    """A line of `raypid list tuned`."""
+def described(name: str, width: int = 0) -> str:
+    """A line of `raypid list tuned`, with so many columns for the environment."""
     try:
         entry = load(name)
     except UserError as error:
         return str(error)
-    return f"{entry['algorithm']:7} {entry['env']}  {entry.get('reached', 'no word of what they reached')}"
+    return f"{entry['algorithm']:7} {entry['env']:{width}}  {entry.get('reached', 'no word of what they reached')}: --tuned {name}"
 
 
 def _path(name: str) -> Path:

@@ -42,7 +42,7 @@ def test_the_command_line_takes_a_name_or_a_file(tmp_path: Path, capsys: pytest.
         assert main(["train", "--run", "PPO", "--env", "CartPole-v1", "--tuned", named, *stop, "--out", str(out)]) == 0
         assert json.loads((out / "params.json").read_text())["lr"] == 0.002
     assert main(["list", "tuned"]) == 0
-    assert "--tuned fast: PPO     CartPole-v1  475 in 3 s" in capsys.readouterr().out
+    assert "475 in 3 s: --tuned fast\n" in capsys.readouterr().out
 
 
 def test_what_is_not_there_or_for_something_else_is_refused(tmp_path: Path) -> None:
@@ -57,9 +57,16 @@ def test_what_is_not_there_or_for_something_else_is_refused(tmp_path: Path) -> N
         raypid.PPO(env="Acrobot-v1", tuned="fast")
     with pytest.raises(UserError, match="are for PPO on CartPole-v1, not for A2C on CartPole-v1"):
         raypid.A2C(env="CartPole-v1", tuned="fast")
+    with pytest.raises(UserError, match="tuned takes True, or the name"):
+        raypid.PPO(env="CartPole-v1", tuned=3)  # type: ignore[arg-type]
+    (tmp_path / "search").mkdir()
+    with pytest.raises(UserError, match="There is no file .*search/best.json"):
+        saved_settings.load(str(tmp_path / "search"))
+    (tmp_path / "search" / "best.json").write_text(json.dumps(ENTRY))
+    assert saved_settings.load(str(tmp_path / "search")) == ENTRY
     for text in ("[1]", '{"algorithm": "PPO"}', "{"):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(UserError, match="bad.json"):
+        with pytest.raises(UserError, match="bad.json holds no tuned settings"):
             saved_settings.load(str(tmp_path / "bad.json"))
 
 

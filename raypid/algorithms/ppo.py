@@ -35,7 +35,7 @@ class PPOConfig(ActorCriticConfig):
     """linear: clip falls over schedule_steps."""
     value_clip: float | None = None
     """Clip the value's change to [-x, x] in its loss; none does not."""
-    target_kl: float | None = None
+    target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
 
     ranges = {"be above 0": ("clip", "value_clip", "target_kl"), "be at least 1": ("num_epochs",)}

@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
 
         width = max(len(env) for _, env in TUNED)
         names = [f"{algorithm:7} {env:{width}}  {described(algorithm, env)}" for algorithm, env in sorted(TUNED)]
-        names += [f"--tuned {name}: {saved_settings.described(name)}" for name in saved_settings.names()]
+        names += [saved_settings.described(name, width) for name in saved_settings.names()]
     else:
         from raypid.registry import AGENTS, ALGORITHMS, NETWORKS, is_model
 

@@ -1,4 +1,4 @@
-"""`raypid tune`: search for settings within a budget of time, and prove them on fresh seeds."""
+"""`raypid tune`: search for settings within a budget of time, and compare them with the defaults on fresh seeds."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from raypid.registry import ALGORITHMS
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.experiments.search import Executor, Search, Task
+    from raypid.experiments.search_report import Proof
 
 INTERRUPTED = 130
 GOAL = "evaluation/episode_reward_mean"
 SECONDS = "time_total_s"
 _TRIALS, _BUDGET = 30, "10m"
-_EPILOG = """\
-The settings to try and their ranges stand beside the defaults (docs/algorithms.md, column "search"). --space narrows or widens them:
-  --space '{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'
-Any setting given as a flag is what every trial has."""
+_STEPS = 100
+"""Environment steps of an iteration with replay, so that it can end where a trial is judged. Nothing else depends on them."""
+_SPACE = """\
+ranges in place of those beside the defaults (docs/algorithms.md, column "search"), to narrow, widen or add some:
+'{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'"""
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
@@ -38,9 +40,9 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
         "tune",
         help="search for settings",
-        description="Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the winner beside "
-        "the defaults on fresh ones. Ends within the budget, with a report of one page.",
-        epilog=_EPILOG,
+        usage="raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]",
+        description="Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these\n"
+        "beside the defaults on fresh ones. Ends within the budget, with a report of one page.",
         formatter_class=argparse.RawTextHelpFormatter,
         allow_abbrev=False,
     )
@@ -51,7 +53,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--budget", metavar="TIME", help=f"wall time of everything, such as 90s, 10m, 2h (default: {_BUDGET})")
     text = f"'{{\"{GOAL}\": 475}}': a return that is enough;\n'{{\"{SECONDS}\": 60}}': seconds of training of a trial (default: from the budget)"
     add("--stop", metavar="JSON", help=text)
-    add("--space", metavar="JSON|FILE", help="ranges in place of those beside the defaults (see below)")
+    add("--space", metavar="JSON|FILE", help=_SPACE)
     add("--only", metavar="NAMES", help="search in these settings alone: lr,gamma")
     add(
         "--seed",
@@ -66,7 +68,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add(
         "--name",
         metavar="NAME",
-        help="what --tuned of `raypid train` shall call the winner (default: from the algorithm and environment)",
+        help="what --tuned of `raypid train` shall call the settings found (default: from the algorithm and environment)",
     )
     add("--out", metavar="DIR", help="the folder of the search (default: a new one under runs/)")
     add("--resume", metavar="DIR", help="go on with the search in this folder")
@@ -86,7 +88,12 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if isinstance(named.run, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(named.run).Config
-    title = f"settings of {named.run}" if cls is not Config else "settings of every algorithm"
+    title = (
+        f"settings of {named.run}"
+        if cls is not Config
+        else "settings of every algorithm (with --run NAME: its own, and its defaults)"
+    )
+    title += "; what is given here every trial has"
     group = parser.add_argument_group(title)
     add_settings(_WithoutSeed(group), cls(), "")  # type: ignore[arg-type]
 
@@ -105,7 +112,7 @@ class _WithoutSeed:
 def main(options: argparse.Namespace) -> int:
     """Check everything, then search. Returns 0 when the report is written."""
     from raypid.experiments.search import Search, write_search
-    from raypid.experiments.search_report import Proof, answer, reached, write_report
+    from raypid.experiments.search_report import Proof, answer, write_report
     from raypid.outputs import check_folder_writable
     from raypid.run.experiment import lock_folder
 
@@ -129,24 +136,35 @@ def main(options: argparse.Namespace) -> int:
             )
             return INTERRUPTED
         proof = Proof.of(search)
-        name = _save(_entry(search, reached(search, proof)), str(more["name"]), out)
+        name = _save(search, proof, str(more["name"])) if search.found is not None else None
         page = write_report(search, proof, _commands(search, name, str(more["command"])))
-    print(f"{answer(search, proof)}\nThe winner's settings: --tuned {shlex.quote(name)}. The report: {page}")
+    print(f"{answer(search, proof)}\n{_where(name, proof)} The report: {page}")
     return 0
 
 
-def _save(entry: Mapping[str, object], name: str, out: Path) -> str:
-    """Save the winner in the search's folder and under its name; returns what --tuned takes: the file, if the name cannot be used.
+def _where(name: str | None, proof: Proof) -> str:
+    """Where the settings found are, if they are worth it."""
+    if name is not None:
+        return f"The settings found: --tuned {shlex.quote(name)}."
+    return "Nothing is saved under a name" + (": the defaults did better." if proof.better is not None else ".")
+
+
+def _save(search: Search, proof: Proof, name: str) -> str | None:
+    """Save the settings found in the search's folder and under a name; returns what --tuned takes: the file, if the name cannot be
+    used, None if they are not worth a name, since they did worse than the defaults.
 
     Raises:
         Unwritten: the disk is full.
     """
     from raypid import saved_settings
+    from raypid.experiments.search_report import reached
     from raypid.outputs import Unwritten, explained, replacing
 
-    file = out / "best.json"
+    entry, file = _entry(search, reached(search, proof), proof.verdict), search.out / saved_settings.BEST
     with explained(file), replacing(file) as beside:
         beside.write_text(json.dumps(entry, indent=2) + "\n")
+    if not proof.is_worth_saving:
+        return None
     try:
         saved_settings.save(name, entry)
     except Unwritten as error:
@@ -184,6 +202,7 @@ def _new(options: argparse.Namespace) -> Any:
     from raypid.experiments.budget import RAY_TURN_S, TURN_S, make_plan, read_seconds
     from raypid.experiments.search import SEARCH, Task
     from raypid.experiments.search_trials import TRIALS, read_trials
+    from raypid.runtime.resources import num_cores
 
     if options.run is None:
         raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
@@ -199,6 +218,10 @@ def _new(options: argparse.Namespace) -> Any:
         run=options.run, fixed=given, overrides=space, only=only, goal=stop.get(GOAL), seed=options.seed, by=options.by
     )
     concurrent = options.concurrent or _concurrent(task)
+    if not task.config.on_ray and concurrent > num_cores():
+        print(
+            f"raypid: {concurrent} trials at a time share {num_cores()} cores: each is slower than a run of its own would be."
+        )
     turn_s = RAY_TURN_S if task.config.on_ray else TURN_S
     plan = make_plan(
         options.trials or _TRIALS, read_seconds(options.budget or _BUDGET), concurrent, stop.get(SECONDS), turn_s
@@ -211,7 +234,24 @@ def _new(options: argparse.Namespace) -> Any:
     (out / TRIALS).unlink(missing_ok=True)
     for told in renamed(given):
         print(f"raypid: {told}.")
-    return task, plan, [], out, {"name": name, "command": shlex.join(["raypid", *options.argv])}
+    return (
+        task,
+        plan,
+        [],
+        out,
+        {"name": name, "command": shlex.join(["raypid", *_without(options.argv, "--out", "--name")])},
+    )
+
+
+def _without(argv: Sequence[str], *flags: str) -> list[str]:
+    """A command line without some flags and their values."""
+    kept, words = list[str](), iter(argv)
+    for word in words:
+        if word in flags:
+            next(words, None)
+        elif word.partition("=")[0] not in flags:
+            kept.append(word)
+    return kept
 
 
 def _resumed(options: argparse.Namespace) -> Any:
@@ -220,8 +260,10 @@ def _resumed(options: argparse.Namespace) -> Any:
     Raises:
         UserError: the folder holds none, or options are given that a search has from its beginning.
     """
-    from raypid.experiments.search import read_search
+    from raypid.experiments.search import SEARCH, read_search
 
+    if not (Path(options.resume) / SEARCH).is_file():
+        raise ConfigError(f"{options.resume} holds no search to resume: it has no {SEARCH}.")
     kept = ("--resume", "--quiet", "tune")
     words = [word for word in options.argv if word.startswith("--") or word == "tune"]
     if other := next((word for word in words if word.partition("=")[0] not in kept), None):
@@ -255,10 +297,12 @@ def _concurrent(task: Task) -> int:
 
 
 def _below(task: Task, concurrent: int) -> dict[str, object]:
-    """Settings that follow from how many trials run side by side."""
+    """Settings that follow from how many trials run side by side, and from when they are judged."""
     from raypid.runtime.resources import num_cores
 
-    return {} if task.config.on_ray else {"num_threads": max(1, num_cores() // concurrent)}
+    threads: dict[str, object] = {} if task.config.on_ray else {"num_threads": max(1, num_cores() // concurrent)}
+    steps = getattr(task.config, "steps_per_iteration", None)  # of replay; others have iterations of their own
+    return threads if steps is None else {**threads, "steps_per_iteration": min(steps, _STEPS)}
 
 
 def _executor(task: Task, concurrent: int, out: Path) -> Executor:
@@ -286,17 +330,18 @@ _MACHINE = (
 """Settings that belong to a machine or a run, not to what was found."""
 
 
-def _entry(search: Search, text: str) -> dict[str, object]:
-    """What is saved under the winner's name."""
+def _entry(search: Search, text: str, shown: str) -> dict[str, object]:
+    """What is saved of the settings found."""
     from raypid import __version__
     from raypid.experiments.space import nested
 
     task = search.task
-    assert search.winner is not None
+    assert search.found is not None
     kept = {name: value for name, value in task.fixed.items() if name not in _MACHINE}
-    settings = nested({**kept, **search.trials[search.winner].settings})
+    settings = nested({**kept, **search.trials[search.found].settings})
     about = {
         "reached": text,
+        "against_the_defaults": shown,
         "raypid": __version__,
         "found": time.strftime("%Y-%m-%d"),
         "search": str(search.out.resolve()),
@@ -304,9 +349,11 @@ def _entry(search: Search, text: str) -> dict[str, object]:
     return {"algorithm": task.run, "env": task.fixed["env"], "settings": settings, **about}
 
 
-def _commands(search: Search, name: str, command: str) -> list[tuple[str, str]]:
-    """Commands that train with the winner's settings, show what it learnt, and repeat the search."""
-    task = search.task
+def _commands(search: Search, name: str | None, command: str) -> list[tuple[str, str]]:
+    """Commands that train with the settings found, show what it learnt, and repeat the search."""
+    task, repeat = search.task, ("repeat the search", command)
+    if search.found is None:
+        return [repeat]
     stop: Mapping[str, float] = {SECONDS: search.plan.trial_s, **({} if task.goal is None else {GOAL: task.goal})}
     machine = [
         part
@@ -322,13 +369,15 @@ def _commands(search: Search, name: str, command: str) -> list[tuple[str, str]]:
         "--env",
         str(task.fixed["env"]),
         "--tuned",
-        name,
+        name or str(search.out),
         *machine,
         "--stop",
         json.dumps(stop),
     ]
-    commands = [("train with the winner's settings", shlex.join([*train, "--out", f"runs/{name}"]))]
-    trained = next((t for t in search.of("winner") if (search.out / t.folder / "best").exists()), None)
+    commands = [
+        ("train with the settings found", shlex.join([*train, "--out", f"runs/{name or search.out.name + '-found'}"]))
+    ]
+    trained = next((t for t in search.of("found") if (search.out / t.folder / "best").exists()), None)
     if trained is not None:
         commands.append(
             (
@@ -336,4 +385,4 @@ def _commands(search: Search, name: str, command: str) -> list[tuple[str, str]]:
                 shlex.join(["raypid", "eval", str(search.out / trained.folder)]),
             )
         )
-    return [*commands, ("repeat the search", command)]
+    return [*commands, repeat]

@@ -14,8 +14,8 @@ NUM_CANDIDATES = 4
 NUM_FINALISTS = 2
 """Of these, settings that run with FINALIST_SEEDS more."""
 FINALIST_SEEDS = 2
-MIN_FRESH, MAX_FRESH = 3, 5
-"""Fresh seeds on which the winner and the defaults are trained anew; more than the least if time is left."""
+MIN_FRESH, MAX_FRESH = 3, 10
+"""Fresh seeds on which the best settings and the defaults are trained anew; more than the least if time is left."""
 FIRST_FRESH = 1000
 START_S = 4.0
 """Seconds until the first trial trains."""
@@ -80,13 +80,14 @@ class Plan:
 
     @property
     def fresh_s(self) -> float:
-        """Seconds of the last phase: winner and defaults on MIN_FRESH seeds."""
+        """Seconds of the last phase: the best settings and the defaults on MIN_FRESH seeds."""
         return math.ceil(2 * MIN_FRESH / self.concurrent) * self.turn_s
 
-    @property
-    def explore_until_s(self) -> float:
-        """When the last trial with new settings must have ended."""
-        return self.budget_s - self.race_s - self.fresh_s - REPORT_S
+    def explore_until_s(self, candidates: int) -> float:
+        """When the last trial with new settings must have ended, if there are so many candidates: they run once more each, and the proof
+        follows. The rest of the race takes place if there is time."""
+        race_s = math.ceil(candidates / self.concurrent) * self.turn_s if candidates > 1 else 0.0
+        return self.budget_s - race_s - self.fresh_s - REPORT_S
 
 
 def turns_of_a_trial() -> float:
@@ -124,8 +125,9 @@ def make_plan(
     seconds = (budget_s - fixed) / (turns + races)
     if seconds < MIN_TRIAL_S:
         least = math.ceil(fixed + MIN_TRIAL_S * (turns + races))
+        many, fewer = ("trials", ", or fewer trials") if trials > 1 else ("trial", "")
         raise ConfigError(
-            f"A budget of {shown_seconds(budget_s)} is too small for {trials} trials of {MIN_TRIAL_S:g} s and the runs that compare the best "
-            f"settings with the defaults: give {shown_seconds(least)} or more, or fewer trials."
+            f"A budget of {shown_seconds(budget_s)} is too small for {trials} {many} of {MIN_TRIAL_S:g} s and the runs that compare the best "
+            f"settings with the defaults: give {shown_seconds(least)} or more{fewer}."
         )
     return Plan(trials, budget_s, float(f"{seconds:.2g}"), concurrent, overhead_s)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from raypid.config import ConfigError
+from raypid.errors import reason
 from raypid.experiments.space import SearchSpace
 from raypid.tunable import Choices
 
@@ -116,16 +117,23 @@ def check_proposer(name: str) -> None:
     """
     if name not in PROPOSERS:
         raise ConfigError(f"Settings are proposed by {', '.join(PROPOSERS)}, not by {name!r}.")
-    if name == "optuna" and not _has_optuna():
-        raise ConfigError("Optuna is not installed: `pip install raypid[optuna]`, or leave --by out for random search.")
+    if name == "optuna" and (why := _why_no_optuna()):
+        raise ConfigError(f"{why}: `pip install raypid[optuna]`, or leave --by out for random search.")
 
 
-def _has_optuna() -> bool:
-    return importlib.util.find_spec("optuna") is not None
+def _why_no_optuna() -> str:
+    """Why Optuna cannot be used; "" if it can."""
+    if importlib.util.find_spec("optuna") is None:
+        return "Optuna is not installed"
+    try:
+        import optuna  # noqa: F401
+    except Exception as error:  # of one that is broken, or does not fit its own dependencies
+        return f"Optuna cannot be imported ({reason(error)})"
+    return ""
 
 
 def make_proposer(name: str, space: SearchSpace, seed: int, num_trials: int) -> Proposer:
     """The proposer of a name that `check_proposer` accepts; auto is optuna where that is installed."""
-    if name == "random" or not _has_optuna():
+    if name == "random" or _why_no_optuna():
         return RandomProposer(space, seed)
     return OptunaProposer(space, seed, num_random=min(10, max(4, num_trials // 3)))

@@ -1,7 +1,7 @@
-"""A search for settings, within a budget of wall time: explore, race the best on other seeds, prove the winner on fresh ones.
+"""A search for settings, within a budget of wall time: explore, race the best on other seeds, measure the best of these on fresh ones.
 
-Settings are only ever chosen on seeds below 100. The proof is on seeds from 1000 on: the winner and the defaults are trained anew,
-side by side.
+Settings are only ever chosen on seeds below 100. The proof is on seeds from 1000 on: the settings found and the defaults are trained
+anew, side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raypid.config import Config, ConfigError, canonical
 from raypid.errors import HEAD, CodeError, UserError
 from raypid.experiments import budget as b
 from raypid.experiments.budget import Plan
-from raypid.experiments.halving import Halving
+from raypid.experiments.halving import LATE, Halving, ranked
 from raypid.experiments.processes import Event
 from raypid.experiments.propose import Proposer, check_proposer, make_proposer
 from raypid.experiments.search_trials import Kind, SearchTrial, TrialLog, mean_return, read_trials
@@ -29,6 +29,7 @@ from raypid.experiments.space import SearchSpace, at, dotted, fixed_by, sample, 
 from raypid.experiments.space import units as units_of
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.plain_data import read_json
+from raypid.registry import ALGORITHMS
 from raypid.run.assembly import callbacks_of, resolve_config, spaces_of, without_effect
 from raypid.run.experiment import clear_folder
 from raypid.spaces import Space
@@ -38,6 +39,13 @@ GRACE_S = 5.0
 """Seconds that a trial has to end when its time is over."""
 MAX_SEED = 90
 """Of a search; those of the race follow it, and all lie below 100."""
+MAX_FAILED = 5
+"""Trials that may fail in a row; after that many, something else is wrong than their settings."""
+_SAME_FOR_ALL = (
+    "env", "env_config", "time_limit", "seed", "init_from", "evaluation_env", "evaluation_num_episodes", "evaluation_interval",
+    "evaluation_parallel",
+)  # fmt: skip
+"""Settings that say what is learned and how it is measured: trials that differ in them cannot be compared."""
 _DRAWS = 200
 """Draws of which one must be valid."""
 
@@ -70,7 +78,16 @@ class Task:
             )
         if "seed" in self.fixed:
             raise ConfigError("seed is no setting of a search, which needs many: give it --seed.")
-        self.fixed = {**dotted(self.fixed), **fixed_by(self.overrides)}
+        self.fixed = dotted(self.fixed)
+        for raw, value in self.overrides.items():
+            name = canonical(raw)
+            if isinstance(value, Mapping) and name in _SAME_FOR_ALL:
+                raise ConfigError(f"{name} cannot be searched: trials that differ in it cannot be compared.")
+            if name in self.fixed and self.fixed[name] != value:
+                raise ConfigError(
+                    f"{name} is given for every trial ({json.dumps(self.fixed[name])}) and in the search space: leave one out."
+                )
+        self.fixed |= fixed_by(self.overrides)
         check_proposer(self.by)
         self.config: Config = resolve_config(self.run, {**self.fixed, "seed": self.seed})
         callbacks_of(self.config.callbacks)
@@ -99,7 +116,10 @@ class Task:
         values = at(self.space, units)
         idle = without_effect(self.run, self.config.replace(values), *self._spaces)
         values = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in idle}
-        resolve_config(self.run, {**self.fixed, **values, "seed": self.seed})
+        config = resolve_config(self.run, {**self.fixed, **values, "seed": self.seed})
+        rows = config.fragment_length * config.num_envs_per_worker * max(1, config.num_workers)
+        if ALGORITHMS.get(self.run).flow == "sync" and "batch_size" in values and config.batch_size > rows:
+            raise ConfigError(f"batch_size {config.batch_size} is more than the {rows} rows of an iteration.")
         return values
 
     def default(self, name: str) -> object:
@@ -144,11 +164,15 @@ class Search:
         self.trials = {trial.number: trial for trial in trials}
         self.halving = Halving(plan.trial_s)
         self.proposer: Proposer = make_proposer(task.by, task.space, task.seed + 1000 * len(trials), plan.trials)
-        self.winner: int | None = None
-        """Candidate that won the race."""
+        self.found: int | None = None
+        """The candidate that won the race; None: there was none beside the defaults."""
+        self._proof_s = plan.trial_s
+        """Seconds of training of each run of the proof."""
         self._log = TrialLog(out)
         self._began = time.monotonic() - max((trial.ended_at for trial in trials), default=0.0)
         self._told_traceback = False
+        self._failed: list[SearchTrial] = []
+        """The newest trials, as far as they have failed in a row."""
         self._baseline = next((t.baseline for t in trials if t.baseline is not None), None)
         for trial in trials:
             self._learn(trial)
@@ -162,16 +186,29 @@ class Search:
         """The trials of a kind that have ended."""
         return [t for t in self.trials.values() if t.kind == kind and t.state != "running"]
 
+    @property
+    def measured(self) -> Plan:
+        """The plan, with what a trial takes beside its seconds where that is more: the defaults, the best, and those after them.
+
+        It is the median of theirs, since the first in a process waits for imports.
+        """
+        best = [1, *(t.number for t in self.best()[: b.NUM_CANDIDATES])]
+        full = [t for t in self.trials.values() if t.wall_s and (t.kind != "search" or t.number in best)]
+        beside = np.median([t.wall_s - min(t.seconds, self.plan.trial_s) for t in full]) if full else 0.0
+        return dataclasses.replace(self.plan, overhead_s=max(self.plan.overhead_s, float(beside)))
+
     def __call__(self) -> None:
-        """Search. Afterwards `winner` is known, and `trials` has everything.
+        """Search. Afterwards `found` is known, and `trials` has everything.
 
         Raises:
-            UserError: settings that cannot work. CodeError: the environment raises. Unwritten: the disk is full.
+            UserError: settings that cannot work. CodeError: the environment raises. Unwritten: the disk is full. RuntimeError: no trial
+                could be judged, or they die.
         """
         try:
-            self._run_all(self._explore(), self.plan.explore_until_s)
-            self.winner = self._race()
-            self._run_all(self._prove(self.winner), self.plan.budget_s - b.REPORT_S)
+            self._run_all(self._explore(), self._explore_until, lambda: self.halving.rungs[self.halving.first or 0])
+            self.found = self._race()
+            if self.found is not None:
+                self._run_all(self._prove(self.found), lambda: self.plan.budget_s - b.REPORT_S)
         finally:
             self.executor.close()
 
@@ -199,47 +236,84 @@ class Search:
                 self.proposer.tell(units, -math.inf, 0, stopped=True)
         raise ConfigError(f"Of {_DRAWS} drawn settings none is valid; the last: {refused}")
 
+    def _explore_until(self) -> float:
+        """When exploring must have ended. While nothing can be compared with the defaults, there is nothing to save time for."""
+        candidates = min(sum(bool(t.settings) for t in self.best()), b.NUM_CANDIDATES)
+        if not candidates and self.plan.trials > 1:
+            return self.plan.budget_s - b.REPORT_S
+        return self.measured.explore_until_s(candidates)
+
     def best(self) -> list[SearchTrial]:
         """The trials of the exploration that were judged at least once, best first."""
-        judged = (t for t in self.of("search") if math.isfinite(t.score))
-        return sorted(judged, key=lambda t: t.order, reverse=True)
+        first = self.halving.first or 0
+        return [
+            self.trials[n]
+            for n in ranked({t.number: t.scores for t in self.of("search") if len(t.scores) > first}, first)
+        ]
 
-    def _race(self) -> int:
-        """Run the best settings with other seeds, then the best of these with more; returns the winner.
+    def _race(self) -> int | None:
+        """Run the best settings with other seeds, then the best of these with more; returns the best, None without any.
 
-        The first run of a candidate does not count here: it was among the best for its luck too.
+        The defaults do not take part: the proof compares with them. Where time is short, the race is: the proof needs it more.
 
         Raises:
-            CodeError: no trial has come to its first rung.
+            RuntimeError: no trial has come to its first rung.
         """
-        candidates = [t.number for t in self.best()[: b.NUM_CANDIDATES]]
-        if not candidates:
-            raise RuntimeError(f"No trial has come far enough to be judged: see {self.out}. Give a longer --budget.")
-        until, first = self.plan.budget_s - self.plan.fresh_s - b.REPORT_S, self.task.seed + 1
-        self._run_all(self._again("race", candidates, [first]), until)
-        candidates = sorted(candidates, key=self.score_of, reverse=True)[: b.NUM_FINALISTS]
-        more = [first + 1 + i for i in range(b.FINALIST_SEEDS)]
-        if len(candidates) > 1:
-            self._run_all(self._again("race", candidates, more), until)
-        return max(candidates, key=self.score_of)
+        best = self.best()
+        if not best:
+            raise RuntimeError(f"No trial has come far enough to be judged. {self._why_none()} See {self.out}.")
+        candidates = [t.number for t in best if t.settings][: b.NUM_CANDIDATES]
+        first = self.task.seed + 1
+        for num, seeds in ((b.NUM_FINALISTS, [first]), (1, [first + 1 + i for i in range(b.FINALIST_SEEDS)])):
+            if len(candidates) > 1:
+                self._run_all(self._again("race", candidates, seeds), self._race_until, lambda: self.measured.turn_s)
+            candidates = sorted(candidates, key=self._race_score(candidates), reverse=True)[:num]
+        return candidates[0] if candidates else None
 
-    def score_of(self, candidate: int) -> float:
-        """The mean score of a candidate over the seeds of the race; what it had before if it has not run there."""
-        scores = [t.score for t in self.of("race") if t.candidate == candidate and t.state != "cut"]
-        return float(np.mean(scores)) if scores else self.trials[candidate].score - 1e6 * (b.NUM_CANDIDATES + 1)
+    def _race_until(self) -> float:
+        """When the proof must begin."""
+        plan = self.measured
+        return plan.budget_s - plan.fresh_s - b.REPORT_S
 
-    def _prove(self, winner: int) -> Iterator[SearchTrial]:
-        """Yield runs of the winner and of the defaults on fresh seeds, in turns; more of them while there is time."""
-        kinds: list[Kind] = ["winner", "defaults"] if self.trials[winner].settings else ["winner"]
+    def _race_score(self, candidates: list[int]) -> Callable[[int], float]:
+        """The mean score of each candidate over the seeds of the race that all of them have run; the first run of one does not count, since
+        luck has put it among the best too. Without such seeds all are equal."""
+        runs = {(t.candidate, t.seed): t.score for t in self.of("race") if t.state != "cut"}
+        seeds = [seed for seed in {seed for _, seed in runs} if all((c, seed) in runs for c in candidates)]
+        return lambda candidate: float(np.mean([runs[candidate, seed] for seed in seeds])) if seeds else 0.0
+
+    def _why_none(self) -> str:
+        ended = self.of("search")
+        if failed := [t for t in ended if t.state == "failed"]:
+            return f"Trial {failed[-1].number} failed: {failed[-1].message}."
+        if all(t.message for t in ended):  # each had to be killed
+            return "Not one iteration has ended: the environment may hang, or it is slow and needs a longer --budget."
+        rung = self.halving.rungs[self.halving.first or 0]
+        return f"They train for {b.shown_seconds(rung)} until then: give a longer --budget."
+
+    def _prove(self, found: int) -> Iterator[SearchTrial]:
+        """Yield runs of the best settings and of the defaults on fresh seeds, in turns; more of them while there is time.
+
+        If the first phases took longer than planned, these runs are shorter, so that there are enough of them.
+        """
+        plan, until, done = (
+            self.measured,
+            self.plan.budget_s - b.REPORT_S,
+            len(self.of("found")) + len(self.of("defaults")),
+        )
+        turns = math.ceil(max(1, 2 * b.MIN_FRESH - done) / plan.concurrent)
+        enough_s = (until - self.elapsed_s) / turns - plan.overhead_s
+        self._proof_s = min(plan.trial_s, max(enough_s, self.halving.rungs[0]))
+        kinds: list[Kind] = ["found", "defaults"]
         for count in range(b.MAX_FRESH):
-            ended = [t.seconds + self.plan.overhead_s for kind in kinds for t in self.of(kind)]
-            turn = max(ended, default=self.plan.turn_s) * math.ceil(len(kinds) / self.plan.concurrent)
-            if count >= b.MIN_FRESH and self.elapsed_s + 2 * turn > self.plan.budget_s - b.REPORT_S:
+            turn_s = max((t.wall_s for kind in kinds for t in self.of(kind)), default=plan.turn_s)
+            turn_s *= math.ceil(len(kinds) / plan.concurrent) + bool(self.executor.running)
+            if count >= b.MIN_FRESH and self.elapsed_s + turn_s > until:
                 return
             for kind in kinds:
-                settings = self.trials[winner].settings if kind == "winner" else {}
-                if not self._is_done(kind, winner, b.FIRST_FRESH + count):
-                    yield self._trial(kind, winner, b.FIRST_FRESH + count, settings, {})
+                settings = self.trials[found].settings if kind == "found" else {}
+                if not self._is_done(kind, found, b.FIRST_FRESH + count):
+                    yield self._trial(kind, found, b.FIRST_FRESH + count, settings, {})
 
     def _again(self, kind: Kind, candidates: list[int], seeds: list[int]) -> Iterator[SearchTrial]:
         for seed in seeds:
@@ -260,27 +334,29 @@ class Search:
         name = f"trial-{candidate:03}" + (f"-seed{seed}" if kind == "race" else "")
         return SearchTrial(
             number=self._next_number(), kind=kind, candidate=candidate, seed=seed, settings=settings, units=units,
-            folder=f"{kind}-seed{seed}" if kind in ("winner", "defaults") else name,
+            folder=f"{kind}-seed{seed}" if kind in ("found", "defaults") else name,
         )  # fmt: skip
 
     # -- trials ----------------------------------------------------------------------------------------------------
 
-    def _run_all(self, wanted: Iterator[SearchTrial], until_s: float) -> None:
-        """Run trials until none is wanted, or the time is over; what runs then is cut."""
-        told_to_end: set[int] = set()
+    def _run_all(
+        self, wanted: Iterator[SearchTrial], until: Callable[[], float], least: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Run trials until none is wanted, or the time is over; what runs then is cut. None is started that has less time than the `least`."""
+        told_to_end: dict[int, float] = {}
         while True:
-            over = self.elapsed_s >= until_s
-            while not over and self.executor.has_room and (trial := next(wanted, None)) is not None:
+            left_s = until() - self.elapsed_s
+            while left_s > least() and self.executor.has_room and (trial := next(wanted, None)) is not None:
                 self._start(trial)
             if not self.executor.running:
                 return
-            for number in self.executor.running if over else ():
+            for number in self.executor.running if left_s <= 0 else ():
                 if number not in told_to_end:
-                    told_to_end.add(number)
+                    told_to_end[number] = self.elapsed_s
                     self.executor.stop(number)
-                elif self.elapsed_s >= until_s + GRACE_S:
+                elif self.elapsed_s >= told_to_end[number] + GRACE_S:
                     self.executor.kill(number)
-                    self._ended(self.trials[number], {"state": "cut"})
+                    self._ended(self.trials[number], {"state": "cut", "message": "its iteration did not end in time"})
             for event in self.executor.wait(0.1):
                 trial = self.trials[event["trial"]]
                 if event["event"] == "rung":
@@ -291,75 +367,91 @@ class Search:
     def _start(self, trial: SearchTrial) -> None:
         self.trials[trial.number] = trial
         clear_folder(self.out / trial.folder)  # a trial that was broken off begins anew
-        judged = trial.kind == "search"
+        rungs = {"search": self.halving.rungs, "race": self.halving.rungs[-1:]}.get(trial.kind, [self._proof_s])
         self.executor.start(trial.number, {
             "run": self.task.run, "settings": {**self.task.fixed, **trial.settings, "seed": trial.seed}, "below": self.below,
-            "folder": str(self.out / trial.folder), "rungs": self.halving.rungs if judged else self.halving.rungs[-1:],
+            "folder": str(self.out / trial.folder), "rungs": rungs,
             "stop": {} if self.task.goal is None else {"evaluation/episode_reward_mean": self.task.goal},
-            "baseline": self._baseline, "keep": trial.kind == "winner", "on_ray": self.task.config.on_ray,
+            "baseline": self._baseline, "keep": trial.kind == "found", "on_ray": self.task.config.on_ray,
+            "settle_steps": getattr(self.task.config, "steps_per_iteration", None) or 0,
+            "first_within": LATE * rungs[-1] if trial.kind == "search" and trial.settings else None,
         })  # fmt: skip
 
-    def _at_rung(self, trial: SearchTrial, event: Event) -> None:
-        trial.curve, trial.baseline, trial.rung = event["curve"], event["baseline"], event["rung"]
-        self._baseline = trial.baseline
-        trial.score = self._score(trial, trial.rung)
-        goes_on = self.halving.goes_on(trial.rung, trial.score)
-        self.executor.answer(
-            trial.number, go_on=goes_on or not trial.settings
-        )  # the defaults are what others are measured by
+    def _take(self, trial: SearchTrial, event: Event, rungs: list[float]) -> None:
+        """Keep what a trial says of itself, and its scores at all of the `rungs`: at each by what it had there, however late it says so."""
+        trial.curve, trial.baseline, trial.first_s = event["curve"], event["baseline"], event["first_s"]
+        if self._baseline is None:
+            self._baseline = trial.baseline
+        trial.scores += [self.score(trial, rung) for rung in rungs[len(trial.scores) :]]
+        if trial.number == 1:
+            self._time_first(trial)
 
-    def _score(self, trial: SearchTrial, rung: int) -> float:
-        assert trial.baseline is not None
-        return mean_return(trial.curve, self.halving.rungs[rung], trial.baseline, self.task.goal)
+    def score(self, trial: SearchTrial, seconds: float) -> float:
+        """That of a trial after so many seconds of training. All are measured from the same return before training."""
+        assert self._baseline is not None
+        return mean_return(trial.curve, seconds, self._baseline, self.task.goal)
+
+    def _time_first(self, defaults: SearchTrial) -> None:
+        """Judge nobody before the defaults have learned, which may be never; from the beginning, if it is not known since they failed."""
+        if defaults.first_s is not None or defaults.state != "running":
+            never = 0.0 if defaults.state == "failed" else math.inf
+            self.halving.begin_behind(never if defaults.first_s is None else defaults.first_s)
+
+    def _at_rung(self, trial: SearchTrial, event: Event) -> None:
+        rung = event["rung"]
+        self._take(trial, event, self.halving.rungs[: rung + 1])
+        there = [t.scores[rung] for t in self.trials.values() if t.kind == "search" and len(t.scores) > rung]
+        goes_on = self.halving.goes_on(rung, trial.scores[rung], there)
+        # the defaults are what others are measured by
+        self.executor.answer(trial.number, go_on=goes_on or not trial.settings)
 
     def _ended(self, trial: SearchTrial, event: Event) -> None:
-        trial.state, trial.ended_at = event["state"], self.elapsed_s
-        trial.seconds, trial.timesteps = event.get("seconds", 0.0), event.get("timesteps", 0)
-        if trial.state != "failed" and "curve" in event:
-            trial.curve, trial.baseline = event["curve"], event["baseline"]
-            self._baseline = trial.baseline
-        if trial.state in ("finished", "goal"):
-            last = len(self.halving.rungs) - 1
-            if trial.kind == "search":  # those that come to these rungs later are compared with it
-                for rung in range(trial.rung + 1, last):
-                    self.halving.goes_on(rung, self._score(trial, rung))
-            trial.rung, trial.score = last, self._score(trial, last)
-        if trial.state == "failed":
-            trial.rung, trial.score = 0, -math.inf
-            trial.message = (
-                event["message"].strip().splitlines()[-1].removeprefix("raypid: ")
-                if event["message"].strip()
-                else event["kind"]
+        trial.state, trial.ended_at, trial.message = event["state"], self.elapsed_s, event.get("message", "").strip()
+        trial.seconds, trial.timesteps, trial.wall_s = (event.get(k, 0) for k in ("seconds", "timesteps", "wall_s"))
+        if "curve" in event:
+            rungs = (
+                self.halving.rungs
+                if trial.kind == "search"
+                else [self.plan.trial_s if trial.kind == "race" else self._proof_s]
             )
-        self._log.add(trial)
-        self._learn(trial, judged=True)
-        self.tell(self.line(trial))
+            passed = {"stopped": [], "cut": [rung for rung in rungs if rung <= trial.seconds]}.get(trial.state, rungs)
+            self._take(trial, event, passed)
         if trial.state == "failed":
-            self._heed_failure(trial, event)
+            trial.scores = []
+            trial.message = trial.message.splitlines()[-1].removeprefix("raypid: ") if trial.message else event["kind"]
+        self._log.add(trial)
+        self._learn(trial)
+        self.tell(self.line(trial))
+        self._heed_failure(trial, event)
 
-    def _learn(self, trial: SearchTrial, *, judged: bool = False) -> None:
-        """Let the proposer, and for a search that goes on the rungs too, know of a trial that has ended."""
-        if trial.kind != "search" or trial.rung < 0:
-            return
-        if trial.units:
-            self.proposer.tell(trial.units, trial.score, trial.rung, stopped=trial.state not in ("finished", "goal"))
-        for rung in range(trial.rung + 1) if not judged and trial.curve else ():
-            self.halving.goes_on(rung, self._score(trial, rung))
+    def _learn(self, trial: SearchTrial) -> None:
+        """Let the proposer know of a trial that has ended, and the rungs of the first."""
+        if trial.number == 1:
+            self._time_first(trial)
+        if trial.kind == "search" and trial.units and (trial.scores or trial.state == "failed"):
+            rung = max(0, len(trial.scores) - 1)
+            self.proposer.tell(trial.units, trial.score, rung, stopped=trial.state not in ("finished", "goal"))
 
     def _heed_failure(self, trial: SearchTrial, event: Event) -> None:
         """Show a traceback once; end the search where nothing can work.
 
         Raises:
-            UserError: the defaults are refused. Unwritten: the disk is full. CodeError: every trial so far has failed.
+            UserError: the defaults are refused. Unwritten: the disk is full. CodeError, RuntimeError: many have failed in a row, or all.
         """
+        if trial.state != "failed":
+            self._failed = []
+            return
         if event["kind"] == "unwritten":
             raise Unwritten(event["message"])
         if event["kind"] == "user" and not trial.settings:
             raise CodeError(event["message"]) if event["message"].startswith(HEAD) else UserError(event["message"])
-        ended = [t for t in self.trials.values() if t.state != "running"]
-        text = event["traceback"].rstrip()
-        if len(ended) >= 3 and all(t.state == "failed" for t in ended):
-            message = f"The first {len(ended)} trials have failed, so the search ends: see {self.out}."
+        if event["kind"] in ("diverged", "slow"):
+            return  # its settings did it
+        self._failed.append(trial)
+        text, ended = event["traceback"].rstrip(), sum(t.state != "running" for t in self.trials.values())
+        if len(self._failed) >= (3 if len(self._failed) == ended else MAX_FAILED):
+            which = f"{'first' if len(self._failed) == ended else 'last'} {len(self._failed)}"
+            message = f"The {which} trials have failed, so the search ends. The last: {trial.message} See {self.out}."
             raise CodeError(f"{text or HEAD}\nraypid: {message}") if text else RuntimeError(message)
         if text and not self._told_traceback and event["kind"] == "error":
             self._told_traceback = True
@@ -367,21 +459,26 @@ class Search:
 
     def line(self, trial: SearchTrial) -> str:
         """What the user reads of a trial that has ended."""
-        what = {"race": f"{trial.candidate} again", "winner": "winner", "defaults": "defaults"}.get(
+        what = {"race": f"{trial.candidate} again", "found": f"{trial.candidate} anew", "defaults": "defaults"}.get(
             trial.kind, str(trial.number)
         )
-        how = {"finished": "", "goal": "reached the goal", "stopped": "stopped", "cut": "cut", "failed": trial.message}[
-            trial.state
-        ]
-        best = trial.kind == "search" and self.best()[:1] == [trial]
-        named = ", ".join(f"{k}={json.dumps(v)}" for k, v in trial.settings.items()) or "the defaults"
-        score = f"{trial.score:10.5g}" if math.isfinite(trial.score) else " " * 9 + "-"
+        how = {"finished": "", "goal": "reached the goal", "failed": trial.message}.get(trial.state, trial.state)
+        is_best = trial.kind == "search" and trial.state in ("finished", "goal") and self.best()[:1] == [trial]
+        score = f"{trial.score:10.5g}" if trial.scores else " " * 9 + "-"
         about = f", {how}" if how else ""
         seed = f" (seed {trial.seed})" if trial.kind != "search" else ""
         text = (
             f"[{b.shown_seconds(self.elapsed_s):>7}] {what:>9} {score}  {b.shown_seconds(trial.seconds)}{about}{seed}"
         )
-        return f"{text}; the best so far: {named}" if best else text
+        return f"{text}; the best so far: {shortened(trial.settings)}" if is_best else text
+
+
+def shortened(settings: Mapping[str, object], most: int = 70) -> str:
+    """Settings in one line of a few."""
+    parts = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    num = max((i for i in range(len(parts) + 1) if len(", ".join(parts[:i])) <= most), default=0)
+    rest = [f"{len(parts) - num} more"] if num < len(parts) else []
+    return ", ".join([*parts[:num], *rest]) or "the defaults"
 
 
 # -- the folder ------------------------------------------------------------------------------------------------------

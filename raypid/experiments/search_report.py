@@ -8,12 +8,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from raypid.experiments.budget import FIRST_FRESH, shown_seconds
-from raypid.experiments.halving import NUM_RUNGS, REDUCTION
 from raypid.experiments.importance import MIN_TRIALS, Importance, importances
 from raypid.experiments.search import Search
 from raypid.experiments.search_trials import SearchTrial
@@ -31,59 +30,90 @@ _NUM_SHOWN = 10
 
 @dataclass(slots=True)
 class Proof:
-    """The winner beside the defaults, on fresh seeds that both have."""
+    """The settings found beside the defaults, on fresh seeds that both have."""
 
-    winner: list[SearchTrial]
+    found: list[SearchTrial]
     defaults: list[SearchTrial]
+    seconds: float
+    """Of training that all these runs have, at which their scores are taken."""
+    scores: list[list[float]]
+    """Of `found`, of `defaults`."""
     better: Difference | None
     """By score; None without runs of both."""
+    failure: str = ""
+    """What was wrong with the last run that failed."""
 
     @classmethod
     def of(cls, search: Search) -> Proof:
-        runs = {kind: {t.seed: t for t in search.of(kind) if math.isfinite(t.score)} for kind in ("winner", "defaults")}
-        seeds = sorted(runs["winner"].keys() & runs["defaults"].keys()) or sorted(runs["winner"])
-        winner, defaults = ([runs[kind][s] for s in seeds if s in runs[kind]] for kind in ("winner", "defaults"))
-        scores = [np.array([t.score for t in trials]) for trials in (winner, defaults)]
-        return cls(winner, defaults, difference([scores[0]], [scores[1]]) if defaults else None)
+        """Compare runs that ended, and those that were cut after more than half of their time, by what all have."""
+        tried = [*search.of("found"), *search.of("defaults")]
+        ran = [t for t in tried if t.state in ("finished", "goal") or t.seconds > search.plan.trial_s / 2]
+        runs = {kind: {t.seed: t for t in ran if t.kind == kind and t.curve} for kind in ("found", "defaults")}
+        seeds = sorted(runs["found"].keys() & runs["defaults"].keys())
+        found, defaults = ([runs[kind][seed] for seed in seeds] for kind in ("found", "defaults"))
+        seconds = min([search.plan.trial_s, *(t.seconds for t in (*found, *defaults) if t.state != "goal")])
+        scores = [[search.score(t, seconds) for t in side] for side in (found, defaults)]
+        better = difference([np.array(scores[0])], [np.array(scores[1])]) if seeds else None
+        failure = next((t.message for t in tried if t.state == "failed"), "")
+        return cls(found, defaults, seconds, scores, better, failure)
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "cannot tell"]:
+        """What is shown of the settings found."""
+        if self.better is None or not self.better.is_sure:
+            return "cannot tell"
+        return "better" if self.better.estimate > 0 else "worse"
+
+    @property
+    def is_worth_saving(self) -> bool:
+        """Whether the settings found did no worse than the defaults, so far as is known."""
+        return not self.failure if self.better is None else self.better.estimate > 0
 
     def __str__(self) -> str:
         """The answer, as a sentence."""
         if self.better is None:
-            return "No run has ended on fresh seeds, so nothing is proven: give a longer budget."
-        d, seeds = self.better, len(self.winner)
+            why = (
+                f"their runs on fresh seeds failed: {self.failure}"
+                if self.failure
+                else "no run on fresh seeds has ended in time."
+            )
+            return f"Cannot tell whether the settings found are better than the defaults: {why}"
+        d, seeds = self.better, len(self.found)
         how = f"{d.estimate:+.4g} in score on {_count(seeds, 'fresh seed')}"
         if not math.isfinite(d.low):
-            return f"Cannot tell whether the winner is better than the defaults: {how}, and one seed says nothing of others."
+            return f"Cannot tell whether the settings found are better than the defaults: {how}, and one seed says nothing of others."
         how += f", 95% interval {d.low:+.4g} to {d.high:+.4g}"
-        if not d.is_sure:
+        if self.verdict == "cannot tell":
             few = f" (with fewer than {MIN_SEEDS} seeds nothing is called sure)" if seeds < MIN_SEEDS else ""
-            return f"Cannot tell whether the winner is better than the defaults: {how}{few}."
-        return f"The winner is {'better' if d.estimate > 0 else 'worse'} than the defaults: {how}."
+            return f"Cannot tell whether the settings found are better than the defaults: {how}{few}."
+        return f"The settings found are {self.verdict} than the defaults: {how}."
 
 
 def answer(search: Search, proof: Proof) -> str:
     """What the search found, as a sentence."""
-    assert search.winner is not None
-    if not search.trials[search.winner].settings:
-        return (
-            f"No settings were found that are better than the defaults, of {_count(len(search.of('search')), 'trial')}."
-        )
+    if search.found is None:
+        return f"Nothing was found to compare with the defaults: of {_asked(search)}, none with other settings came far enough to be judged."
     return str(proof)
 
 
+def _asked(search: Search) -> str:
+    return _count(search.plan.trials, "trial")
+
+
 def reached(search: Search, proof: Proof) -> str:
-    """What the winner reached on fresh seeds, for `raypid list tuned`."""
-    if not proof.winner:
+    """What the settings found have reached on fresh seeds and whether the defaults are worse, for `raypid list tuned`."""
+    if not proof.found:
         return "not measured on fresh seeds"
-    returns = [t.last_return for t in proof.winner]
-    text = f"{np.mean(returns):.4g} after {shown_seconds(search.plan.trial_s)} of training"
-    goal = search.task.goal
-    if goal is not None:
-        there = [t.seconds for t in proof.winner if t.state == "goal"]
-        text = f"{goal:g} in {np.median(there):.2g} s" if there else f"{goal:g} not reached: {max(returns):.4g} at best"
-        text += f" ({len(there)} of {_count(len(returns), 'seed')})"
-        return text
-    return f"{text} (mean of {_count(len(returns), 'seed')})"
+    shown = {"cannot tell": "not shown to be better than the defaults"}.get(
+        proof.verdict, f"{proof.verdict} than the defaults"
+    )
+    returns = [t.last_return for t in proof.found]
+    goal, seeds = search.task.goal, _count(len(returns), "seed")
+    if goal is None:
+        return f"{np.mean(returns):.4g} after {shown_seconds(proof.seconds)} (mean of {seeds}), {shown}"
+    there = [t.seconds for t in proof.found if t.state == "goal"]
+    text = f"{goal:g} in {np.median(there):.2g} s" if there else f"{goal:g} not reached: {max(returns):.4g} at best"
+    return f"{text} ({len(there)} of {seeds}), {shown}"
 
 
 def write_report(search: Search, proof: Proof, commands: Sequence[tuple[str, str]]) -> Path:
@@ -95,8 +125,12 @@ def write_report(search: Search, proof: Proof, commands: Sequence[tuple[str, str
     Raises:
         Unwritten: the disk is full.
     """
-    order = {t.number: t.order for t in search.of("search") if t.units and t.rung >= 0}
-    found = importances(search.task.space, [search.trials[n].units for n in order], _places(list(order.values())))
+    best = search.best()[::-1]  # all ordered by the same measure
+    order = [
+        *([0.0] * len(lost := [t for t in search.of("search") if t.state == "failed"])),
+        *map(float, range(1, len(best) + 1)),
+    ]
+    found = importances(search.task.space, [t.units for t in (*lost, *best)], order)
     page = search.out / REPORT
     lines = _page(search, proof, found, commands)
     draw(search, proof, found, search.out / PICTURE)
@@ -105,27 +139,19 @@ def write_report(search: Search, proof: Proof, commands: Sequence[tuple[str, str
     return page
 
 
-def _places(order: Sequence[tuple[int, float]]) -> list[float]:
-    """The place of each trial in the order of all."""
-    ranked = sorted(set(order))
-    return [float(ranked.index(one)) for one in order]
-
-
 def _page(search: Search, proof: Proof, found: Sequence[Importance], commands: Sequence[tuple[str, str]]) -> list[str]:
     task, plan = search.task, search.plan
-    ended = search.of("search")
-    stopped = sum(t.state == "stopped" for t in ended)
     goal = (
         ""
         if task.goal is None
         else f" Returns count up to {task.goal:g}, and a run that has reached it stands there for the rest."
     )
     lines = [
-        f"# {task.run} on {task.fixed['env']}: a search of {_count(len(ended), 'trial')}", "", f"**{answer(search, proof)}**", "",
+        f"# {task.run} on {task.fixed['env']}: a search of {_asked(search)}", "", f"**{answer(search, proof)}**", "",
         f"The score is the mean return over the first {shown_seconds(plan.trial_s)} of training: what a user has who wants the most "
         f"return soon.{goal}",
-        f"Proposals by {search.proposer.name}; {stopped} of {len(ended)} trials were stopped early; "
-        f"{shown_seconds(search.elapsed_s)} of a budget of {shown_seconds(plan.budget_s)}, {plan.concurrent} at a time.",
+        f"Proposals by {search.proposer.name}. {_ends(search)} The search took {shown_seconds(search.elapsed_s)} of a budget of "
+        f"{shown_seconds(plan.budget_s)}, with {plan.concurrent} at a time.",
         "", f"![the search](./{PICTURE})", "",
         *_settings(search), *_proof(search, proof), *_mattered(search, found), *_trials(search), "## Commands", "", "```",
     ]  # fmt: skip
@@ -134,43 +160,44 @@ def _page(search: Search, proof: Proof, found: Sequence[Importance], commands: S
     return [*lines, "```"]
 
 
+def _ends(search: Search) -> str:
+    """How the trials of the exploration ended."""
+    ended = search.of("search")
+    names = {"goal": "reached the goal", "finished": "had their whole time", "stopped": "were stopped as hopeless"}
+    names |= {"cut": "were cut when the time was over", "failed": "failed"}
+    counts = [f"{num} {name}" for state, name in names.items() if (num := sum(t.state == state for t in ended))]
+    if missing := search.plan.trials - len(ended):
+        counts.append(f"{missing} never started, for want of time")
+    return f"Of {_asked(search)}, {', '.join(counts)}."
+
+
 def _settings(search: Search) -> list[str]:
-    assert search.winner is not None
-    settings = search.trials[search.winner].settings
-    if not settings:
+    if search.found is None:
         return []
+    settings = search.trials[search.found].settings
     rows = [(name, search.task.default(name), value) for name, value in settings.items()]
     changed = [f"| `{name}` | `{json.dumps(old)}` | `{json.dumps(new)}` |" for name, old, new in rows if old != new]
     same = [f"`{name}`" for name, old, new in rows if old == new]
     rest = [f"As by default: {', '.join(same)}.", ""] if same else []
-    return ["## The settings", "", "| setting | default | winner |", "|---|---|---|", *changed, "", *rest]
+    return ["## The settings found", "", "| setting | default | found |", "|---|---|---|", *changed, "", *rest]
 
 
 def _proof(search: Search, proof: Proof) -> list[str]:
-    if not proof.winner:
+    if not proof.found:
         return []
-    head = [
-        "",
-        "score, mean",
-        "return at the end, mean",
-        *(["reached the goal after"] if search.task.goal is not None else []),
-    ]
+    head = ["", f"score after {shown_seconds(proof.seconds)}, mean", "return at the end, mean"]
+    head += ["reached the goal after"] if search.task.goal is not None else []
     lines = [
         "## On fresh seeds", "",
         f"Trained anew on seeds {FIRST_FRESH} and up, which chose nothing, side by side.", "",
         f"| {' | '.join(head)} |", "|---" * len(head) + "|",
     ]  # fmt: skip
-    for name, trials in (("winner", proof.winner), ("defaults", proof.defaults)):
-        if trials:
-            seeds = "seeds " + ", ".join(str(t.seed) for t in trials)
-            cells = [
-                f"{name} ({seeds})",
-                f"{np.mean([t.score for t in trials]):.5g}",
-                f"{np.mean([t.last_return for t in trials]):.5g}",
-            ]
-            if search.task.goal is not None:
-                cells.append(", ".join(f"{t.seconds:.2g} s" if t.state == "goal" else "not" for t in trials))
-            lines.append("| " + " | ".join(cells) + " |")
+    for name, trials, scores in zip(("found", "defaults"), (proof.found, proof.defaults), proof.scores, strict=True):
+        seeds = "seeds " + ", ".join(str(t.seed) for t in trials)
+        cells = [f"{name} ({seeds})", f"{np.mean(scores):.5g}", f"{np.mean([t.last_return for t in trials]):.5g}"]
+        if search.task.goal is not None:
+            cells.append(", ".join(f"{t.seconds:.2g} s" if t.state == "goal" else "not" for t in trials))
+        lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]
 
 
@@ -195,31 +222,38 @@ def _mattered(search: Search, found: Sequence[Importance]) -> list[str]:
 
 def _trials(search: Search) -> list[str]:
     best = search.best()[:_NUM_SHOWN]
-    race = {t.candidate: [r for r in search.of("race") if r.candidate == t.candidate] for t in best}
-    lines = [
-        "## The best trials",
-        "",
-        "| trial | score | judged after | on other seeds | settings |",
-        "|---|---|---|---|---|",
-    ]
+    first = search.halving.first or 0
+    rungs = [shown_seconds(seconds) for seconds in search.halving.rungs[first:]]
+    head = ["trial", *(f"score after {rung}" for rung in rungs), "whole time on other seeds"]
+    lines = ["## The best trials", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for t in best:
-        again = ", ".join(f"{r.score:.4g}" if math.isfinite(r.score) else "cut" for r in race[t.number])
-        settings = ", ".join(f"{k} {json.dumps(v)}" for k, v in t.settings.items()) or "the defaults"
-        mark = " (winner)" if t.number == search.winner else ""
-        judged = shown_seconds(search.halving.rungs[t.rung])
-        lines.append(f"| {t.number}{mark} | {t.score:.4g} | {judged} | {again} | {settings} |")
-    shares = ", ".join(f"1/{REDUCTION**i}" for i in range(NUM_RUNGS - 1, 0, -1))
+        scores = [f"{score:.4g}" for score in t.scores[first:]]
+        again = [f"{r.score:.4g}" if r.scores else r.state for r in search.of("race") if r.candidate == t.number]
+        mark = " (found)" if t.number == search.found else "" if t.settings else " (defaults)"
+        lines.append(
+            f"| {t.number}{mark} | {' | '.join([*scores, *[''] * (len(rungs) - len(scores)), ', '.join(again)])} |"
+        )
+    early = " The defaults had not learned anything by an earlier time at which to judge." if first else ""
+    if first == search.halving.last:
+        early = " No trial was judged before its end, since the defaults had not learned anything until then: a longer budget gives longer trials."
     failed = [f"Trial {t.number} failed: {t.message}" for t in search.of("search") if t.state == "failed"]
     return [
-        *lines, "", f"Trials are judged after {shares} and all of their time; of three that come so far one goes on.", *failed[:5], "",
+        *lines, "",
+        "Trials are ordered by their first score here; the best third of all are put first, in the order of the next score, and so on. "
+        f"A trial was stopped unless its score was among the best third of those before it; the defaults never were.{early}",
+        *failed[:5], "", "Their settings:", "", *(f"- {t.number}: {_named(t)}" for t in best), "",
     ]  # fmt: skip
+
+
+def _named(trial: SearchTrial) -> str:
+    return ", ".join(f"{k} {json.dumps(v)}" for k, v in trial.settings.items()) or "the defaults"
 
 
 # -- the picture ------------------------------------------------------------------------------------------------------
 
 
 def draw(search: Search, proof: Proof, found: Sequence[Importance], path: Path) -> None:
-    """Draw the scores over the time of the search, what mattered, and the winner beside the defaults.
+    """Draw the scores of the trials, what mattered, and the settings found beside the defaults.
 
     Raises:
         Unwritten: the disk is full.
@@ -235,7 +269,7 @@ def draw(search: Search, proof: Proof, found: Sequence[Importance], path: Path) 
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=9)
     figure.suptitle(
-        f"{search.task.run} on {search.task.fixed['env']}: {_count(len(search.of('search')), 'trial')}",
+        f"{search.task.run} on {search.task.fixed['env']}: {_asked(search)}",
         fontsize=13,
         fontweight="bold",
     )
@@ -245,49 +279,30 @@ def draw(search: Search, proof: Proof, found: Sequence[Importance], path: Path) 
         beside.write_bytes(picture.getbuffer())
 
 
-def _unit(seconds: float) -> tuple[float, str]:
-    if seconds < 180:
-        return 1.0, "seconds"
-    return (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")
-
-
 def _draw_scores(axes: Axes, search: Search) -> None:
-    """Scores over the time of the search: full trials, stopped ones at the score at which they were, the best so far as a line."""
-    trials = [t for t in search.of("search") if math.isfinite(t.score)]
-    unit, name = _unit(search.plan.budget_s)
-    last = len(search.halving.rungs) - 1
-    full = sorted((t for t in trials if t.rung == last), key=lambda t: t.ended_at)
-    part = [t for t in trials if t.rung < last]
-    axes.scatter(
-        [t.ended_at / unit for t in part],
-        [t.score for t in part],
-        s=22,
-        facecolors="none",
-        edgecolors="#888888",
-        label="stopped early",
+    """The score of each trial at the rungs that it reached: at the same seconds all had the same time."""
+    rungs = search.halving.rungs
+    trials = sorted(
+        (t for t in search.of("search") if t.scores), key=lambda t: (t.number == search.found, not t.settings)
     )
-    axes.scatter(
-        [t.ended_at / unit for t in full], [t.score for t in full], s=26, color=COLOURS[0], label="whole time", zorder=3
-    )
-    if full:
-        best = np.maximum.accumulate([t.score for t in full])
-        end = max(t.ended_at for t in trials)
-        axes.step(
-            [*(t.ended_at / unit for t in full), end / unit],
-            [*best, best[-1]],
-            where="post",
-            color=COLOURS[0],
-            lw=2,
-            label="best so far",
-        )
-    defaults = search.trials.get(1)
-    if defaults is not None and math.isfinite(defaults.score) and defaults.rung == last:
-        axes.axhline(defaults.score, color=COLOURS[1], ls="--", lw=1.3, label="defaults")
-    axes.set_xlabel(f"time of the search ({name})")
-    axes.set_ylabel("score (mean return over a trial's time)")
+    named = {"#888888": "stopped", COLOURS[1]: "defaults", COLOURS[0]: "found"}
+    for t in trials:
+        colour = COLOURS[0] if t.number == search.found else "#888888" if t.settings else COLOURS[1]
+        special = colour != "#888888"
+        at, on_top = rungs[: len(t.scores)], 3 if special else 2
+        axes.plot(at, t.scores, color=colour, lw=2.2 if special else 0.8, alpha=1 if special else 0.6, zorder=on_top)
+        ended = t.state in ("finished", "goal")
+        face = colour if ended else "white"
+        label = named.pop(colour, None) if special or not ended else None
+        axes.plot(at[-1:], t.scores[-1:], "o", ms=5, mfc=face, mec=colour, zorder=on_top + 1, label=label)
+    axes.set_xscale("log")
+    axes.set_xticks(rungs, [shown_seconds(rung) for rung in rungs])
+    axes.minorticks_off()
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel("score (mean return until then)")
     axes.set_title("The trials", loc="left", fontsize=11)
-    axes.set_xlim(left=0)
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    if trials:
+        axes.legend(frameon=False, fontsize=8.5, loc="best")
     axes.grid(True, color="#E8E8E8", lw=0.8)
     axes.set_axisbelow(True)
 
@@ -318,9 +333,9 @@ def _draw_importances(axes: Axes, found: Sequence[Importance]) -> None:
 
 def _draw_curves(axes: Axes, search: Search, proof: Proof) -> None:
     """Returns over seconds of training on fresh seeds: a thin line for each run, a thick one for the mean of the runs."""
-    seconds = search.plan.trial_s
+    seconds = proof.seconds
     grid = np.linspace(0, seconds, 200)
-    groups = ((proof.defaults, COLOURS[1], "defaults"), (proof.winner, COLOURS[0], "winner"))
+    groups = ((proof.defaults, COLOURS[1], "defaults"), (proof.found, COLOURS[0], "found"))
     for trials, colour, name in groups:
         curves = []
         for trial in trials:
@@ -335,7 +350,7 @@ def _draw_curves(axes: Axes, search: Search, proof: Proof) -> None:
     if search.task.goal is not None:
         axes.axhline(search.task.goal, color="#888888", lw=1, ls=(0, (5, 4)), label="goal")
     axes.set_title(
-        "On fresh seeds: " + ("the winner beside the defaults" if proof.defaults else "the winner"),
+        "On fresh seeds: the settings found beside the defaults",
         loc="left",
         fontsize=11,
     )
@@ -343,7 +358,7 @@ def _draw_curves(axes: Axes, search: Search, proof: Proof) -> None:
     axes.set_ylabel("mean return of an evaluation")
     axes.set_xlim(0, seconds)
     axes.grid(True, color="#E8E8E8", lw=0.8)
-    if proof.winner:
+    if proof.found:
         axes.legend(frameon=False, fontsize=9, loc="best")
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from raypid.errors import UserError
+from raypid.experiments.halving import LATE
 from raypid.outputs import AppendFile
 from raypid.plain_data import read_json
 
 TRIALS = "trials.jsonl"
-Kind: TypeAlias = Literal["search", "race", "winner", "defaults"]
+Kind: TypeAlias = Literal["search", "race", "found", "defaults"]
 State: TypeAlias = Literal["running", "finished", "goal", "stopped", "cut", "failed"]
 Curve: TypeAlias = Sequence[tuple[float, float]]
 """(seconds of training, mean return of an evaluation), in order of time."""
@@ -26,7 +27,8 @@ class SearchTrial:
 
     number: int
     kind: Kind
-    """search: settings are tried; race: the best again with other seeds; winner, defaults: on fresh seeds, at the end."""
+    """search: settings are tried; race: the best again with other seeds; found, defaults: the best and the defaults on fresh seeds, at the
+    end."""
     candidate: int
     """Number of the trial in which these settings were first tried."""
     seed: int
@@ -42,19 +44,21 @@ class SearchTrial:
     seconds: float = 0.0
     """Of training."""
     timesteps: int = 0
-    rung: int = -1
-    """The last rung that it reached; -1: none."""
-    score: float = -math.inf
-    """That at the last rung; of a trial that was cut before the first, none."""
+    wall_s: float = 0.0
+    """Seconds of everything from its order to its end; 0 if it was killed."""
+    first_s: float | None = None
+    """Seconds of training when it had learned for a whole iteration (of replay: as long as its setting says); None: never."""
+    scores: list[float] = dataclasses.field(default_factory=list)
+    """Those at the rungs that it reached."""
     message: str = ""
     """What was wrong with one that failed."""
     ended_at: float = 0.0
     """Seconds of the search when it ended."""
 
     @property
-    def order(self) -> tuple[int, float]:
-        """What trials of one kind are ordered by: how far they came, then the score there."""
-        return self.rung, self.score
+    def score(self) -> float:
+        """That at the last rung that it reached; -inf: none."""
+        return self.scores[-1] if self.scores else -math.inf
 
     @property
     def last_return(self) -> float:
@@ -68,13 +72,16 @@ def mean_return(curve: Curve, seconds: float, baseline: float, goal: float | Non
     That is what a user gets who wants the most return soon: of two settings that end equally high the faster has the higher score, and one
     that is slow at the start, or makes steps slow, must make up for it by the end. Returns count up to the `goal`, and a trial that has
     reached it stands there for the rest, so that with a goal the score tells who reached it sooner. Between evaluations it is
-    interpolated, from the return before training, `baseline`; after the last one it stays. -inf without an evaluation.
+    interpolated, from the return before training, `baseline`; after the last one it stays. Evaluations that came long after these
+    `seconds` (LATE) say nothing of them and do not count. -inf without a baseline.
     """
-    if not curve:
-        return -math.inf
     most = math.inf if goal is None else goal
+    if not math.isfinite(baseline):
+        return -math.inf
     total, (t, r) = 0.0, (0.0, min(baseline, most))
     for at, value in curve:
+        if at > LATE * seconds:
+            break
         value = min(value, most)
         if at >= seconds:
             share = (seconds - t) / (at - t) if at > t else 1.0
@@ -119,9 +126,8 @@ def read_trials(folder: Path) -> list[SearchTrial]:
         try:
             values = read_json(line)
             assert isinstance(values, dict)
-            score = values.pop("score")
             curve = [(float(t), float(r)) for t, r in values.pop("curve")]
-            trials.append(SearchTrial(**values, curve=curve, score=-math.inf if score is None else score))
+            trials.append(SearchTrial(**values, curve=curve))
         except (ValueError, TypeError, KeyError, AssertionError) as error:
             raise UserError(f"{path}, line {number}, is no trial: {error}.") from None
     return trials

@@ -67,6 +67,10 @@ def search_space(
         if name in idle and name in space:
             raise ConfigError(f"{name} has no effect {idle[name]}: there is nothing to search.")
     space = {name: range_ for name, range_ in space.items() if name not in idle}
+    if given := [name for name in only if canonical(name) in {*fixed, *map(canonical, fixed_by(overrides or {}))}]:
+        raise ConfigError(
+            f"{given[0]} is given for every trial, so it cannot be searched: leave that out, or name others in only."
+        )
     if unknown := [name for name in only if canonical(name) not in space]:
         raise ConfigError(f"{run} has no range for {unknown[0]!r}.{did_you_mean(unknown[0], space)}")
     space = {name: range_ for name, range_ in space.items() if not only or name in map(canonical, only)}

@@ -6,19 +6,21 @@ that its argument names. It ends when stdin does, so it never outlives the searc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import select
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-SLICE_S = 0.5
-"""Seconds of training between looks at stdin."""
+from raypid.experiments.halving import LATE
+
 EVALUATION = "evaluation/episode_reward_mean"
 FRESH = 0.9
 """An evaluation counts as that of a rung if it is not older than this part of the rung's seconds."""
@@ -66,6 +68,28 @@ def _lines(timeout_s: float | None = None) -> Any:
         _rest += piece
 
 
+class _TooLong(BaseException):  # no Exception, for which a run would save what it has
+    """Raised inside an iteration that takes longer than a whole trial."""
+
+
+@contextlib.contextmanager
+def _within(seconds: float | None) -> Iterator[None]:
+    """Raise _TooLong after so many seconds of wall time; None: never."""
+
+    def raise_(number: int, frame: object) -> None:
+        raise _TooLong(f"its first iteration took longer than {seconds:.2g} s")
+
+    if seconds is None:
+        yield
+        return
+    signal.signal(signal.SIGALRM, raise_)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _said(trial: int, timeout_s: float | None = None) -> list[str]:
     """What the search says to a trial, within the timeout; without one, its next word."""
     said: list[str] = []
@@ -90,7 +114,7 @@ def _trial(order: Mapping[str, Any], events: IO[str]) -> None:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         kind = "user" if isinstance(error, UserError) else "unwritten" if isinstance(error, Unwritten) else "error"
-        kind = "diverged" if isinstance(error, Diverged) else kind
+        kind = "diverged" if isinstance(error, Diverged) else "slow" if isinstance(error, _TooLong) else kind
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
         _say(events, **about, state="failed", kind=kind, message=str(error), traceback=text)
 
@@ -101,7 +125,8 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
     from raypid.run.agent import Agent
     from raypid.run.experiment import Run, RunOptions
 
-    folder = Path(order["folder"])
+    began = time.monotonic()
+    folder, rungs = Path(order["folder"]), order["rungs"]
     if order["on_ray"]:
         _hold_ray(order["settings"])
     agent = Agent(order["run"], order["settings"], out=folder, below=order["below"])
@@ -109,47 +134,49 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
         baseline = order["baseline"]
         if baseline is None:
             baseline = agent.eval()["episode_reward_mean"]
-        seconds = order["rungs"][-1]
-        stop = {**order["stop"], "time_total_s": seconds}
+        stop = {**order["stop"], "time_total_s": rungs[-1]}
         options = RunOptions(stop=stop, checkpoint_interval=10**9, final_episodes=0, plot=order["keep"])
         run = Run(agent, options, make_progress(stop, quiet=True))
         run.begin()
+        about: dict[str, object] = {"baseline": baseline, "first_s": None}
         extra: list[tuple[float, float]] = []
-        state = "finished"
-        for number, rung in enumerate(order["rungs"]):
-            while not run.reason and agent.time_total_s < rung and state != "cut":
-                run.advance(min(SLICE_S, rung - agent.time_total_s))
+        state, learned_at = "finished", None
+        for number, rung in enumerate(rungs):
+            while not (run.reason or _is_at(rung, agent, run.result)):
+                with _within(None if agent.iteration else order["first_within"]):
+                    run.advance(0.0)  # one iteration
+                if about["first_s"] is None and run.result["learner_updates_total"]:
+                    learned_at = agent.timesteps if learned_at is None else learned_at
+                    about["first_s"] = (
+                        agent.time_total_s if agent.timesteps >= learned_at + order["settle_steps"] else None
+                    )
                 if "stop" in _said(order["trial"], 0.0):
                     state = "cut"
-            if run.reason or state == "cut" or number == len(order["rungs"]) - 1:
+                    break
+            if run.reason.startswith("evaluation/"):
+                state = "goal"
+            if state != "finished" or number == len(rungs) - 1:
                 break
-            _say(
-                events,
-                event="rung",
-                trial=order["trial"],
-                rung=number,
-                baseline=baseline,
-                curve=_curve(agent, folder, extra),
-            )
+            about["curve"] = _curve(agent, folder, extra)
+            _say(events, event="rung", trial=order["trial"], rung=number, **about)
             if "stop" in _said(order["trial"]):
                 state = "stopped"
                 break
-        if run.reason.startswith("evaluation/"):
-            state = "goal"
+        about["curve"] = _curve(agent, folder, extra, fresh=state == "finished")
         if order["keep"] and state in ("finished", "goal"):
             run.end("the time of the trial is over")
         else:
             run.leave()
-        curve = _curve(agent, folder, extra) if state == "finished" else _curve(agent, folder, extra, fresh=False)
-        return {
-            "state": state,
-            "curve": curve,
-            "baseline": baseline,
-            "seconds": agent.time_total_s,
-            "timesteps": agent.timesteps,
-        }
+        counts = {"seconds": agent.time_total_s, "timesteps": agent.timesteps, "wall_s": time.monotonic() - began}
+        return {**about, "state": state, **counts}
     finally:
         agent.close()
+
+
+def _is_at(rung: float, agent: Any, result: Mapping[str, float]) -> bool:
+    """Whether a trial is to be judged at a rung now: the rung has come, or after one more iteration it would be too late."""
+    now = agent.time_total_s
+    return bool(now >= rung or (now > 0 and now + result["time_this_iter_s"] > LATE * rung))
 
 
 def _hold_ray(settings: Mapping[str, Any]) -> None:

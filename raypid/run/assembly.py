@@ -25,6 +25,7 @@ from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
+from raypid.errors import shown
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
@@ -94,6 +95,8 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
     ALGORITHMS.get(run)
     if isinstance(name, str):
         return settings_for(name, run, env)
+    if name is not True:
+        raise ConfigError(f"tuned takes True, or the name of settings that a search has found, not {shown(name)}.")
     found = TUNED.get((run, env)) if isinstance(env, str) else None
     if found is None:
         known = sorted(name for algorithm, name in TUNED if algorithm == run)

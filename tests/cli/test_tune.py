@@ -56,7 +56,9 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ((*TUNE, "--triols", "3"), "Did you mean --trials"),
         ((*TUNE, "--callbacks", "nowhere:Mine"), "there is no module 'nowhere'"),
         (("tune", "--resume", "nowhere"), "holds no search to resume"),
-        (("tune", "--resume", "nowhere", "--trials", "3"), "leave --trials out"),
+        (("tune", "--resume", "nowhere", "--trials", "3"), "holds no search to resume"),
+        ((*TUNE, "--only", "lr", "--lr", "0.1"), "lr is given for every trial"),
+        ((*TUNE, "--space", '{"env": {"choice": ["CartPole-v1", "Acrobot-v1"]}}'), "env cannot be searched"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_before_anything_starts(
@@ -81,8 +83,9 @@ def test_names_and_folders_that_are_taken(capsys: pytest.CaptureFixture[str], tm
         "units": {},
         "folder": "x",
         "state": "finished",
+        "scores": [1.0],
     }
-    (tmp_path / "there" / "trials.jsonl").write_text(json.dumps({**trial, "score": 1.0, "curve": []}) + "\n")
+    (tmp_path / "there" / "trials.jsonl").write_text(json.dumps({**trial, "curve": []}) + "\n")
     assert "--resume there" in refused(capsys, *TUNE, "--out", "there")
 
 
@@ -116,8 +119,8 @@ def test_a_search_ends_in_time_and_its_settings_have_a_name(tmp_path: Path) -> N
     )
     trials = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
     assert {t["seed"] for t in trials if t["kind"] in ("search", "race")} <= set(range(100))
-    assert all(t["seed"] >= 1000 for t in trials if t["kind"] in ("winner", "defaults"))
+    assert all(t["seed"] >= 1000 for t in trials if t["kind"] in ("found", "defaults"))
     assert max(t["ended_at"] for t in trials) < 60
     quiet = ("--stop", '{"training_iteration": 1}', "--final-episodes", "0", "--quiet", "--out", "run")
     assert main(("train", *TUNE[1:], "--tuned", "found", *quiet)) == 0
-    assert main(("eval", "out/winner-seed1000", "--episodes", "2")) == 0
+    assert main(("eval", "out/found-seed1000", "--episodes", "2")) == 0

@@ -13,12 +13,12 @@ from raypid.config import ConfigError
 from raypid.errors import CodeError, UserError
 from raypid.experiments import budget
 from raypid.experiments.budget import Plan, make_plan, read_seconds
-from raypid.experiments.halving import Halving
+from raypid.experiments.halving import Halving, ranked
 from raypid.experiments.importance import importances
-from raypid.experiments.processes import Event
+from raypid.experiments.processes import Event, TrialProcesses
 from raypid.experiments.propose import OptunaProposer, Proposer, RandomProposer
 from raypid.experiments.search import Search, Task, read_search, write_search
-from raypid.experiments.search_report import Proof, answer, write_report
+from raypid.experiments.search_report import Proof, answer, reached, write_report
 from raypid.experiments.search_trials import TRIALS, mean_return, read_trials
 from raypid.experiments.space import search_space
 
@@ -36,10 +36,11 @@ def task(**more: object) -> Task:
 def test_the_score_is_the_mean_return_over_time() -> None:
     assert mean_return([(2, 10), (4, 10)], 4, 0) == pytest.approx((10 + 20) / 4)  # rises for 2 s, then stays
     assert mean_return([(2, 10)], 4, 0) == mean_return([(2, 10), (4, 10)], 4, 0)
-    assert mean_return([(8, 10)], 4, 0) == pytest.approx(2.5)  # half-way up at 4 s
+    assert mean_return([(5, 10)], 4, 0) == pytest.approx(4.0)  # four fifths of the way up at 4 s
+    assert mean_return([(8, 500)], 4, 3) == 3 == mean_return([], 4, 3)  # what came long after says nothing of these 4 s
     assert mean_return([(1, 4), (1, 8)], 2, 0) == pytest.approx((2 + 8) / 2)
     assert mean_return([(0, 3)], 3, 0) == 3
-    assert mean_return([], 3, 0) == -math.inf
+    assert mean_return([(1, 3)], 3, math.nan) == -math.inf
 
 
 def test_with_a_goal_it_counts_who_reached_it_sooner() -> None:
@@ -53,11 +54,35 @@ def test_with_a_goal_it_counts_who_reached_it_sooner() -> None:
 
 
 def test_a_third_goes_on_and_nobody_waits() -> None:
-    rule = Halving(90)
+    rule, there = Halving(90), list[float]()
     assert rule.rungs == [10, 30, 90]
-    assert rule.goes_on(0, 5.0)  # the first
-    assert [rule.goes_on(0, score) for score in (4.0, 3.0, 6.0, 1.0, 5.5)] == [False, False, True, False, True]
-    assert rule.goes_on(1, 0.0) and not rule.goes_on(0, -math.inf) and not rule.goes_on(2, 100.0)
+    rule.begin_behind(5.0)
+    for score, goes_on in ((5.0, True), (4.0, False), (3.0, False), (6.0, True), (1.0, False), (5.5, True)):
+        there.append(score)
+        assert rule.goes_on(0, score, there) == goes_on
+    assert rule.goes_on(1, 0.0, [0.0]) and not rule.goes_on(0, -math.inf, [-math.inf])
+
+
+def test_nobody_is_judged_before_the_defaults_have_learned() -> None:
+    rule = Halving(90)
+    assert rule.first is None and rule.goes_on(0, 1.0, [9.0, 1.0])
+    for seconds, first in ((0.0, 0), (12.0, 0), (13.0, 1), (80.0, 2), (200.0, 2)):
+        rule.begin_behind(seconds)
+        assert rule.first == first and rule.goes_on(0, 1.0, [9.0, 1.0]) == (first > 0)
+
+
+def test_trials_are_ordered_by_the_same_measure() -> None:
+    early = [10.0, 40.0, 90.0]  # it went on as one of the first, though it was bad
+    scores = {
+        "early": early,
+        "good": [50.0, 60.0, 70.0],
+        "stopped": [45.0],
+        "best": [40.0, 80.0, 95.0],
+        "bad": [5.0],
+        "worse": [4.0],
+    }
+    assert ranked(scores, 0) == ["good", "stopped", "best", "early", "bad", "worse"]
+    assert ranked({"a": [1.0, 2.0], "b": [3.0, 1.0]}, 1) == ["a", "b"] and ranked({}, 0) == []
 
 
 # -- who proposes ------------------------------------------------------------------------------------------------------
@@ -115,11 +140,14 @@ def test_times() -> None:
 def test_the_plan_fits_into_the_budget() -> None:
     for trials, seconds, concurrent in ((30, 600, 2), (6, 40, 2), (100, 3600, 16), (1, 60, 1)):
         plan = make_plan(trials, seconds, concurrent)
-        assert plan.trial_s >= budget.MIN_TRIAL_S and 0 < plan.explore_until_s < seconds
-        assert plan.explore_until_s + plan.race_s + plan.fresh_s <= seconds
+        assert plan.trial_s >= budget.MIN_TRIAL_S and plan.race_s + plan.fresh_s < seconds
+        until = [plan.explore_until_s(candidates) for candidates in (0, 1, 4)]
+        assert 0 < until[2] < until[1] == until[0] and until[0] + plan.fresh_s < seconds
     with pytest.raises(ConfigError, match=r"A budget of 10 s is too small for 30 trials of 1 s .* give 37 s or more"):
         make_plan(30, 10, 2)
     make_plan(30, 37, 2)
+    with pytest.raises(ConfigError, match=r"too small for 1 trial of 1 s .* or more.$"):
+        make_plan(1, 5, 2)
     with pytest.raises(ConfigError, match="too small for one trial of 60 s"):
         make_plan(30, 60, 2, trial_s=60)
 
@@ -152,6 +180,11 @@ class Formula:
         self.num, self.orders, self._events = num, list[Mapping[str, object]](), list[Event]()
         self._left: dict[int, list[Event]] = {}
         self.broken = False
+        self.dies_on = ""
+        """Setting on which the process of a trial dies, from seed 1 on."""
+        self.bad = 0.0
+        """How much worse all settings are than the defaults, on fresh seeds."""
+        self.first_s = 0.1
         self.kill_after = math.inf
 
     @property
@@ -170,10 +203,24 @@ class Formula:
         assert isinstance(settings, dict) and isinstance(rungs, list)
         level = 100 - 20 * abs(math.log10(settings.get("lr", 5e-4) / 2e-3))
         level += 40 * (settings.get("clip", 0.2) - 0.2) * (1 if settings["seed"] == 0 else -1)
+        level -= self.bad * (settings["seed"] >= 1000 and "lr" in settings) + settings["seed"] % 7
         curve = [(0.1 * rung, level) for rung in rungs]
         about: Event = {"trial": trial, "curve": curve, "baseline": 0.0, "seconds": rungs[-1], "timesteps": 1000}
+        about |= {"first_s": self.first_s, "wall_s": 0.01}
         events: list[Event] = [{"event": "rung", "rung": i, **about} for i in range(len(rungs) - 1)]
         last: Event = {"event": "ended", "state": "finished", **about}
+        if self.dies_on in settings and settings["seed"] > 0:
+            events, last = (
+                [],
+                {
+                    "event": "ended",
+                    "trial": trial,
+                    "state": "failed",
+                    "kind": "died",
+                    "message": "It died.",
+                    "traceback": "",
+                },
+            )
         if self.broken:
             text = "Traceback (most recent call last):\nValueError: boom"
             events, last = (
@@ -224,17 +271,14 @@ def test_a_search_chooses_on_low_seeds_races_and_proves_on_fresh_ones(tmp_path: 
     explored = search.of("search")
     assert len(explored) == 20 and explored[0].settings == {} and explored[0].state == "finished"
     assert {t.seed for t in explored} == {0} and {t.seed for t in search.of("race")} == {1, 2, 3}
-    assert (
-        [t.seed for t in search.of("winner")]
-        == [t.seed for t in search.of("defaults")]
-        == [1000, 1001, 1002, 1003, 1004]
-    )
+    fresh = list(range(budget.FIRST_FRESH, budget.FIRST_FRESH + budget.MAX_FRESH))
+    assert [t.seed for t in search.of("found")] == [t.seed for t in search.of("defaults")] == fresh
     assert sum(t.state == "stopped" for t in explored) >= 8
     raced = {t.candidate for t in search.of("race")}
     assert len(raced) == 4 and len(said) == len(search.trials)
     # on the first seed a high clip looks good, on all others it is bad: the race sees through it
-    assert search.winner == max(raced, key=search.score_of)
-    best = [t for t in search.of("race") if t.candidate == search.winner]
+    assert search.found in raced and 1 not in raced  # the defaults are in the proof anyway
+    best = [t for t in search.of("race") if t.candidate == search.found]
     assert np.mean([t.score for t in best]) >= max(t.score for t in search.of("race") if t.seed == 3)
 
 
@@ -253,17 +297,87 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert read_trials(tmp_path)[: len(done)] == done
     again = Formula()
     same, _ = run_search(tmp_path, again)
-    assert not again.orders and same.winner == search.winner
+    assert not again.orders and same.found == search.found
 
 
 def test_the_page_says_what_was_found(tmp_path: Path) -> None:
     search, _ = run_search(tmp_path, Formula())
     proof = Proof.of(search)
-    assert proof.better is not None and len(proof.winner) == 5
+    assert proof.better is not None and len(proof.found) == budget.MAX_FRESH
     page = write_report(search, proof, [("train", "raypid train --tuned x")]).read_text()
     assert answer(search, proof) in page and "raypid train --tuned x" in page and "`lr`" in page
-    assert "is better than the defaults" in page or "Cannot tell" in page
+    assert "are better than the defaults" in page and proof.verdict == "better" and proof.is_worth_saving
+    assert reached(search, proof).endswith("better than the defaults")
     assert (tmp_path / "report.png").stat().st_size > 20_000
+
+
+def test_what_is_worse_than_the_defaults_is_not_worth_a_name(tmp_path: Path) -> None:
+    executor = Formula()
+    executor.bad = 200.0
+    search, _ = run_search(tmp_path, executor)
+    proof = Proof.of(search)
+    assert "are worse than the defaults" in answer(search, proof) and not proof.is_worth_saving
+
+
+def test_runs_of_the_proof_are_compared_after_the_same_time(tmp_path: Path) -> None:
+    search, _ = run_search(tmp_path, Formula())
+    cut = search.of("found")[0]
+    cut.state, cut.seconds, cut.scores = "cut", 6.0, []
+    proof = Proof.of(search)
+    assert proof.seconds == 6.0 and len(proof.found) == budget.MAX_FRESH and cut in proof.found
+    cut.seconds = 1.0
+    proof = Proof.of(search)
+    assert proof.seconds == PLAN.trial_s and len(proof.found) == len(proof.defaults) == budget.MAX_FRESH - 1
+
+
+def test_a_trial_is_judged_at_each_rung_by_what_it_had_there(tmp_path: Path) -> None:
+    class Late(Formula):
+        """The only iteration of a trial with a high lr ends after its whole time, with a high return."""
+
+        def start(self, trial: int, order: Mapping[str, object]) -> None:
+            super().start(trial, order)
+            settings = order["settings"]
+            assert isinstance(settings, dict)
+            for event in self._left[trial] if settings.get("lr", 0) > 1e-3 else ():
+                event |= {"curve": [(12.0, 500.0)], "seconds": 12.0}
+
+    search, _ = run_search(tmp_path, Late())
+    late = [t for t in search.of("search") if t.seconds == 12.0]
+    assert len(late) >= 3 and all(t.scores[0] == 0.0 for t in late)
+    assert search.best()[-len(late) :] == late and all(t.state == "stopped" for t in late)
+
+
+def test_trials_are_not_stopped_before_the_defaults_have_learned(tmp_path: Path) -> None:
+    executor = Formula()
+    executor.first_s = 2.0
+    search, _ = run_search(tmp_path, executor)
+    stopped = [t for t in search.of("search") if t.state == "stopped"]
+    assert stopped and all(len(t.scores) == 2 for t in stopped)
+
+
+def test_a_first_iteration_longer_than_a_trial_is_broken_off(tmp_path: Path) -> None:
+    processes, order = (
+        TrialProcesses(1, tmp_path / "log"),
+        {"run": "PPO", "below": {}, "stop": {}, "baseline": 9.0, "keep": False, "settle_steps": 0, "on_ray": False},
+    )
+    settings = {"env": "CartPole-v1", "seed": 0, "num_envs_per_worker": 64, "fragment_length": 4096, "num_epochs": 100}
+    try:
+        (tmp_path / "trial").mkdir()
+        more = {"settings": settings, "folder": str(tmp_path / "trial"), "rungs": [0.1], "first_within": 0.2}
+        processes.start(1, {**order, **more})
+        while not (events := processes.wait(10)):
+            pass
+    finally:
+        processes.close()
+    assert (events[0]["state"], events[0]["kind"]) == ("failed", "slow")
+    assert "its first iteration took longer than 0.2 s" in events[0]["message"]
+
+
+def test_failures_in_a_row_end_the_search_with_the_reason(tmp_path: Path) -> None:
+    executor = Formula()
+    executor.dies_on = "lr"
+    with pytest.raises(RuntimeError, match=r"The last 5 trials have failed, .* The last: It died\."):
+        run_search(tmp_path, executor)
 
 
 def test_settings_that_never_work_end_the_search(tmp_path: Path) -> None:
@@ -283,6 +397,17 @@ def test_what_cannot_be_searched_is_refused() -> None:
         task(only=["model.log_std_init"])
     with pytest.raises(ConfigError, match="seed of a search"):
         task(seed=91)
+    for overrides, said in (
+        ({"seed": {"choice": [0, 1]}}, "seed cannot be searched"),
+        ({"env": {"choice": ["CartPole-v1", "Acrobot-v1"]}}, "env cannot be searched"),
+        ({"gamma": {"choice": [0.9, 0.99]}}, r"gamma is given for every trial \(0.5\) and in the search space"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            task(fixed={**CARTPOLE, "gamma": 0.5}, overrides=overrides)
+    with pytest.raises(ConfigError, match="batch_size 512 is more than the 128 rows"):
+        task(fixed={**CARTPOLE, "num_envs_per_worker": 4, "fragment_length": 32}, only=["batch_size"]).settings(
+            {"batch_size": 0.7}
+        )
     with pytest.raises(ConfigError, match="seed is no setting of a search"):
         task(fixed={**CARTPOLE, "seed": 3})
 
