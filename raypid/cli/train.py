@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -96,7 +96,38 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(argv=list(argv))
-    add = parser.add_argument
+    _add_options(parser.add_argument)
+    trains = argv[:1] == ["train"]
+    named = _looked_ahead(argv if trains else [])
+    _name_from_files(named)
+    name = named.run or (_algorithm_in(named.resume, named.trust) if trains else None)
+    if named.agent is not None and name is not None and name != AGENT_RUN:
+        raise ConfigError(
+            f"--agent_name {named.agent} learns by an agent of its own, {f'--run {name}' if named.run else 'the run'} by an algorithm: "
+            "give one of the two."
+        )
+    if named.run not in (None, AGENT_RUN) and named.run in ALGORITHMS and _is_model(named.model):
+        raise ConfigError(
+            f"--model_name {named.model} is a whole model, which learns by an agent, not by --run {named.run}: leave --run out (--agent_name names "
+            "another agent than default_agent)."
+        )
+    if name is None and (named.agent is not None or _is_model(named.model)):
+        name = AGENT_RUN
+        parser.set_defaults(run=name)
+    if name is None and (name := _algorithm_of_files(named.config)) is not None:
+        parser.set_defaults(run=name)
+    cls = Config
+    if isinstance(name, str):
+        with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
+            cls = ALGORITHMS.get(name).Config
+    title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
+    add_settings(parser.add_argument_group(title), cls(), "")
+    if trains:
+        _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
+
+
+def _add_options(add: Callable[..., object]) -> None:
+    """Add what is no setting of a run."""
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
     add("--stop", metavar="JSON", help=f"when to end, e.g. {example}")
@@ -127,39 +158,17 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--quiet", action="store_true", help="print errors only")
     text = "import what a run's folder names (--resume, --config), though you did not write it"
     add("--trust", action="store_true", help=text)
+
+
+def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
+    """The options that say which others there are."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag, dest in (("--run", "run"), ("--resume", "resume"), *_NAMED):
         early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
-    trains = argv[:1] == ["train"]
-    named, _ = early.parse_known_args(argv if trains else [])
-    _name_from_files(named)
-    name = named.run or (_algorithm_in(named.resume, named.trust) if trains else None)
-    if named.agent is not None and name is not None and name != AGENT_RUN:
-        raise ConfigError(
-            f"--agent_name {named.agent} learns by an agent of its own, {f'--run {name}' if named.run else 'the run'} by an algorithm: "
-            "give one of the two."
-        )
-    if named.run not in (None, AGENT_RUN) and named.run in ALGORITHMS and _is_model(named.model):
-        raise ConfigError(
-            f"--model_name {named.model} is a whole model, which learns by an agent, not by --run {named.run}: leave --run out (--agent_name names "
-            "another agent than default_agent)."
-        )
-    if name is None and (named.agent is not None or _is_model(named.model)):
-        name = AGENT_RUN
-        parser.set_defaults(run=name)
-    if name is None and (name := _algorithm_of_files(named.config)) is not None:
-        parser.set_defaults(run=name)
-    cls = Config
-    if isinstance(name, str):
-        with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
-            cls = ALGORITHMS.get(name).Config
-    title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
-    add_settings(parser.add_argument_group(title), cls(), "")
-    if trains:
-        _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
+    return early.parse_known_args(argv)[0]
 
 
 AGENT_RUN = "CustomModel"

@@ -81,9 +81,14 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     )
     add("--quiet", action="store_true", help="print the answer only")
     parser.set_defaults(trust=False)
+    _add_settings_of(parser, argv if argv[:1] == ["tune"] else [])
+
+
+def _add_settings_of(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Add the settings of the algorithm that `--run` names in `argv`."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--run", nargs="?")
-    named, _ = early.parse_known_args(argv if argv[:1] == ["tune"] else [])
+    named, _ = early.parse_known_args(argv)
     cls = Config
     if isinstance(named.run, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
