@@ -146,7 +146,9 @@ def _where(name: str | None, proof: Proof) -> str:
     """Where the settings found are, if they are worth it."""
     if name is not None:
         return f"The settings found: --tuned {shlex.quote(name)}."
-    return "Nothing is saved under a name" + (": the defaults did better." if proof.better is not None else ".")
+    return "Nothing is saved under a name" + (
+        ": the mean score of the defaults is higher." if proof.better is not None else "."
+    )
 
 
 def _save(search: Search, proof: Proof, name: str) -> str | None:

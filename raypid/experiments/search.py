@@ -35,7 +35,7 @@ from raypid.run.experiment import clear_folder
 from raypid.spaces import Space
 
 SEARCH = "search.json"
-GRACE_S = 5.0
+GRACE_S = 3.0
 """Seconds that a trial has to end when its time is over."""
 MAX_SEED = 90
 """Of a search; those of the race follow it, and all lie below 100."""

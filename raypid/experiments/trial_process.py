@@ -83,7 +83,9 @@ def _within(seconds: float | None) -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGALRM, raise_)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(
+        signal.ITIMER_REAL, seconds, 1.0
+    )  # again, where it was raised in what lets nothing out, such as __del__
     try:
         yield
     finally:

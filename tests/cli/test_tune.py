@@ -112,15 +112,26 @@ def test_a_search_ends_in_time_and_its_settings_have_a_name(tmp_path: Path) -> N
     second = tune("--resume", "out")
     said, _ = second.communicate(timeout=100)
     assert second.returncode == 0, said
-    assert "--tuned found" in said.splitlines()[-1]
+    verdict, where = said.splitlines()[-2:]
+    proof = [
+        t for t in map(json.loads, (tmp_path / "out" / "trials.jsonl").read_text().splitlines()) if t["seed"] >= 1000
+    ]
+    assert "the settings found are" in verdict.lower() and len(proof) >= 2
+    is_saved = "--tuned found" in where  # else it says why not
+    assert is_saved == ("found" in saved_settings.names()) and (is_saved or "Nothing is saved under a name" in where)
     page = (tmp_path / "out" / "report.md").read_text()
     assert (
-        "raypid train --run PPO --env CartPole-v1 --tuned found" in page and (tmp_path / "out" / "report.png").exists()
+        "raypid tune --run PPO --env CartPole-v1 --trials 4" in page
+        and "--out out" not in page
+        and "--name" not in page
     )
+    named = "found" if is_saved else "out"
+    assert f"raypid train --run PPO --env CartPole-v1 --tuned {named}" in page
+    assert (tmp_path / "out" / "report.png").exists()
     trials = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
     assert {t["seed"] for t in trials if t["kind"] in ("search", "race")} <= set(range(100))
     assert all(t["seed"] >= 1000 for t in trials if t["kind"] in ("found", "defaults"))
     assert max(t["ended_at"] for t in trials) < 60
     quiet = ("--stop", '{"training_iteration": 1}', "--final-episodes", "0", "--quiet", "--out", "run")
-    assert main(("train", *TUNE[1:], "--tuned", "found", *quiet)) == 0
+    assert main(("train", *TUNE[1:], "--tuned", named, *quiet)) == 0
     assert main(("eval", "out/found-seed1000", "--episodes", "2")) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from raypid.experiments.budget import Plan, make_plan, read_seconds
 from raypid.experiments.halving import Halving, ranked
 from raypid.experiments.importance import importances
 from raypid.experiments.processes import Event, TrialProcesses
-from raypid.experiments.propose import OptunaProposer, Proposer, RandomProposer
+from raypid.experiments.propose import OptunaProposer, Proposer, RandomProposer, make_proposer
 from raypid.experiments.search import Search, Task, read_search, write_search
 from raypid.experiments.search_report import Proof, answer, reached, write_report
 from raypid.experiments.search_trials import TRIALS, mean_return, read_trials
@@ -125,6 +126,16 @@ def test_optuna_learns_and_takes_what_was_found_before() -> None:
 def test_an_unknown_proposer_is_refused() -> None:
     with pytest.raises(ConfigError, match="not by 'magic'"):
         task(by="magic")
+
+
+def test_a_broken_optuna_is_no_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "optuna").mkdir()
+    (tmp_path / "optuna" / "__init__.py").write_text("raise ImportError('no sqlalchemy')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "optuna", raising=False)
+    assert make_proposer("auto", search_space("PPO"), 0, 10).name == "random"
+    with pytest.raises(ConfigError, match=r"Optuna cannot be imported \(no sqlalchemy\): `pip install"):
+        task(by="optuna")
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
@@ -365,11 +376,11 @@ def test_a_first_iteration_longer_than_a_trial_is_broken_off(tmp_path: Path) -> 
         (tmp_path / "trial").mkdir()
         more = {"settings": settings, "folder": str(tmp_path / "trial"), "rungs": [0.1], "first_within": 0.2}
         processes.start(1, {**order, **more})
-        while not (events := processes.wait(10)):
+        while not (events := [event for event in processes.wait(10) if event["event"] == "ended"]):
             pass
     finally:
         processes.close()
-    assert (events[0]["state"], events[0]["kind"]) == ("failed", "slow")
+    assert (events[0]["state"], events[0].get("kind")) == ("failed", "slow"), events
     assert "its first iteration took longer than 0.2 s" in events[0]["message"]
 
 
