@@ -54,6 +54,7 @@ class Evolution(PopulationBasedTraining):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let a member that has ended its interval wait for the others; the last one makes them go on."""
+        self._excuse_ended()
         decision: str = super().on_trial_result(tune_controller, trial, result)
         self._begin_round(tune_controller)
         return decision
@@ -76,17 +77,24 @@ class Evolution(PopulationBasedTraining):
             None,
             int(self._next_perturbation_sync),
         )  # neither donor nor waited for
-        live = [trial for trial in tune_controller.get_live_trials() if trial is not gone]
+        self._excuse_ended()
+        live = [trial for trial in tune_controller.get_live_trials() if trial is not gone and not trial.is_finished()]
         if live and all(self._trial_state[trial].last_train_time >= self._next_perturbation_sync for trial in live):
             result = self._trial_state[live[0]].last_result
             assert result is not None  # it has reported, since it waits
             super().on_trial_result(tune_controller, live[0], result)
             self._begin_round(tune_controller, gone)
 
+    def _excuse_ended(self) -> None:
+        """Count members that have ended as having come this far: a failed one may be among those that Tune calls live."""
+        for trial, state in self._trial_state.items():
+            if trial.is_finished():
+                state.last_train_time = int(self._next_perturbation_sync)
+
     def _begin_round(self, tune_controller: Any, gone: Any = None) -> None:
         """Set the round that members train up to. Tune's own is one that all have reached if an iteration is longer than an interval, and
         then none would go on."""
-        live = [trial for trial in tune_controller.get_live_trials() if trial is not gone]
+        live = [trial for trial in tune_controller.get_live_trials() if trial is not gone and not trial.is_finished()]
         states = [self._trial_state[trial] for trial in live]
         for state in states:  # a longer iteration has taken another member further than this one
             state.last_perturbation_time = min(state.last_perturbation_time, state.last_train_time)
