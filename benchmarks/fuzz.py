@@ -778,7 +778,8 @@ WORDS = (
     "--overwrite", "--tuned", "--num-workers", "2", "--seed", "-1", "1e400", "--gamma=2", "--model.activation", "relu", "--help", "--version",
     "--episodes", "--json", "--explore", "--video", "a.gif", "envs", "agents", "--x", "steps", "--env-config", "{}", "--checkpoint-interval", "0",
     "--keep-checkpoints", "--final-episodes", "nan", "null", "true", "9" * 400, "[" * 3000, "x" * 5000, "\0", "--", "-", "@x", "--num_learners=3",
-    "/proc/x/y", "/dev/null", "../x", "--model", '{"hidden": [1]}', "settings.yaml", "--backend", "local", "--batch-size", "64",
+    "/proc/x/y", "/dev/null", "../x", "--model", '{"hidden": [1]}', "settings.yaml", "--backend", "local", "--batch-size", "64", "-f", "--dry-run",
+    "sweep.yaml", "--max-concurrent", "--at", "--on-the-way",
 )  # fmt: skip
 
 
@@ -789,6 +790,7 @@ class CommandLines(Loader):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        import raypid.cli.experiment  # noqa: F401  # making its dataclasses would count as running code
         from raypid.agents import Agent
 
         run, config = AGENTS["ppo"]
@@ -798,6 +800,9 @@ class CommandLines(Loader):
             (folder / "saved" / "params.json").write_text(json.dumps({"run": run, "stop": {"timesteps_total": 100}}))
             (folder / "saved" / "result.json").write_text('{"training_iteration": 1, "timesteps_total": 16}\n')
         (folder / "settings.yaml").write_text("lr: 0.1\n")
+        (folder / "sweep.yaml").write_text(
+            "run: PPO\nenv: CartPole-v1\nstop: {timesteps_total: 9}\nlr: {grid_search: [1e-3, 1e-4]}\n"
+        )
 
     def _check(self, argv: list[str]) -> Check:
         self.argv = argv
@@ -838,7 +843,7 @@ class CommandLines(Loader):
             with (
                 mock.patch(f"{agent}.__init__", reached), mock.patch(f"{agent}.from_checkpoint", reached),
                 mock.patch("raypid.deploy.evaluate_policy", reached), mock.patch("raypid.reporting.runs.find_runs", reached),
-                mock.patch("raypid.envs.list_envs", reached),
+                mock.patch("raypid.envs.list_envs", reached), mock.patch("raypid.cli.experiment._run", reached),
             ):  # fmt: skip
                 yield
         finally:

@@ -165,7 +165,7 @@ def test_a_file_in_a_run_of_somebody_else_names_no_code(shell: Shell) -> None:
     assert code == 2 and "subprocess:run" in err and "--trust" in err
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow  # the document's example is a sweep too, and the CI runs that
 def test_a_sweep_leaves_a_run_for_each_trial_and_goes_on(raypid: Any, tmp_path: Path) -> None:
     """In a process of its own, whose output is no terminal; the folder is relative, and processes take one trial after another."""
     (tmp_path / "sweep.yaml").write_text(SWEEP)
@@ -184,7 +184,7 @@ def test_a_sweep_leaves_a_run_for_each_trial_and_goes_on(raypid: Any, tmp_path: 
     assert over.returncode == 2 and "beside run and config" in over.stderr
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_all_experiments_of_a_file_go_on_from_the_folder_above_them(raypid: Any, tmp_path: Path) -> None:
     block = "".join(f"  {line}\n" for line in ONE.splitlines())
     (tmp_path / "two.yaml").write_text(f"b:\n{block}a:\n{block}")

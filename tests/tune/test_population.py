@@ -123,7 +123,7 @@ FORGETFUL = """
 """
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow  # test_exploit has it without Ray
 def test_an_exploit_that_leaves_the_old_rate_in_force_ends_the_experiment(start: Any, tmp_path: Path) -> None:
     written(tmp_path, run="Forgetful", num_samples=2, stop={"timesteps_total": 2 * INTERVAL})
     (tmp_path / "forgetful.py").write_text(textwrap.dedent(FORGETFUL))
