@@ -362,7 +362,7 @@ def run_trials(
     ended = {name: one for name, one in read_states(out).items() if one.state != "failed"} if resumed else {}
     left = [trial for trial in trials if trial.name not in ended]
     if left:
-        if address is None:
+        if address is None and not ray.is_initialized():
             _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
         with lock_folder(out), Board(len(trials), len(ended), quiet, str(out)) as board:
