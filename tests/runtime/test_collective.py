@@ -172,7 +172,8 @@ def test_a_dead_member_of_three_is_named_by_all(ray_session: Any, ray_backend: A
             ray_backend.get(future, timeout=60)
 
 
-@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.ci_slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_member_that_hangs_is_named_after_the_timeout(ray_session: Any, ray_backend: Any, lost: int) -> None:
     group = Members(ray_backend, 2, timeout_s=5.0)
     hung = pid_of(ray_session, group.handles[lost])
