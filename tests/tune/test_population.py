@@ -232,7 +232,7 @@ BRITTLE = """
 def test_the_others_go_on_where_a_member_fails(after: int, start: Any, tmp_path: Path) -> None:
     """Whether it fails before anybody waits for it, or after a round."""
     (tmp_path / "brittle.py").write_text(textwrap.dedent(BRITTLE))
-    changes = {"num_samples": 1, "env_config": {"fails_after": {"grid_search": [0, 0, after, 0]}}}
+    changes = {"num_samples": 1, "env_config": {"fails_after": {"grid_search": [0, 10**7, after, 10**8]}}}
     done = start("train", "-f", written(tmp_path, env="brittle:Brittle", **changes), PYTHONPATH=str(tmp_path)).finish(
         300
     )
