@@ -293,11 +293,11 @@ _THE_REGISTRIES = Registries(ENVS, NETWORKS, ALGORITHMS, AGENTS, REPLAYS, INTRIN
 
 def registered() -> dict[str, dict[str, object]]:
     """Return what users have registered in this process, by registry and name."""
-    return {
-        field.name: {name: registry.entry(name) for name in registry.names() if not registry.is_own(name)}
-        for field in fields(Registries)
-        if (registry := getattr(_THE_REGISTRIES, field.name))
-    }
+    found: dict[str, dict[str, object]] = {}
+    for field in fields(Registries):
+        registry: Registry[Any] = getattr(_THE_REGISTRIES, field.name)
+        found[field.name] = {name: registry.entry(name) for name in registry.names() if not registry.is_own(name)}
+    return found
 
 
 def adopt(entries: Mapping[str, Mapping[str, object]]) -> None:
