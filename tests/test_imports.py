@@ -25,6 +25,7 @@ FILES = {
         "spaces.py",
         "ownership.py",
         "outputs.py",
+        "phases.py",
         "plain_data.py",
         "names.py",
     ],

@@ -155,6 +155,8 @@ class Algorithm(ABC, Generic[ConfigT]):
 
     metric_names: ClassVar[frozenset[str] | None] = None
     """Names of all metrics that an update can report (learner/NAME). A class whose own body declares none may report any."""
+    shown_metrics: ClassVar[tuple[str, ...]] = ()
+    """The metrics that tell most about its learning, in the order in which a terminal shows them; (): all that updates report."""
     several_learners: ClassVar[bool] = False
     """`update` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
     own_model: ClassVar[bool] = False

@@ -20,8 +20,10 @@ from raypid import __version__, names
 from raypid.config import ELSEWHERE
 from raypid.errors import UserError, one_line, reason, shown
 from raypid.ownership import put_on_path
+from raypid.phases import Phases
 from raypid.project import find_project, foreign_project
 from raypid.registry import suggest
+from raypid.reporting.status_line import StatusLine
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
@@ -82,6 +84,7 @@ def _recorded_ctrl_c() -> Iterator[list[int]]:
 def _command(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    phases = Phases()
     parser = _Parser(prog="raypid", description="Distributed deep reinforcement learning on Ray.")
     parser.add_argument("--version", action="version", version=f"raypid {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
@@ -101,7 +104,10 @@ def _command(arguments: Sequence[str]) -> int:
             return USER_ERROR
         if unknown:
             _refuse(unknown[0], subparsers.choices[options.command])
-        code: int = commands[options.command].main(options)
+        if not getattr(options, "quiet", False):
+            phases.tell = StatusLine()
+        with phases.heard():
+            code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
         text = _with_saved(error) + _unmarked(error)

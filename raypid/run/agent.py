@@ -17,6 +17,7 @@ from raypid.errors import Diverged, Halted, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.outputs import ErrorFile
+from raypid.phases import phase
 from raypid.registry import ALGORITHMS, Registries, get_registry
 from raypid.replay.disk import checksums_in
 from raypid.roles.evaluator import Evaluation, Order, cut_note
@@ -447,6 +448,10 @@ class Agent:
         patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
         """
         self.check_open()
+        with phase("saving", "saving a checkpoint"):
+            return self._save(folder, score, patience_s)
+
+    def _save(self, folder: str | Path | None, score: float | None, patience_s: float | None) -> Path:
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
         if patience_s is None:
@@ -586,7 +591,8 @@ class Agent:
         saved = folder / checkpoint.REPLAY
         self.replay_restored, replay.filled = saved.is_dir(), False
         if self.replay_restored:
-            replay.source.load(saved)
+            with phase("loading", "loading the replay buffer"):
+                replay.source.load(saved)
             self._replay_at, replay.owed = saved, owed
         else:
             replay.source.clear()
@@ -627,7 +633,8 @@ class Agent:
             )
         agent = cls(manifest["algorithm"], given, out=out, like=like, below=saved)
         try:
-            agent.restore(folder)
+            with phase("loading", "loading the checkpoint"):
+                agent.restore(folder)
         except BaseException:
             agent.close()
             raise

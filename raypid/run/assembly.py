@@ -32,6 +32,7 @@ from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
+from raypid.phases import phase
 from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
@@ -220,10 +221,12 @@ def assemble(
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
-        learner = _learner(algorithm, settled, spec, backend, program)
-        if found.initial is not None:
-            backend.get(learner.submit(Learner.set_weights, found.initial))
-        workers = _workers(algorithm, settled, spec, backend, program)
+        with phase(_building(algorithm, config, network)):
+            learner = _learner(algorithm, settled, spec, backend, program)
+            if found.initial is not None:
+                backend.get(learner.submit(Learner.set_weights, found.initial))
+        with phase("starting workers" if config.on_ray else "making environments"):
+            workers = _workers(algorithm, settled, spec, backend, program)
         context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
         context.replay = (
             _replay_plan(algorithm, config, network, backend, learner) if algorithm.flow == "replay" else None
@@ -283,9 +286,10 @@ def _sampled(c: Config) -> Sample:
     """The environment's spaces. Where workers will have it, it is made in a process of its own, so that it can neither end nor stop this
     one; but not once Ray has started here, whose threads a fork would leave behind."""
     ray = sys.modules.get("ray")
-    if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
-        return sample_apart(env_spec_of(c), c.worker_timeout_s)
-    return sample(env_spec_of(c))
+    with phase("making environments", f"making {entry_name(c.env)}"):
+        if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
+            return sample_apart(env_spec_of(c), c.worker_timeout_s)
+        return sample(env_spec_of(c))
 
 
 def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
@@ -358,6 +362,14 @@ def _learner(
             f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
+
+
+def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str:
+    """What takes longest of building the learner."""
+    if c.num_learners:
+        return "starting learners"
+    needs_torch = algorithm.flow == "replay" or not network.torch_free
+    return "loading torch" if needs_torch and "torch" not in sys.modules else "building the learner"
 
 
 def _workers(

@@ -159,7 +159,7 @@ def test_panel_shows_the_run(width: int) -> None:
         panel.update(result(i, **(evaluation(10.0 * i) if i % 10 == 0 else {})))
     lines = draw(panel, width)
     text = "\n".join(lines)
-    assert max(map(len, lines)) == min(width, 100) and len(lines) <= 24
+    assert max(map(len, lines)) == min(width, 160) and len(lines) <= 24
     for words in ("PPO on CartPole-v1", "seed 3", "2 workers", "200.0 ± 4.50", "best 200.0", "200.0 / 475.0", "10.0k"):
         assert words.replace("10.0k", "10k steps/s") in text
     assert "environment 70%" in text and "bottleneck" in text and "lost" not in text
