@@ -95,6 +95,7 @@ class State:
         self.best = math.nan
         self.history: dict[str, array[float]] = {TRAINING: array("d"), EVALUATION: array("d")}
         """The values so far of both returns and of the learner's metrics."""
+        self.has_ended = False
         self.doing = ""
         """What is done besides training."""
         self._paces: deque[tuple[float, dict[str, float]]] = deque(maxlen=PACE_SECONDS)
@@ -134,7 +135,7 @@ class State:
         returns, in a warm-up, and in the first seconds."""
         left = self.stop[key] - number(self.latest, key)
         now = number(self.latest, "time_total_s")
-        if key not in COUNTS or left <= 0 or not self._paces:
+        if self.has_ended or key not in COUNTS or left <= 0 or not self._paces:
             return None
         if key == "time_total_s":
             return left
@@ -331,6 +332,8 @@ INSIDE = frozenset({"learner", "spent on", "bottleneck", "lost"})
 """Sections of the right column."""
 LEAST_FIRST = ("bottleneck", "facts", "spent on", "pace", "learner", "lost", "stop at")
 """Sections that are left out where there is no room for all."""
+NARROW = 45
+"""Columns of a section below which only its main numbers are shown."""
 MAX_METRICS = 10
 WRAPPED = frozenset({"took", "try", "best policy"})
 """Lines of a summary that may be wrapped."""
@@ -391,7 +394,7 @@ class Panel(Progress):
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         if self._live is None:
             return
-        self._state.doing = ""
+        self._state.doing, self._state.has_ended = "", True
         self._live.update(self.render())
         self._live.stop()
         atexit.unregister(self._live.stop)
@@ -437,7 +440,7 @@ class Panel(Progress):
 
     def _side_by_side(self, width: int, room: int) -> list[Text]:
         """Two columns: how far the run is, and what goes on inside."""
-        half = width // 2 - 2
+        half = int(0.54 * width) - 2
         left, right = self._sections(half), self._sections(width - half - 4)
         facts = [styled((line, "bright_black")) for line in flow(self._state.facts(), width)]
         columns = [
@@ -479,14 +482,16 @@ class Panel(Progress):
     def _returns(self, width: int) -> list[Text]:
         state, latest = self._state, self._state.latest
         mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
-        lines = [styled("training   ", (mean, "bold"), f"   min {low}  max {high}")]
+        spread = f"   min {low}  max {high}" if width >= NARROW else ""
+        lines = [styled("training   ", (mean, "bold"), spread)]
         if known(latest.get(EVALUATION)):
             lines.append(styled("evaluation ", (state.evaluation(), "bold cyan")))
-        lines[-1].append(f"   best {reading(state.best)}")
+        lines[-1].append(f"   best {reading(state.best)}" if width >= NARROW else "")
         name, values = state.returns_drawn()
         if len(values) > 1:
-            what = f" {name} {reading(values[0])} → {reading(values[-1])}"
-            lines.append(styled((sparkline(values, min(width - len(what), 40)), "cyan"), (what, "bright_black")))
+            what = f"{name} {reading(values[0])} → {reading(values[-1])}"
+            drawn = sparkline(values, min(width - len(what) - 1, 40)) if width >= NARROW else sparkline(values, width)
+            lines.append(styled((drawn, "cyan"), (f" {what}" if width >= NARROW else "", "bright_black")))
         return lines
 
     def _criteria(self, width: int) -> list[Text]:
@@ -498,7 +503,7 @@ class Panel(Progress):
             names.append(NAMES.get(key, key)[:22])
             values.append(f"{show(state.latest.get(key)):>6} / {show(target)}")
         size, longest = max(map(len, names), default=0), max(map(len, values), default=0)
-        room = min(30, width - size - longest - 3 - 19)
+        room = min(30, width - size - longest - 3 - 18)
         lines = []
         for key, name, value in zip(state.stop, names, values, strict=True):
             fraction, left = state.fraction(key), state.seconds_left(key)
