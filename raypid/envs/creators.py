@@ -261,12 +261,18 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     )
 
 
-def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    import envpool
+def is_envpool_atari(resolved: Resolved) -> bool:
+    """Whether EnvPool has this environment among its Atari games."""
     from envpool.registration import registry
 
+    return str(registry.specs[resolved.name.partition(":")[2]][0]).startswith("envpool.atari")
+
+
+def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
+    import envpool
+
     task = resolved.name.partition(":")[2]
-    atari = registry.specs[task][0].startswith("envpool.atari")
+    atari = is_envpool_atari(resolved)
     config: dict[str, Any] = {"num_threads": min(spec.num_threads, spec.num_envs)}
     config |= {**(ATARI_TASK if atari else {}), **spec.env_config}
     if spec.time_limit is not None:

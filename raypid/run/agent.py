@@ -330,6 +330,7 @@ class Agent:
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, float]:
         steps = sum(r.num_steps for r in turn.reports)
         rewards, nan = self.rewards, float("nan")
+        ended = [reward for r in turn.reports for reward in r.episode_rewards]
         share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
         env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
         result: dict[str, float] = {
@@ -339,6 +340,7 @@ class Agent:
             "episode_reward_mean": float(np.mean(rewards)) if rewards else nan,
             "episode_reward_min": min(rewards) if rewards else nan,
             "episode_reward_max": max(rewards) if rewards else nan,
+            "episode_reward_this_iter": float(np.mean(ended)) if ended else nan,
             "episode_len_mean": float(np.mean(self.lengths)) if self.lengths else nan,
             "time_this_iter_s": seconds,
             "time_total_s": self.time_total_s,
