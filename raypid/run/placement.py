@@ -52,7 +52,7 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         config, notes = _fitted(config, needs, Has.here(config.num_cpus if use_ray else None), words)
         if not use_ray:
             return config, LocalBackend(), notes
-    with phase("starting Ray" if not joins else "joining Ray"):  # its import takes a second
+    with phase("joining Ray", "") if joins else phase("starting Ray"):  # its import takes a second
         from raypid.runtime.ray import RayBackend
 
     if not joins:
