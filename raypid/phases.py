@@ -100,11 +100,17 @@ def say(name: str, text: str) -> None:
 
 def parts_text(total: float, seconds: Mapping[str, float]) -> str:
     """Say how long something took, and on what: "8.0 s: 4.2 s starting Ray, 1.1 s training, 2.7 s other". The parts add up."""
-    size, unit, digits = (3600.0, "h", 2) if total >= 3 * 3600 else (60.0, "min", 1) if total >= 300 else (1.0, "s", 1)
-    whole, rest = round(total / size, digits), round(total / size, digits)
+    size, unit, digits = (
+        (3600.0, "h", 2)
+        if total >= 3 * 3600
+        else (60.0, "min", 1)
+        if total >= 300
+        else (1.0, "s", 1 if total >= 2 else 2)
+    )
+    whole = rest = round(total / size, digits)
     parts = []
     for name, spent in sorted(seconds.items(), key=lambda part: -part[1]):
-        if (rounded := round(spent / size, digits)) >= max(0.1 if unit == "s" else 0.0, whole / 50) and rounded:
+        if (rounded := round(spent / size, digits)) >= whole / 50 and rounded:
             parts.append(f"{rounded:.{digits}f} {unit} {name}")
             rest -= rounded
     if round(rest, digits) > 0:

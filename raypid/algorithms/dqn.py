@@ -199,6 +199,7 @@ class Rainbow(DQN):
 
     Config = RainbowConfig
     metric_names = DQN.metric_names
+    shown_metrics = ("loss", "td_error", "q", "replay_rows")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -147,7 +147,12 @@ def clear_folder(out: Path) -> None:
 
 def further(stop: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
     """Stop criteria by which a run that has reached one of these goes on, for about as long again."""
-    longer = {key: 2 * goal if totals.get(key, -math.inf) >= goal else goal for key, goal in stop.items()}
+    longer = dict(stop)
+    for key, goal in stop.items():
+        if totals.get(key, -math.inf) >= goal:
+            longer[key] = goal * math.ceil(
+                1.5 * totals[key] / goal
+            )  # twice the goal, unless the run went far beyond it
     if longer == dict(stop):  # it was a return, or another metric: it would end the run again
         size = 10 ** max(0, len(str(int(totals["timesteps_total"]))) - 2)
         longer = {"timesteps_total": -(-2 * totals["timesteps_total"] // size) * size}
@@ -546,7 +551,7 @@ class Run:
         if best.score is None or not any(reason.startswith(f"{key} reached") for key in COUNTS):
             return []
         reached = best.score if best.final is None else best.final["episode_reward_mean"]
-        known = shortfall(agent.config, reached, agent.timesteps)
+        known = shortfall(agent.plain_config(), reached, agent.timesteps)
         if known is None:
             return []
         tried = [
@@ -577,8 +582,9 @@ class Run:
         steps, total, seconds = self.agent.timesteps, self.phases.total, self.phases.seconds
         now = steps - int(self._before["timesteps_total"])
         new = f", {now:,} of them now," if now < steps else ""
-        lines = [("steps", f"{steps:,}{new} in {seconds.get('training', 0.0):.1f} s of training")]
-        return [*lines, ("took", parts_text(total, seconds))]
+        training = seconds.get("training", 0.0)
+        text = f"{steps:,}{new} in {training:,.{1 if training >= 1 else 2}f} s of training"
+        return [("steps", text), ("took", parts_text(total, seconds))]
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:

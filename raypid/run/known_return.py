@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raypid.config import Config
 from raypid.tuned import TUNED, Record, records
 
 CLOSE = 0.1
@@ -26,16 +25,11 @@ class KnownReturn:
     """Who says so."""
 
 
-def known_return(config: Config) -> KnownReturn | None:
-    """The known return of the environment as these settings have it; None if there is none, or if they change what returns are."""
-    env = config.env
-    if (
-        not isinstance(env, str)
-        or config.env_config
-        or config.time_limit
-        or config.evaluation_env
-        or config.action_repeat > 1
-    ):
+def known_return(settings: Mapping[str, object]) -> KnownReturn | None:
+    """The known return of the environment in a run's settings; None if there is none, or if they change what returns are."""
+    env = settings.get("env")
+    changed = any(settings.get(name) for name in ("env_config", "time_limit", "evaluation_env"))
+    if not isinstance(env, str) or changed or settings.get("action_repeat", 1) != 1:
         return None
     import gymnasium
 
@@ -46,12 +40,12 @@ def known_return(config: Config) -> KnownReturn | None:
     return KnownReturn(max(record.goal for record in found), "raypid's tuned settings") if found else None
 
 
-def shortfall(config: Config, reached: float, steps: int) -> KnownReturn | None:
+def shortfall(settings: Mapping[str, object], reached: float, steps: float) -> KnownReturn | None:
     """The known return if `reached`, of evaluations, is well below it after a fair number of environment steps; else None."""
-    known = known_return(config)
-    if known is None or steps < MIN_STEPS or known.value - reached <= CLOSE * abs(known.value):
+    known = known_return(settings) if steps >= MIN_STEPS else None
+    if known is None or known.value - reached <= CLOSE * abs(known.value):
         return None
-    quickest = min((record.steps for record in records(str(config.env))), default=0.0)
+    quickest = min((record.steps for record in records(str(settings["env"]))), default=0.0)
     return known if steps >= FAIR * quickest else None
 
 
