@@ -237,7 +237,9 @@ def _new(options: argparse.Namespace) -> Any:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))
     if (out / SEARCH).exists() and any(trial.state != "failed" for trial in read_trials(out)):
-        raise ConfigError(f"{out} holds another search. Go on with it (--resume {out}), or choose another --out.")
+        raise ConfigError(
+            f"{out} holds another search. Go on with it (--resume {shlex.quote(str(out))}), or choose another --out."
+        )
     (out / TRIALS).unlink(missing_ok=True)
     for told in renamed(given):
         print(f"raypid: {told}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,5 +39,7 @@ def finish(out: Path, ended: Sequence[Ended]) -> str:
         lines.append(f"No lineage: {error}")
     if left := sum(trial.state == "unfinished" for trial in ended):
         trials = "trial has" if left == 1 else "trials have"
-        lines.append(f"{left} of {len(ended)} {trials} not ended: `raypid train --resume {out}` goes on.")
+        lines.append(
+            f"{left} of {len(ended)} {trials} not ended: `raypid train --resume {shlex.quote(str(out))}` goes on."
+        )
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,7 +180,7 @@ def _why_none(path: Path) -> str:
     if _has_checkpoints(path):
         return (
             f"{path} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
-            f"write {RESULTS}, of which curves are drawn; `raypid eval {path}` plays what was saved."
+            f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(path))}` plays what was saved."
         )
     return f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
 

@@ -630,7 +630,7 @@ def below_known(record: Record) -> Findings:
     if known is not None:
         text = f"It ended well below {known.value:g}, which is known for {record.params['env']} ({known.source})."
         advice = f"Try {', '.join([*remedies(run, record.params, known.value), 'more steps'])}."
-        yield Finding("learning", "note", text, {"best": best, "known": known.value}, advice)
+        yield Finding("learning", "warning", text, {"best": best, "known": known.value}, advice)
 
 
 CHECKS: tuple[Callable[[Record], Findings], ...] = (

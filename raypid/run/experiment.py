@@ -107,7 +107,7 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
         raise ConfigError(
-            f"{out} holds another run. Resume it (--resume {out}), replace it (--overwrite), or choose another --out."
+            f"{out} holds another run. Resume it (--resume {shlex.quote(str(out))}), replace it (--overwrite), or choose another --out."
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume.")
