@@ -9,6 +9,7 @@ from pathlib import Path
 from raypid.errors import UserError
 from raypid.experiments.board import Ended
 from raypid.outputs import Unwritten
+from raypid.phases import phase
 from raypid.reporting.lineage import lineage
 from raypid.reporting.logger import RESULTS
 from raypid.reporting.plots import learning_curve
@@ -24,12 +25,14 @@ def finish(out: Path, ended: Sequence[Ended]) -> str:
     lines: list[str] = []
     picture: Path | None = out / CURVES
     try:
-        learning_curve([folder for folder in folders if (folder / RESULTS).is_file()], out / CURVES)
+        with phase("drawing", f"drawing {CURVES}"):
+            learning_curve([folder for folder in folders if (folder / RESULTS).is_file()], out / CURVES)
     except (UserError, Unwritten) as error:
         picture = None
         lines.append(f"No picture: {error}")
     try:
-        lines.append(summary_table(folders, picture=picture))
+        with phase("comparing", "comparing the trials"):
+            lines.append(summary_table(folders, picture=picture))
     except UserError as error:
         lines.append(str(error))
     try:

@@ -150,9 +150,7 @@ def further(stop: Mapping[str, float], totals: Mapping[str, float]) -> dict[str,
     longer = dict(stop)
     for key, goal in stop.items():
         if totals.get(key, -math.inf) >= goal:
-            longer[key] = goal * math.ceil(
-                1.5 * totals[key] / goal
-            )  # twice the goal, unless the run went far beyond it
+            longer[key] = goal * math.ceil(1.5 * totals[key] / goal)  # twice it, or more if the run went far beyond
     if longer == dict(stop):  # it was a return, or another metric: it would end the run again
         size = 10 ** max(0, len(str(int(totals["timesteps_total"]))) - 2)
         longer = {"timesteps_total": -(-2 * totals["timesteps_total"] // size) * size}
@@ -326,10 +324,12 @@ class Run:
         return saved
 
     def _ended(self, saved: Path | None) -> Outcome:
-        if self.closes_agent:
-            with self.phases.heard():
-                self.agent.close()
-        self.progress.stop(self._summary(self.result, self.reason, saved))
+        try:
+            if self.closes_agent:
+                with self.phases.heard():
+                    self.agent.close()
+        finally:
+            self.progress.stop(self._summary(self.result, self.reason, saved))
         return Outcome(self.reason, self.result, self.folder, saved, self._interrupts > 0, self.best.final)
 
     def _params(self) -> dict[str, object]:
@@ -548,7 +548,7 @@ class Run:
     def _below_known(self, reason: str) -> list[tuple[str, str]]:
         """What to try if the run used up its budget and its best policy stays well below the known return."""
         agent, best = self.agent, self.best
-        if best.score is None or not any(reason.startswith(f"{key} reached") for key in COUNTS):
+        if agent.program or best.score is None or not any(reason.startswith(f"{key} reached") for key in COUNTS):
             return []
         reached = best.score if best.final is None else best.final["episode_reward_mean"]
         known = shortfall(agent.plain_config(), reached, agent.timesteps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -80,8 +81,9 @@ def films(env: object) -> bool:
     from gymnasium.envs.registration import load_env_creator
 
     spec = gymnasium.registry.get(env)
-    if spec is None:
-        return False
+    module = str(spec.entry_point).partition(":")[0] if spec is not None else ""
+    if spec is None or not (module in sys.modules or module.startswith("gymnasium.envs.")):
+        return False  # workers have imported it, this process has not
     creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
     modes: object = getattr(creator, "metadata", {}).get("render_modes", ())
     return "rgb_array" in modes if isinstance(modes, list | tuple) else False
