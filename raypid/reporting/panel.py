@@ -338,6 +338,7 @@ MAX_METRICS = 10
 WRAPPED = frozenset({"took", "try", "best policy"})
 """Lines of a summary that may be wrapped."""
 SLOW_SECONDS = 1.0
+"""Seconds from which on a thing besides training is worth a drawing of its own."""
 
 
 class Panel(Progress):
@@ -353,6 +354,8 @@ class Panel(Progress):
         self._due = self._began = 0.0
         self._took: dict[str, float] = {}
         """Seconds that each thing besides training took when it was last done."""
+        self._says_doing = False
+        """Whether one stands on the screen."""
 
     def start(self, run_info: Mapping[str, object]) -> None:
         from rich.live import Live
@@ -373,6 +376,7 @@ class Panel(Progress):
             return
         now = time.monotonic()
         self._live.update(self.render(), refresh=True)
+        self._says_doing = bool(self._state.doing)
         done = time.monotonic()
         self._due = done + max(0.2, 50 * (done - now))  # at most 2% of the time, also on a slow terminal
 
@@ -384,7 +388,8 @@ class Panel(Progress):
         if state.doing:
             self._took[state.doing] = now - self._began
         state.doing, self._began = text, now
-        if text and (now >= self._due or self._took.get(text, math.inf) > SLOW_SECONDS):
+        is_slow = now >= self._due or self._took.get(text, math.inf) > SLOW_SECONDS
+        if is_slow if text else self._says_doing:  # what is over does not stay until the next iteration has ended
             self._draw()
 
     def message(self, text: str) -> None:
@@ -445,7 +450,8 @@ class Panel(Progress):
         facts = [styled((line, "bright_black")) for line in flow(self._state.facts(), width)]
         columns = [
             self._below(
-                {name: lines for name, lines in part.items() if (name in INSIDE) == inside and name != "facts"}, room
+                {name: lines for name, lines in part.items() if (name in INSIDE) == inside and name != "facts"},
+                room - len(facts),
             )
             for part, inside in ((left, False), (right, True))
         ]

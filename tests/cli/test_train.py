@@ -140,6 +140,8 @@ def test_a_ray_run(start: Callable[..., Any], tmp_path: Path) -> None:
     command = start(*TRAIN, *stop(2), "--config", json.dumps(config), "--out", "run")
     done = command.finish()
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("starting Ray ...\nraypid PPO on ")
+    assert re.search(r"\ntook +[\d.]+ s: .*[\d.]+ s starting Ray", done.stdout), done.stdout
     assert "backend ray" in done.stdout and "raylet" not in done.stdout
     assert "50 episodes" in done.stdout
     command.assert_nothing_left()
