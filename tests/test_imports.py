@@ -27,6 +27,7 @@ FILES = {
         "outputs.py",
         "plain_data.py",
         "names.py",
+        "extras.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py", "saved_settings.py"],

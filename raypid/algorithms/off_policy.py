@@ -203,7 +203,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     flow = "replay"
     collect = "trajectory"
-    several_learners = True
+    several_learners = learns_with_torch = True
     losses: ClassVar[tuple[str, ...]] = ()
     """Methods that th_compile compiles."""
 
