@@ -23,8 +23,6 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow",),
 }
 """Extra -> the modules that it brings, as they are imported."""
-_NAMES = {"ray": "Ray", "tune": "Ray Tune", "video": "imageio and pygame", "optuna": "Optuna"}
-"""What a package is called in messages, where not as its extra."""
 
 
 class MissingPackage(ConfigError, ImportError):
@@ -57,7 +55,7 @@ def need(needs: Mapping[str, str], instead: str = "") -> None:
     """Check that the extras of a run are installed.
 
     Args:
-        needs: extra -> what needs it, as the subject of a sentence: {"torch": "SAC"}.
+        needs: extra -> what needs it, as the subject of a sentence: {"torch": "SAC"}. At most two.
         instead: a sentence that says what works without.
 
     Raises:
@@ -66,10 +64,15 @@ def need(needs: Mapping[str, str], instead: str = "") -> None:
     missing = {extra: what for extra, what in needs.items() if not has(extra)}
     if not missing:
         return
-    said = "; ".join(f"{what} needs {_NAMES.get(extra, extra)}" for extra, what in missing.items())
-    which = "which is not installed" if len(missing) == 1 else "and none of these is installed"
-    command = install_command(*missing)
-    raise MissingPackage(f"{said}, {which}: {command}{f'  {instead}' if instead else ''}")
+    said = " and ".join(f"{what} needs {_name(extra)}" for extra, what in missing.items())
+    which = "which is not installed" if len(missing) == 1 else "neither of which is installed"
+    raise MissingPackage(f"{said}, {which}: {install_command(*missing)}{f'. {instead}' if instead else ''}")
+
+
+def _name(extra: str) -> str:
+    """What a missing extra is called: as a project calls itself, or the first module that is not there."""
+    lacks = [module for module in PACKAGES[extra] if not installed(module)]
+    return {"ray": "Ray", "tune": "Ray Tune", "optuna": "Optuna"}.get(extra, lacks[0])
 
 
 def install_hint(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, cut
 from raypid.config import Config, ConfigError
-from raypid.extras import install_command, installed
+from raypid.extras import install_command, installed, need
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
@@ -113,6 +113,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
         self.network, self.optimizer = network, NumpyOptimizer(network.gradient, rule, c.max_grad_norm)
 
     def _build_torch(self, seed: int) -> None:
+        need({"torch": self.wants_torch(self.config, self.spec)})
         from raypid.algorithms.torch_backprop import TorchBackprop, device_for
         from raypid.nn.torch_optimizers import FlatAdam, FlatRMSProp
 
@@ -331,7 +332,7 @@ def _deprecated(old: str, new: str) -> None:
 
 
 WIDE = 128
-"""Up to this width a layer learns faster with NumPy than with torch."""
+"""Wider layers learn with torch, where it is installed."""
 
 
 def _fits_numpy(spec: NetworkSpec) -> bool:
@@ -387,7 +388,7 @@ def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: Net
         if lacks or installed("torch"):
             return "torch", ""
         return "numpy", (
-            f"torch is not installed: layers of {widest} learn with NumPy, which is slower for more than {WIDE} ({install_command('torch')})."
+            f"torch is not installed, so layers of {widest} learn with NumPy; above {WIDE} torch is taken where it is: {install_command('torch')}"
         )
     note = (
         f"{cls.__name__} has a loss of its own without a NumPy form (loss_gradient) beside it, so it learns with torch."

@@ -112,10 +112,10 @@ def _command(arguments: Sequence[str]) -> int:
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
             print(f"raypid: {saved}", file=sys.stderr)
-        if isinstance(error, ModuleNotFoundError) and (command := install_hint(error)):
+        if isinstance(error, ModuleNotFoundError) and (advice := install_hint(error)):
             place = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename[0] != "<")
             print(
-                f"raypid: {place.filename}:{place.lineno} imports {error.name}, which is not installed{command}",
+                f"raypid: {place.filename}:{place.lineno} imports {error.name}, which is not installed{advice}",
                 file=sys.stderr,
             )
             return USER_ERROR

@@ -142,12 +142,12 @@ def _check_packages(run: str, algorithm: AlgorithmClass, c: Config) -> None:
     needs, instead = {}, []
     if algorithm.learns_with_torch:
         needs["torch"] = run
-        instead.append("PPO, A2C, A3C, IMPALA, APPO, ES and ARS train fully connected networks without torch.")
+        instead.append("Without it PPO, A2C, A3C, IMPALA, APPO, ES and ARS train fully connected networks.")
     elif c.num_learners > 1:
         needs["torch"] = f"num_learners {c.num_learners}"
     if c.on_ray:
         needs["ray"] = f"num_workers {c.num_workers}" if c.num_workers else "backend ray"
-        instead.append("num_workers 0 trains in one process, without Ray.")
+        instead.append("num_workers 0 trains in one process without Ray.")
     need(needs, " ".join(instead))
 
 
@@ -334,9 +334,9 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
             f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
         )
-    network = algorithm.network_spec(c, network)
     if why := algorithm.wants_torch(c, network):
         need({"torch": why})
+    network = algorithm.network_spec(c, network)
     if network.head != "model" and not NETWORKS.is_own(network.network):
         from raypid.nn.networks import check_network
 
