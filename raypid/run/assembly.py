@@ -142,7 +142,7 @@ def _check_packages(run: str, algorithm: AlgorithmClass, c: Config) -> None:
     needs, instead = {}, []
     if algorithm.learns_with_torch:
         needs["torch"] = run
-        instead.append("Without it PPO, A2C, A3C, IMPALA, APPO, ES and ARS train fully connected networks.")
+        instead.append("Without torch PPO, A2C, A3C, IMPALA, APPO, ES and ARS train fully connected networks.")
     elif c.num_learners > 1:
         needs["torch"] = f"num_learners {c.num_learners}"
     if c.on_ray:
