@@ -16,6 +16,7 @@ from raypid import checkpoint
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.envs import entry_of
+from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS
