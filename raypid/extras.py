@@ -31,8 +31,6 @@ class MissingPackage(ConfigError, ImportError):
 
 def installed(module: str) -> bool:
     """Whether a package can be imported, by its top-level module. A folder of that name beside the user's files is none."""
-    if module in sys.modules:
-        return sys.modules[module] is not None
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
