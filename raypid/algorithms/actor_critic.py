@@ -349,14 +349,18 @@ def _lacks_gradient(cls: type[ActorCritic[Any]]) -> bool:
 
 def why_torch(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: NetworkSpec) -> str:
     """What keeps a fully connected network from learning with NumPy, as the subject of a sentence."""
-    kinds = " and ".join(dict.fromkeys(leaf.kind for leaf in spec.actions))
+    action = spec.actions[0]
+    named = {"multi_categorical": "MultiDiscrete actions", "bernoulli": "MultiBinary actions"}
+    kind = named.get(action.kind, f"model.distribution {action.kind}")
+    if len(spec.actions) > 1 or action.path:
+        kind = "actions of several parts"
     reasons = {
         "kernel torch": config.kernel == "torch",
         "th_compile": config.th_compile,
         f"device {config.device}": config.device not in ("auto", "cpu"),
         f"num_gpus {config.num_gpus:g}": config.num_gpus > 0,
         f"learning with a memory ({spec.memory})": bool(spec.memory),
-        f"learning with {kinds} actions": not _fits_numpy(spec),
+        f"learning with {kind}": not _fits_numpy(spec),
         f"{cls.__name__}, whose loss has no NumPy form (loss_gradient),": True,
     }
     return next(reason for reason, holds in reasons.items() if holds)
