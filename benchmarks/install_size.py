@@ -1,8 +1,9 @@
 """How large an install is and how long it takes: a fresh environment for each set of extras, from this folder, with the pinned versions.
 
-    python benchmarks/install_size.py [--extras "" torch,ray all]
+    python benchmarks/install_size.py [--extras "" torch,ray all] [--cpu FOLDER]
 
-Prints a table and writes it to benchmarks/results/install_size.md. pip takes from its cache what it has already; `--no-cache` downloads everything.
+Prints a table and writes it to benchmarks/results/install_size.md. `--cpu` adds a row for each set that has torch, with torch's CPU build, whose
+wheel lies in that folder. pip takes from its cache what it has already; `--no-cache` downloads everything.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ def measure(extras: str, more: list[str]) -> str:
         subprocess.run([*pip, "install", "-q", *more, "-c", str(ROOT / "constraints.txt"), what], check=True)
         seconds = time.perf_counter() - start
         size = _megabytes(folder) - before
-        listed = subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True, text=True).stdout
+        text = subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True, text=True).stdout
+        packages = {one["name"]: one["version"] for one in json.loads(text)}
         subprocess.run([python, "-c", FIRST_RUN], check=True, cwd=folder)
         command = f'pip install ".[{extras}]"' if extras else "pip install ."
-        return f"| `{command}` | {size:,.0f} MB | {len(json.loads(listed)) - 1} | {seconds:.0f} s |"
+        torch = packages.get("torch", "–") + (" with CUDA" if any(n.startswith("nvidia-") for n in packages) else "")
+        return f"| `{command}` | {torch} | {size:,.0f} MB | {len(packages) - 1} | {seconds:.0f} s |"
 
 
 def _megabytes(folder: str) -> float:
@@ -46,17 +49,21 @@ def main() -> None:
     parser.add_argument(
         "--extras", nargs="*", default=["", "torch,ray", "all"], help="sets of extras, each with commas"
     )
+    parser.add_argument("--cpu", metavar="FOLDER", help="where the wheel of torch's CPU build is")
     parser.add_argument("--no-cache", action="store_true", help="download everything, as on a fresh machine")
     options = parser.parse_args()
     rows = [
         f"Linux, Python {platform.python_version()}, the versions of constraints.txt. Size: what pip wrote, with what it compiled. Time: pip's own.",
         "",
-        "| | size | packages | time |",
-        "|---|---|---|---|",
+        "| | torch | size | packages | time |",
+        "|---|---|---|---|---|",
     ]
-    for extras in options.extras:
-        rows.append(measure(extras, ["--no-cache-dir"] if options.no_cache else []))
-        print("\n".join(rows if len(rows) == 5 else rows[-1:]), flush=True)
+    cache = ["--no-cache-dir"] if options.no_cache else []
+    cpu = [(extras, ["--find-links", options.cpu]) for extras in options.extras if options.cpu and extras]
+    print("\n".join(rows), flush=True)
+    for extras, links in [*((extras, []) for extras in options.extras), *cpu]:
+        rows.append(measure(extras, [*cache, *links]))
+        print(rows[-1], flush=True)
     (ROOT / "benchmarks" / "results" / "install_size.md").write_text(
         "\n".join(["# Size of an install", "", *rows]) + "\n"
     )
