@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from raypid.extras import need
 
+# isort: off
 try:
-    # isort: split
+    import raypid.runtime.ray  # noqa: F401  # first: it sets what Ray reads when it is imported
     import ray
     from ray.tune import register_trainable
-
-    import raypid.runtime.ray  # noqa: F401  # sets what Ray reads when it is imported
 except ImportError:
     need({"tune": "raypid.tune"})
     raise
 
-# isort: split
+# isort: on
 from raypid import registry
 from raypid.experiments.board import Ended
 from raypid.experiments.variants import (
