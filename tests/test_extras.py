@@ -99,12 +99,28 @@ assert not {{"torch", "ray"}} & set(sys.modules)
     assert "torch is not installed, so layers of 256 learn with NumPy" in said
 
 
+SEARCH = [
+    "tune",
+    "--run",
+    "PPO",
+    "--env",
+    "CartPole-v1",
+    "--trials",
+    "2",
+    "--stop",
+    '{"time_total_s": 0.3}',
+    "--budget",
+    "60s",
+]
+
+
 @pytest.mark.ci_slow
 def test_settings_are_searched_without_torch_and_ray(without: Without) -> None:
-    without("""
+    said = without(f"""
 from raypid.cli import main
-assert main(["tune", "--run", "PPO", "--env", "CartPole-v1", "--trials", "2", "--budget", "20s", "--out", "found"]) == 0
+assert main({[*SEARCH, "--out", "found"]!r}) == 0
 """)
+    assert "of 2 trials" in said
 
 
 # -- what does not -----------------------------------------------------------------------------------------------------
