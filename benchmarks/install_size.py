@@ -46,9 +46,7 @@ def _megabytes(folder: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--extras", nargs="*", default=["", "torch,ray", "all"], help="sets of extras, each with commas"
-    )
+    parser.add_argument("--extras", nargs="*", default=["", "torch,ray"], help="sets of extras, each with commas")
     parser.add_argument("--cpu", metavar="FOLDER", help="where the wheel of torch's CPU build is")
     parser.add_argument("--no-cache", action="store_true", help="download everything, as on a fresh machine")
     options = parser.parse_args()
