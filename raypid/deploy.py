@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import inspect
 import io
 import math
@@ -24,6 +23,7 @@ from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import GYM
 from raypid.errors import UserError, reason, shown
+from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy, try_policy
 from raypid.outputs import check_file_writable, replacing, usable
@@ -133,8 +133,7 @@ def check_video(out: Path) -> None:
     """
     if out.suffix not in (".mp4", ".gif"):
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
-    if importlib.util.find_spec("imageio") is None:
-        raise UserError('Video needs imageio: pip install "raypid[video]".')
+    need({"video": "--video"})
     check_file_writable(out, "--video")
 
 

@@ -28,6 +28,7 @@ FILES = {
         "phases.py",
         "plain_data.py",
         "names.py",
+        "extras.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py", "saved_settings.py"],
@@ -157,6 +158,10 @@ def test_circles_are_found_within_functions_and_under_type_checking(tmp_path: Pa
     assert circles(graph) == [["a.py", "b.py", "inner/c.py"]]
 
 
+CORE = {"gymnasium", "matplotlib", "numpy", "raypid", "rich", "safetensors", "threadpoolctl", "yaml"}
+"""What `pip install .` brings, as it is imported."""
+
+
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
     tree = ast.parse(path.read_text())
@@ -170,6 +175,8 @@ def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
             continue
         assert root != "torch", f"line {node.lineno} imports torch when the module is imported"
         assert not name.startswith(torch_modules), f"line {node.lineno} imports torch by way of {name}"
+        known = root in CORE or root in sys.stdlib_module_names or name_of(path) in RAY_FILES
+        assert known, f"line {node.lineno} imports {root} when the module is imported: it is no dependency of the core"
 
 
 def test_layers_have_no_circle_and_no_dead_entries() -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -19,6 +20,7 @@ from typing import NoReturn, TypeAlias
 from raypid import __version__, names
 from raypid.config import ELSEWHERE
 from raypid.errors import UserError, one_line, reason, shown
+from raypid.extras import install_hint
 from raypid.ownership import put_on_path
 from raypid.phases import Phases
 from raypid.project import find_project, foreign_project
@@ -116,6 +118,13 @@ def _command(arguments: Sequence[str]) -> int:
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
             print(f"raypid: {saved}", file=sys.stderr)
+        if isinstance(error, ModuleNotFoundError) and (advice := install_hint(error)):
+            place = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename[0] != "<")
+            print(
+                f"raypid: {place.filename}:{place.lineno} imports {error.name}, which is not installed{advice}",
+                file=sys.stderr,
+            )
+            return USER_ERROR
         raise
 
 

@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         default=0,
         help="first seed of the trials, at most 90 (default: 0)",
     )
-    text = "who proposes settings: optuna (pip install raypid[optuna]) or random;\nauto: optuna where it is installed (default)"
+    text = "who proposes settings: optuna (an extra) or random;\nauto: optuna where it is installed (default)"
     add("--by", default="auto", choices=("auto", "optuna", "random"), help=text)
     add("--concurrent", metavar="N", type=partial(at_least, 1), help="trials at a time (default: one for each core)")
     add(

@@ -31,6 +31,7 @@ from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, Checked
+from raypid.extras import install_command
 from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
@@ -154,6 +155,10 @@ def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVecto
         return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer)
 
 
+_LACKED = {"box2d": "box2d", "mujoco": "mujoco", "opencv": "atari", "cv2": "atari", "pygame": "video", "jax": "jax"}
+"""What Gymnasium calls a package that it lacks -> the extra that brings it."""
+
+
 @contextmanager
 def _making(name: str) -> Iterator[None]:
     try:
@@ -163,8 +168,8 @@ def _making(name: str) -> Iterator[None]:
     except SpaceError as error:
         raise EnvError(f"Environment {name}: {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
-        extra = next((e for e in ("box2d", "mujoco") if e in str(error).lower()), None)
-        advice = f'pip install "raypid[{extra}]"' if extra else str(error)
+        extra = next((extra for word, extra in _LACKED.items() if word in str(error).lower()), None)
+        advice = install_command(extra) if extra else str(error)
         raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
     except BaseException as error:
         reraise_signal(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from gymnasium.envs import registration
 
 from raypid.envs.errors import EnvError
 from raypid.envs.quiet import quiet
+from raypid.extras import extra_of, install_command, install_hint, installed
 from raypid.ownership import path_hint
 from raypid.registry import ENVS, suggest, within_remote
 
@@ -25,7 +25,6 @@ GYM_PACKAGES = {
     "gymnasium.envs.tabular": "jax",
 }
 """Which package an entry point's module needs."""
-EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
 VERSIONED = re.compile(r"-v\d+$")
 OLD_ATARI = re.compile(r"(Deterministic|NoFrameskip)$")
 """What Gym's ids of Atari games ended in, before the version."""
@@ -140,7 +139,9 @@ def _resolve_path(name: str) -> Resolved:
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
                 + path_hint()
             ) from error
-        raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error!r}") from error
+        raise EnvError(
+            f"Environment {name!r}: importing {module_name!r} failed: {error!r}{install_hint(error)}"
+        ) from error
     if attribute and hasattr(module, attribute):
         return _resolve_object(getattr(module, attribute), name)
     if attribute in gymnasium.registry:
@@ -175,22 +176,15 @@ def require(package: str, name: str) -> None:
     Raises:
         EnvError: it is missing; the text has the extra to install.
     """
-    if _installed(package):
+    if installed(package):
         return
-    extra = EXTRAS.get(package)
-    command = f'pip install "raypid[{extra}]"' if extra else f"pip install {package}"
+    extra = extra_of(package)
+    command = install_command(extra) if extra else f"pip install {package}"
     raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {command}")
 
 
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _register_ale() -> None:
-    if not _installed("ale_py"):
+    if not installed("ale_py"):
         return
     with quiet():
         import ale_py

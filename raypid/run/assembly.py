@@ -26,6 +26,7 @@ from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
 from raypid.errors import shown
+from raypid.extras import need
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
@@ -129,7 +130,26 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     config.validate()
     config.refuse(config.idle(), given_names(settings))
+    _check_packages(run, algorithm, config)
     return config
+
+
+def _check_packages(run: str, algorithm: AlgorithmClass, c: Config) -> None:
+    """Check that what the settings need by themselves is installed; `_network` checks what the network needs.
+
+    Raises:
+        MissingPackage: names the setting, and the command that installs it.
+    """
+    needs, instead = {}, []
+    if algorithm.learns_with_torch:
+        needs["torch"] = run
+        instead.append("Without torch PPO, A2C, A3C, IMPALA, APPO, ES and ARS train fully connected networks.")
+    elif c.num_learners > 1:
+        needs["torch"] = f"num_learners {c.num_learners}"
+    if c.on_ray:
+        needs["ray"] = f"num_workers {c.num_workers}" if c.num_workers else "backend ray"
+        instead.append("num_workers 0 trains in one process without Ray.")
+    need(needs, " ".join(instead))
 
 
 def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
@@ -318,6 +338,8 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
             f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
         )
+    if why := algorithm.wants_torch(c, network):
+        need({"torch": why})
     network = algorithm.network_spec(c, network)
     if network.head != "model" and not NETWORKS.is_own(network.network):
         from raypid.nn.networks import check_network
