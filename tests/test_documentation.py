@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from raypid import saved_settings
 from raypid.cli import main
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
 
@@ -32,7 +33,6 @@ NOT_HERE = {
     "make ": "sets up an environment, from the index of packages",
     "--address auto": "a cluster that is running: tests/chaos/test_cluster.py has one",
     "--gpu 0,1,2 --num_gpus 3": "three GPUs: tests/cli/test_project.py runs it on a cluster that claims to have them",
-    "runs/default_CartPole-v1_seed1_20260301-120000": "the folder of some reader's run",
     "JaxModel": "JAX is no dependency: tests/algorithms/test_frameworks.py runs it where it is installed",
 }
 EARLIER = {
@@ -66,6 +66,14 @@ def blocks_of(page: str) -> list[Block]:
 
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 RUN = [block for page in PAGES for block in BLOCKS[page] if block.language != "text"]
+SLOW = (
+    r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander"
+)
+QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]
+"""What needs neither Ray nor a project nor a search."""
+REGISTRIES = (AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS)
+LONG = ("README.md", "docs/algorithms.md", "docs/experiments.md")
+"""The budgets that these pages name are most of an hour in all."""
 
 
 # -- shortening ---------------------------------------------------------------------------------------------------------------
@@ -90,10 +98,10 @@ def short_command(argv: list[str]) -> list[str]:
             put("--final-episodes", "1", always=True)
     if argv[0] == "tune":
         put("--trials", "2", always=True)
-        put("--budget", "4s", always=True)
+        put("--budget", "25s", always=True)
     if argv[0] == "eval":
         put("--episodes", "1", always=True)
-    put("--at", "100")
+    put("--at", "1500")
     return argv
 
 
@@ -153,11 +161,12 @@ class Reader:
 
     def __init__(self, folder: Path, *, short: bool) -> None:
         self.folder, self.short = folder, short
+        self.registered = [dict(registry._entries) for registry in REGISTRIES]
 
     def files(self, page: str) -> None:
         """Write the files that the page shows, and link those of the repository that its commands name."""
         for block in BLOCKS[page]:
-            if block.file:
+            if block.file and not (self.folder / block.file).exists():
                 self.write(block)
         if not (self.folder / "examples").exists():
             shutil.copytree(ROOT / "examples", self.folder / "examples")
@@ -171,14 +180,22 @@ class Reader:
         return path
 
     def does(self, block: Block) -> None:
+        os.chdir(self.folder)
         if block.language in ("python", "yaml"):
             self.prepare(block.page, set(re.findall(r"runs/[\w./-]*\w", block.text)))
             path = self.write(block)
-            if block.language == "yaml":
+            if block.language == "yaml" and "run:" in block.text:
                 assert self.command(["train", "-f", path.name, "--dry-run"]) == 0
-            elif not any(reason in block.text for reason in NOT_HERE):
+            elif block.language == "python" and "num_actors=" in block.text and "the file above" in block.text:
+                done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+            elif block.language == "python":
                 self.clean()
-                runpy.run_path(str(path), run_name="__main__")
+                sys.path.insert(0, str(self.folder))
+                try:
+                    runpy.run_path(str(path), run_name="__main__")
+                finally:
+                    sys.path.remove(str(self.folder))
             return
         for words in commands_in(block.text):
             if not any(named in " ".join(words) for named in NOT_HERE):
@@ -205,10 +222,16 @@ class Reader:
         for folder in sorted(folders):
             if any(Path(folder).parents[i].joinpath("params.json").exists() for i in range(len(Path(folder).parents))):
                 continue
-            if not Path(folder).exists() and (maker := maker_of(page, folder)):
-                self.run(page, maker)
+            for place, maker in makers_of(page, folder) if not Path(folder).exists() else ():
+                if not Path(maker[maker.index("--out") + 1]).exists():
+                    self.files(place)
+                    self.run(place, maker)
 
     def command(self, argv: list[str]) -> int:
+        module = any(re.fullmatch(r"[a-z]\w*:[A-Z]\w*", word) for word in argv)
+        if Path.cwd() != self.folder or "--num-workers" in argv and module:
+            # what is loaded of a project stays, and Ray's workers look for modules where the process that started Ray did
+            return subprocess.run([sys.executable, "-m", "raypid", *argv]).returncode
         self.clean()
         path = sys.path[:]
         try:
@@ -219,40 +242,36 @@ class Reader:
             sys.path[:] = path
 
     def clean(self) -> None:
-        """Forget the modules of the folder: each block is a process of its own."""
+        """Forget the modules of the folder, and what they registered: each block is a process of its own."""
+        for registry, entries in zip(REGISTRIES, self.registered, strict=True):
+            registry._entries = dict(entries)
         for name, module in list(sys.modules.items()):
             if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
                 del sys.modules[name]
 
 
-def maker_of(page: str, folder: str) -> list[str] | None:
-    """The first command, of this page if it has one, whose --out is `folder`."""
-    texts = [block.text for p in (page, *PAGES) for block in BLOCKS[p] if block.language == ""]
-    for text in [*texts, *EARLIER.values()]:
+def makers_of(page: str, folder: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands, of this page if it has any, whose --out is `folder` or below it; each with its page."""
+    texts = [(p, block.text) for p in (page, *PAGES) for block in BLOCKS[p] if block.language == ""]
+    for place, text in [*texts, *((page, text) for text in EARLIER.values())]:
         if "--out" in text:
             for words in commands_in(text):
-                if "--out" in words and words[words.index("--out") + 1] == folder:
-                    return words
-    return None
+                if "--out" in words and Path(words[words.index("--out") + 1]).is_relative_to(folder):
+                    yield place, words
 
 
 # -- tests --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    """What a block registers is forgotten after it."""
-    registries = (AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS)
-    before = [dict(registry._entries) for registry in registries]
-    yield
-    for registry, entries in zip(registries, before, strict=True):
-        registry._entries = entries
-
-
 @pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_session: Any) -> Reader:
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.chdir(tmp_path)
-    return Reader(tmp_path, short=True)
+    monkeypatch.setenv("RAYPID_DATA", str(tmp_path / ".data"))
+    # `raypid tune` saves what it found unless the defaults did better, which two short trials do not settle
+    saved_settings.save("PPO-CartPole-v1", {"algorithm": "PPO", "env": "CartPole-v1", "settings": {"lr": 1e-3}})
+    there = Reader(tmp_path, short=True)
+    yield there
+    there.clean()
 
 
 def test_every_block_says_what_it_is() -> None:
@@ -268,15 +287,51 @@ def test_what_is_left_out_is_in_the_documentation(named: str) -> None:
     assert any(named in text for text in [*commands, *(block.text for block in RUN)])
 
 
-@pytest.mark.parametrize("block", RUN, ids=str)
-def test_a_block_runs_alone(block: Block, reader: Reader) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_no_two_commands_of_a_page_write_to_one_folder(page: str) -> None:
+    commands = [words for b in BLOCKS[page] if b.language == "" for words in commands_in(b.text)]
+    folders = [words[words.index("--out") + 1] for words in commands if "--out" in words and "train" in words]
+    assert sorted(folders) == sorted(set(folders))
+
+
+@pytest.mark.parametrize("block", [b for b in QUICK if b.language != ""], ids=str)
+def test_code_runs_alone(block: Block, reader: Reader) -> None:
     reader.files(block.page)
     reader.does(block)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_runs_in_order(page: str, reader: Reader) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("block", [b for b in RUN if b.language == "" or b not in QUICK], ids=str)
+def test_a_block_runs_alone(block: Block, reader: Reader, ray_session: Any) -> None:
+    reader.files(block.page)
+    reader.does(block)
+
+
+def in_order(page: str, reader: Reader, blocks: list[Block]) -> None:
     reader.files(page)
-    for block in BLOCKS[page]:
-        if block.language != "text":
+    for block in blocks:
+        if block.page == page:
             reader.does(block)
+
+
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.page == page and b.language == "" for b in QUICK)])
+def test_what_is_quick_of_a_page_runs_in_order(page: str, reader: Reader) -> None:
+    in_order(page, reader, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_in_order(page: str, reader: Reader, ray_session: Any) -> None:
+    in_order(page, reader, RUN)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4200)
+@pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES])
+def test_a_page_runs_as_it_stands(page: str, reader: Reader, ray_session: Any) -> None:
+    """Unshortened."""
+    reader.short = False
+    in_order(page, reader, RUN)
