@@ -185,7 +185,9 @@ def test_two_threads_do_not_share_one_memory_unseen() -> None:
 def test_a_batch_of_another_size_is_no_continuation() -> None:
     policy = remembering("", stack=2)
     policy.act(np.zeros((3, 3), F))
-    with pytest.raises(UserError, match=r"remembers episodes in a batch of 3, and a batch of 1 was given. Call reset\(\)"):
+    with pytest.raises(
+        UserError, match=r"remembers episodes in a batch of 3, and a batch of 1 was given. Call reset\(\)"
+    ):
         policy.act(np.zeros(3, F))
     with pytest.raises(UserError, match=r"mask of shape \(2,\); the last batch had 3 observations, so it takes \(3,\)"):
         policy.reset(np.array([True, False]))
