@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,16 @@ def files() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "project_template" not in path.parts)
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def package_graph() -> dict[str, set[str]]:
+    return import_graph(PACKAGE)
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
@@ -123,7 +134,7 @@ def run_on_import(tree: ast.Module) -> set[ast.stmt]:
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_imports_point_one_way(path: Path) -> None:
     layer = layer_of(name_of(path))
-    for line, file in imported_files(ast.parse(path.read_text()), PACKAGE):
+    for line, file in imported_files(parsed(path), PACKAGE):
         target = layer_of(name_of(file))
         assert target == layer or target in MAY_IMPORT[layer], (
             f"line {line}: {name_of(path)} ({layer}) must not import {name_of(file)} ({target})"
@@ -131,13 +142,13 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 def test_roles_know_nothing_of_processes() -> None:
-    graph = import_graph(PACKAGE)
+    graph = package_graph()
     found = {name: {f for f in graph[name] if f.startswith("runtime/")} for name in graph if name.startswith("roles/")}
     assert not any(found.values()), found
 
 
 def test_no_files_import_each_other() -> None:
-    assert circles(import_graph(PACKAGE)) == []
+    assert circles(package_graph()) == []
 
 
 def test_circles_are_found_within_functions_and_under_type_checking(tmp_path: Path) -> None:
@@ -164,7 +175,7 @@ CORE = {"gymnasium", "matplotlib", "numpy", "raypid", "rich", "safetensors", "th
 
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     at_once = run_on_import(tree)
     torch_modules = tuple(f"raypid.{file.removesuffix('.py').replace('/', '.')}" for file in TORCH_FILES)
     for node, name in imports(tree):

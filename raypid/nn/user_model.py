@@ -171,6 +171,12 @@ class ModelPolicy(NetworkPolicy):
         self._call("set_weights", self.model.set_weights, self.layout.parts(weights.flat))
         self.version = weights.version
 
+    def copy(self) -> ModelPolicy:
+        """Build the model once more, with the same weights: what it keeps between calls is its own."""
+        policy = ModelPolicy(self.spec, self.seed)
+        policy.load(Weights(self.version, self.weights(), self.layout.table, {}))
+        return policy
+
     def weights(self) -> Array:
         """Return the model's weights [P]."""
         return self.layout.flat(self._call("get_weights", self.model.get_weights), f"{self.name}.get_weights()")

@@ -69,14 +69,14 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, in_process: Raypid, t
     assert in_process(*TRAIN, *stop(2), "--lr", 3e-4, "--out", "run", "--overwrite", "--quiet").returncode == 0
     assert len(results(tmp_path / "run")) == 2
     # go on twice; a new setting wins; both spellings of an option
-    done = raypid("train", "--resume", "run", *stop(4), "--lr", "1e-5", "--quiet")
+    done = in_process("train", "--resume", "run", *stop(4), "--lr", "1e-5", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert in_process("train", "--resume=run", "--num_envs_per_worker=3", *stop(5), "--quiet").returncode == 0
     rows = results(tmp_path / "run")
     assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["learner/lr"] for row in rows] == pytest.approx([3e-4, 3e-4, 1e-5, 1e-5, 1e-5])
     # evaluate
-    done = raypid("eval", "run", "--episodes", 3, "--json")
+    done = in_process("eval", "run", "--episodes", 3, "--json")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 1
     line = json.loads(done.stdout)
     assert line["episodes"] == 3 and line["env"] == "fragile:Fragile" and line["algorithm"] == "PPO"
@@ -87,7 +87,7 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, in_process: Raypid, t
     assert done.returncode == 0 and "<svg" in (tmp_path / "curve.svg").read_text()
 
 
-def test_a_run_with_replay_then_resume(raypid: Raypid, in_process: Raypid, tmp_path: Path) -> None:
+def test_a_run_with_replay_then_resume(in_process: Raypid, tmp_path: Path) -> None:
     small = (
         "--model.hidden",
         "[16,16]",
@@ -111,7 +111,7 @@ def test_a_run_with_replay_then_resume(raypid: Raypid, in_process: Raypid, tmp_p
     assert rows[-1]["learner_updates_total"] > 50 and rows[-1]["learner/replay_rows"] > 280
     newest = tmp_path / "run" / "checkpoints" / "checkpoint_000003" / "replay"
     assert newest.is_dir() and list((tmp_path / "run").rglob("replay")) == [newest]
-    done = raypid("train", "--resume", "run", *stop(4), "--quiet")
+    done = in_process("train", "--resume", "run", *stop(4), "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     rows = results(tmp_path / "run")
     assert len(rows) == 4 and rows[-1]["learner/replay_rows"] > 380  # the buffer came along
