@@ -16,6 +16,8 @@ WIDE = 20.0
 UNEVEN = 100.0
 """Ratio of the deviations of an observation's elements from which they should be normalised."""
 LARGE_REWARD = 10.0
+FEW_STEPS = 300
+"""Steps from which episodes that have not ended are a finding."""
 
 
 def findings(facts: Mapping[str, Any], config: Config, *, healthy: bool) -> list[Finding]:
@@ -29,14 +31,16 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     if not episodes:
         return
     num, steps, limit = episodes["episodes"], episodes["steps"], episodes["time_limit"]
-    if not num and limit is None and steps > 20:
+    if not num and limit is None and steps >= FEW_STEPS:
         yield Finding(
             "warning", "episodes", f"none ended within {episodes['unfinished_steps']:,} steps, and there is no time limit.",
             f"--time-limit {_round_limit(episodes['unfinished_steps'])} (time_limit=...) cuts them, and evaluations end.",
         )  # fmt: skip
-    elif not num and limit is not None and steps < limit:
-        text = f"none ended within {episodes['unfinished_steps']:,} steps; the limit is {limit:,}."
-        yield Finding("note", "episodes", text)
+    elif not num and limit is None:
+        yield Finding(
+            "note", "episodes", f"there is no time limit, and {steps:,} steps were too few to see whether they end.",
+            "More --seconds show it; --time-limit sets one.",
+        )  # fmt: skip
     longest, shortest = episodes["length_max"], episodes["length_min"]
     if num > 20 and longest == 1:
         yield Finding(

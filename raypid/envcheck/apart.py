@@ -111,7 +111,7 @@ class Ending:
 def run_apart(body: Callable[[Channel], None], hear: Callable[[Message], None], timeout_s: float) -> Ending:
     """Run `body` in a forked process and call `hear` with what it sends, until it is done, dead or silent for `timeout_s` seconds.
 
-    Whatever it has started ends with it.
+    The message {"patience_s": s} changes how long it may be silent from then on. Whatever it has started ends with it.
     """
     pulse = Pulse()
     if not hasattr(os, "fork"):  # without one there is no deadline
@@ -249,6 +249,7 @@ class _Watched:
             elif "failed" in message:
                 raise RuntimeError(f"the check itself failed:\n{message['failed']}")
             else:
+                self.timeout_s = float(message.get("patience_s", self.timeout_s))
                 self.hear(message)
 
     def _has_ended(self) -> bool:

@@ -16,9 +16,11 @@ from raypid.envcheck.exam import Broken, Exam, shorten
 from raypid.envcheck.report import EnvReport, Finding
 from raypid.envs.errors import EnvError
 from raypid.envs.foreign import ForeignEnv
+from raypid.envs.quiet import quiet
 from raypid.errors import ConfigError, shown
 from raypid.registry import did_you_mean
 from raypid.run.assembly import entry_name, env_spec_of, resolve_config
+from raypid.runtime.resources import limit_threads
 
 SECONDS, TIMEOUT_S = 8.0, 30.0
 SETTINGS = (
@@ -27,6 +29,10 @@ SETTINGS = (
 """Settings of a run that bear on the environment."""
 EXAM_SHARE, VECTORS_SHARE, PPO_SHARE = 0.35, 0.65, 0.75
 """Parts of the time by which the examination, the vectors and PPO are to be done; SAC has the rest."""
+
+
+LEARNING_S = 60.0
+"""Seconds that an iteration of training may take, the import of torch included."""
 
 
 def check_env(
@@ -78,7 +84,7 @@ def check_env(
         stage = str(message.get("stage", stage))
 
     start = time.monotonic()
-    ending = run_apart(lambda channel: _inside(config, channel, seconds), hear, timeout_s)
+    ending = run_apart(lambda channel: _inside(config, channel, seconds, timeout_s), hear, timeout_s)
     report.seconds = time.monotonic() - start
     _judge_ending(report, ending, stage, timeout_s)
     report.findings += advice.findings(report.facts, config, healthy=report.ok)
@@ -90,13 +96,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value
 
 
-def _inside(config: Config, channel: Channel, seconds: float) -> None:
+def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float) -> None:
     """What is done in the process apart."""
-    import gymnasium
-
-    from raypid.envs.quiet import quiet
-    from raypid.runtime.resources import limit_threads
-
     start = time.monotonic()
     limit_threads(1)
     with quiet():
@@ -113,20 +114,19 @@ def _inside(config: Config, channel: Channel, seconds: float) -> None:
             exam.run()
         except Broken:
             return
-        if time.monotonic() < start + EXAM_SHARE * seconds or exam.facts["step"]["median_s"] < 0.01:
+        if exam.num_problems:
+            return
+        if exam.facts["step"]["median_s"] < 0.01:
             exam.ask_gymnasium()
-    del gymnasium
-    if not exam.kept:
-        return
     channel.send({"stage": "vectors"})
-    vectors = [] if exam.num_problems else measure_vectors(spec, exam, start + VECTORS_SHARE * seconds)
+    vectors = measure_vectors(spec, exam, start + VECTORS_SHARE * seconds)
     exam.tell(vectorizers=vectors)
     training: dict[str, object] = {}
     for run, share in (("PPO", PPO_SHARE), ("SAC", 1.0)):
-        channel.send({"stage": run})
+        channel.send({"stage": run, "patience_s": LEARNING_S})
         training[run] = measure_training(run, config, exam, vectors, start + share * seconds)
         exam.tell(training=training)
-    channel.send({"stage": "end"})
+    channel.send({"stage": "end", "patience_s": timeout_s})
     exam.step_after_end()
     exam.close()
 

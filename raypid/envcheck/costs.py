@@ -24,7 +24,6 @@ from raypid.envs.resolve import resolve
 from raypid.errors import UserError
 from raypid.run.agent import Agent
 from raypid.spaces import Space
-from raypid.types import Tree
 
 MILLION = 1_000_000
 MOST_S = 0.4
@@ -216,7 +215,3 @@ def _learned(agent: Agent, run: str, until: float, pulse: Pulse) -> tuple[float,
             break
     num = max(1, agent.timesteps - steps)
     return spent / num, (agent.num_updates - updates) / num
-
-
-def stacked(space: Space, values: list[Any]) -> Tree:
-    return as_rows(space, values)

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import inspect
 import math
+import os
 import random
 import time
 import warnings
@@ -66,7 +67,12 @@ class Exam:
         self.returns: list[float] = []
         self.ends = {"terminated": 0, "truncated": 0}
         self.num_steps = self.episode = 0
+        self.unfinished = 0
+        """Steps of the last episode, if it had not ended when the time was up."""
         self.facts: dict[str, Any] = {}
+        self._info: Mapping[str, object] | None = None
+        self._size_before = 0
+        self._has_stepped = True
         self._said: set[str] = set()
         self._aliased: tuple[Any, Any] | None = None
 
@@ -214,7 +220,8 @@ class Exam:
 
     def reset(self, **given: Any) -> Any:
         """Reset, check what comes, and return the observation."""
-        self.episode += 1
+        self.episode += self._has_stepped
+        self._has_stepped = False
         result = self._call(RESET, self.env.reset, **given)
         if not (isinstance(result, tuple) and len(result) == 2):
             what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
@@ -265,6 +272,10 @@ class Exam:
     def _replayed(self, played: Played, action: Any) -> bool:
         obs, reward, terminated, truncated = self.step(copy.deepcopy(action), len(played.steps) + 1)
         played.steps.append((copied(obs), reward, terminated or truncated))
+        if terminated or truncated:
+            self._ended(len(played.steps), sum(reward for _, reward, _ in played.steps), terminated=terminated)
+        elif not self.lengths:
+            self.unfinished = len(played.steps)
         return terminated or truncated
 
     def action(self, obs: Any) -> Any:
@@ -293,7 +304,7 @@ class Exam:
                 "Return (observation, reward, terminated, truncated, info).",
             )  # fmt: skip
             raise Broken
-        self.num_steps += 1
+        self.num_steps, self._has_stepped = self.num_steps + 1, True
         obs, reward, terminated, truncated, info = result
         self._look(obs, number)
         value = self._judge_reward(reward, number)
@@ -369,7 +380,7 @@ class Exam:
         if "info size" in self._said or self.num_steps % 50 != 1:
             return
         sizes = {str(k): v.nbytes for k, v in info.items() if isinstance(v, np.ndarray) and v.nbytes > LARGE_INFO}
-        self.tell_info = {"keys": sorted(map(str, info))[:50], "large": sizes}
+        self._info = {"keys": sorted(map(str, info))[:50], "large": sizes}
         if sizes:
             key, size = max(sizes.items(), key=lambda item: item[1])
             self.find(
@@ -377,11 +388,9 @@ class Exam:
                 "Leave it out in training: it costs time in each step.", key="info size",
             )  # fmt: skip
 
-    tell_info: Mapping[str, object] | None = None
-
     def episodes(self) -> None:
         """Play episodes with random actions until the time is up."""
-        self._size_at = self._size()
+        self._size_before = _size()
         while self.num_steps < MOST_STEPS and len(self.lengths) < MOST_EPISODES:
             if self.is_over(0.75) and self.num_steps:
                 return
@@ -392,19 +401,12 @@ class Exam:
                 if not is_over and (self.num_steps >= MOST_STEPS or self.is_over(0.75)):
                     self.unfinished = length
                     return
-            self.ends["terminated" if terminated else "truncated"] += 1
-            self.lengths.append(length)
-            self.returns.append(total)
+            self._ended(length, total, terminated=terminated)
 
-    unfinished = 0
-    """Steps of the last episode, if it had not ended when the time was up."""
-
-    @staticmethod
-    def _size() -> int:
-        """Bytes of this process in memory; 0 where that is not known."""
-        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
-        return 0
+    def _ended(self, length: int, total: float, *, terminated: bool) -> None:
+        self.ends["terminated" if terminated else "truncated"] += 1
+        self.lengths.append(length)
+        self.returns.append(total)
 
     def _tell_play(self) -> None:
         """Send what the episodes have shown."""
@@ -419,10 +421,10 @@ class Exam:
                 "length_min": min(self.lengths, default=None), "length_max": max(self.lengths, default=None),
                 "length_mean": float(np.mean(self.lengths)) if self.lengths else None, "time_limit": limit,
             },
-            info=self.tell_info,
+            info=self._info,
         )  # fmt: skip
-        if self.num_steps > 2_000 and getattr(self, "_size_at", 0):
-            grown = (self._size() - self._size_at) / 1e6 / (self.num_steps / 1000)
+        if self.num_steps > 2_000 and self._size_before:
+            grown = (_size() - self._size_before) / 1e6 / (self.num_steps / 1000)
             self.tell(memory={"mb_per_1000_steps": round(grown, 3)})
 
     def seeding(self, early: tuple[list[Any], Played] | None) -> None:
@@ -557,6 +559,7 @@ def shorten(text: str, most: int = 300) -> str:
 
 
 def copied(obs: Any) -> Any:
+    """A copy that the environment cannot change."""
     return copy.deepcopy(obs)
 
 
@@ -595,6 +598,13 @@ def _global_random() -> dict[str, str]:
     """The states of the generators that a whole process shares."""
     state = cast("tuple[Any, ...]", np.random.get_state())
     return {"numpy (np.random)": f"{hash(state[1].tobytes())} {state[2:]}", "random": str(hash(random.getstate()))}
+
+
+def _size() -> int:
+    """Bytes of this process in memory; 0 where that is not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _takes(method: Callable[..., Any], name: str) -> bool:

@@ -85,7 +85,8 @@ def _seen(observation: Mapping[str, Any]) -> str:
     if not parts:
         return ""
     low, high = min(p["min"] for p in parts), max(p["max"] for p in parts)
-    return f"; seen {low:.4g} to {high:.4g}"
+    infinite = max(p["infinite_share"] for p in parts)
+    return f"; seen {low:.4g} to {high:.4g}" + (f", not finite in {infinite:.1%} of the steps" if infinite else "")
 
 
 def _reward(reward: Mapping[str, Any]) -> str:

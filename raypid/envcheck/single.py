@@ -12,7 +12,6 @@ from raypid.envs import EnvSpec, VectorEnv, make_vector
 from raypid.envs.creators import call, make_env, wrap
 from raypid.envs.gym_vector import close_vector
 from raypid.envs.make import check
-from raypid.envs.observation_checks import row_of
 from raypid.spaces import Space, assemble, is_nested, members
 from raypid.types import Tree, tree_map
 
@@ -75,12 +74,3 @@ def as_rows(space: Space, values: list[Any]) -> Tree:
     if not is_nested(space):
         return np.array(values, dtype=space.dtype)
     return {str(key): as_rows(part, [value[key] for value in values]) for key, part in members(space)}
-
-
-def rows_as_given(space: Space, tree: Tree) -> Any:
-    """A tree of arrays [B, *] as a vector environment gives it."""
-    return as_given(space, tree)
-
-
-def first_row(batch: Any) -> Any:
-    return row_of(batch, 0)

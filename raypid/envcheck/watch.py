@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -41,7 +40,7 @@ class Observations:
 
     def facts(self) -> dict[str, object]:
         """The range of each part, and how often it left its bounds."""
-        return {"count": self.num, "parts": [part.facts(self.num) for part in self.parts[:SHOWN_PARTS]]}
+        return {"count": self.num, "parts": [part.facts() for part in self.parts[:SHOWN_PARTS]]}
 
 
 class Part:
@@ -52,7 +51,7 @@ class Part:
         shape = part.shape
         self.low, self.high = np.full(shape, np.inf), np.full(shape, -np.inf)
         self.sum, self.squares = np.zeros(shape), np.zeros(shape)
-        self.num = self.num_outside = 0
+        self.num = self.num_outside = self.num_infinite = 0
         self.given: set[str] = set()
         """The dtypes that came."""
         self.outside = ""
@@ -67,6 +66,7 @@ class Part:
             return []
         if part.is_float and not np.isfinite(array).all():
             place = _first(~np.isfinite(array))
+            self.num_infinite += 1
             return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{_at(place)}.")]
         found = [] if part.shape == () or array.size else [("empty", f"{part.label} has no elements.")]
         slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
@@ -82,17 +82,17 @@ class Part:
 
     def _beyond(self, array: Array, place: tuple[int, ...], *, of_reset: bool) -> list[tuple[str, str]]:
         part = self.part
-        self.num_outside += 1
         bounds = f"[{part.low[place]:.6g}, {part.high[place]:.6g}]"
         text = f"{part.label} is {array[place]:.6g}{_at(place)}, outside {bounds}"
-        self.outside = self.outside or text
         if not part.is_box:
             return [(f"outside {part.path}", f"{text}: its space is {words(part.space)}.")]
         if of_reset:
             return [(f"outside {part.path}", f"{text}. Declare the bounds that hold, or infinite ones.")]
+        self.num_outside += 1
+        self.outside = self.outside or text
         return []
 
-    def facts(self, num: int) -> dict[str, object]:
+    def facts(self) -> dict[str, object]:
         """Its range, per element where there are few."""
         part, seen = self.part, self.num > 0
         variance = self.squares / max(1, self.num) - np.square(self.sum / max(1, self.num))
@@ -105,6 +105,7 @@ class Part:
             "std_min": float(deviation.min()) if seen and self.low.size else None,
             "std_max": float(deviation.max()) if seen and self.low.size else None,
             "constant_elements": int((self.low == self.high).sum()) if seen else 0,
+            "infinite_share": self.num_infinite / max(1, self.num + self.num_infinite),
             "outside_share": self.num_outside / self.num if seen else 0.0, "outside": self.outside,
         }  # fmt: skip
 
@@ -163,12 +164,3 @@ def _first(bad: Array) -> tuple[int, ...]:
 
 def _at(place: tuple[int, ...]) -> str:
     return f" at index {list(place)}" if place else ""
-
-
-def total(counts: Mapping[str, int]) -> int:
-    return sum(counts.values())
-
-
-def rounded(value: float, digits: int = 3) -> float:
-    """A number with so many digits that count."""
-    return value if value == 0 or not math.isfinite(value) else round(value, digits - 1 - math.floor(math.log10(abs(value))))

@@ -86,7 +86,7 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
     missing = [n for n in ("reset", "step", "observation_space", "action_space") if not hasattr(env, n)]
     if missing:
         raise EnvError(
-            f"Environment {resolved.name!r} gave a {type(env).__name__} without {', '.join(missing)}; "
+            f"Environment {resolved.name!r} gave an object of type {type(env).__name__} without {', '.join(missing)}; "
             "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
         )
     if not isinstance(env, gymnasium.Env) or not takes_seed(env):
