@@ -46,8 +46,11 @@ ITERATIONS = {"PPO": 12, "SAC": 6}
 # -- vectors -----------------------------------------------------------------------------------------------------------
 
 
-def measure_vectors(spec: EnvSpec, exam: Exam, until: float) -> list[dict[str, object]]:
-    """Measure steps per second of each way to step `spec.num_envs` environments, the fastest first."""
+def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str, object]]:
+    """Measure for about `seconds` seconds the steps per second of each way to step `spec.num_envs` environments, the fastest first."""
+    until = time.monotonic() + seconds
+    if isinstance(exam.env, AsOne):
+        spec = replace(spec, num_envs=exam.env.vector.num_envs if exam.env.is_fixed else spec.num_envs)
     names = _candidates(spec, alone=not isinstance(exam.env, AsOne))
     step_s, reset_s = exam.facts["step"]["median_s"] or 0.0, exam.facts["reset"]["median_s"] or 0.0
     found: list[dict[str, object]] = []
@@ -167,9 +170,9 @@ class Replayed(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def measure_training(
-    run: str, config: Config, exam: Exam, vectors: Sequence[Mapping[str, object]], until: float
+    run: str, config: Config, exam: Exam, vectors: Sequence[Mapping[str, object]], seconds: float
 ) -> dict[str, object]:
-    """Measure what the algorithm costs for each step, and add what the environment costs: the time of a million steps.
+    """Measure for about `seconds` seconds what the algorithm costs for each step, and add what the environment costs: the time of a million steps.
 
     Both are measured one after the other and in one process. Evaluations are left out.
     """
@@ -185,7 +188,7 @@ def measure_training(
     settings = {"num_envs_per_worker": config.num_envs_per_worker, "frame_stack": config.frame_stack, "seed": SEED}
     try:
         with Agent(run, {"env": replayed, **settings, **small}) as agent:
-            agent_s, updates = _learned(agent, run, until, pulse)
+            agent_s, updates = _learned(agent, run, seconds, pulse)
     except UserError as error:
         return {"seconds": None, "env_share": None, "note": str(error).splitlines()[0]}
     except ModuleNotFoundError as error:
@@ -199,10 +202,10 @@ def measure_training(
     }  # fmt: skip
 
 
-def _learned(agent: Agent, run: str, until: float, pulse: Pulse) -> tuple[float, float]:
+def _learned(agent: Agent, run: str, seconds: float, pulse: Pulse) -> tuple[float, float]:
     """(Seconds for each step without the environment, updates for each step) of some iterations."""
     steps, updates = agent.timesteps, agent.num_updates
-    spent = 0.0
+    spent, until = 0.0, time.monotonic() + seconds
     for number in range(1 + ITERATIONS[run]):
         result = agent.train()
         pulse.rest()

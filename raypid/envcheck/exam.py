@@ -54,10 +54,10 @@ class Played:
 
 
 class Exam:
-    """Examines one environment until `until` on the clock of time.monotonic."""
+    """Examines one environment for about `seconds` seconds once it is made."""
 
-    def __init__(self, spec: EnvSpec, channel: Channel, until: float) -> None:
-        self.spec, self.channel, self.until = spec, channel, until
+    def __init__(self, spec: EnvSpec, channel: Channel, seconds: float) -> None:
+        self.spec, self.channel, self.seconds = spec, channel, seconds
         self.num_problems = 0
         self.kept: list[Any] = []
         """Valid observations, as the environment gave them."""
@@ -93,7 +93,7 @@ class Exam:
 
     def is_over(self, share: float = 1.0) -> bool:
         """Whether so much of its time is up."""
-        return time.monotonic() > self.until - (1 - share) * (self.until - self.began)
+        return time.monotonic() - self.began > share * self.seconds
 
     def _call(self, number: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
         """Call code of the environment, and time it."""
@@ -131,8 +131,8 @@ class Exam:
         Raises:
             Broken: it cannot be stepped, or its spaces are not supported.
         """
-        self.began = time.monotonic()
         self.make()
+        self.began = time.monotonic()
         self.spaces()
         self.resets()
         try:
@@ -152,7 +152,7 @@ class Exam:
             text = str(error)
             if text.startswith(HEAD):  # the user's traceback, and after it what raypid says
                 text = text.rpartition("\nraypid: ")[2]
-            self.find("problem", "made", shorten(text), where=where)
+            self.find("problem", "made", shorten(text, 900), where=where)
             raise Broken from error
         except BaseException as error:
             self._raised(error, "its constructor")
@@ -451,7 +451,7 @@ class Exam:
             if drew:
                 self._warn_global(drew, "warning")
             return None
-        self._judge_seeding(differs, what, drew)
+        self._judge_seeding(differs, what, drew, slight=_is_slight(before, played, differs))
 
     def _warn_global(self, drew: list[str], severity: Severity) -> None:
         self.find(
@@ -460,7 +460,7 @@ class Exam:
             "Draw from self.np_random, which super().reset(seed=seed) seeds.",
         )  # fmt: skip
 
-    def _judge_seeding(self, differs: int, what: str, drew: list[str]) -> None:
+    def _judge_seeding(self, differs: int, what: str, drew: list[str], *, slight: bool) -> None:
         if getattr(self.env.spec, "nondeterministic", False):
             return self.find("note", "seeding", "the same seed gives another episode, as its registration says.")
         if drew:
@@ -470,6 +470,12 @@ class Exam:
                 "problem", "reset",
                 f"after some episodes, reset(seed={SEED}) gives another observation than at first: something of earlier episodes is left.",
                 "Set everything that step() changes in reset().",
+            )  # fmt: skip
+        if slight:
+            return self.find(
+                "warning", "seeding",
+                f"with the same seed and the same actions, the observation of step {differs:,} differs a little, as it does with physics engines that "
+                "keep something over a reset: a run cannot be repeated to the bit.",
             )  # fmt: skip
         at = "the first observation" if differs == 0 else f"the {what} of step {differs:,}"
         only = "" if self.facts["reset"]["same_seed_same_observation"] is False or differs == 0 else (
@@ -592,6 +598,22 @@ def _difference(one: Played, other: Played) -> tuple[int | None, str]:
         if a[2] != b[2]:
             return number, "end"
     return None, ""
+
+
+SLIGHT = 0.05
+"""Part of an element's range by which it may differ where two episodes part, if that is to be called a little."""
+
+
+def _is_slight(one: Played, other: Played, number: int) -> bool:
+    """Whether two episodes part, in step `number`, by little of what the observation's elements vary by."""
+    if number == 0 or same(one.steps[number - 1][0], other.steps[number - 1][0]):
+        return False
+    try:
+        seen = np.array([step[0] for step in one.steps], float)
+        apart = np.abs(seen[number - 1] - np.asarray(other.steps[number - 1][0], float))
+    except (TypeError, ValueError):
+        return False
+    return bool((apart <= SLIGHT * (seen.max(0) - seen.min(0))).all())
 
 
 def _global_random() -> dict[str, str]:

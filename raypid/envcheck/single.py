@@ -30,6 +30,9 @@ def made_alone(spec: EnvSpec) -> Any:
         if not isinstance(made, gymnasium.vector.VectorEnv):
             return wrap(made, spec, resolved)
         close_vector(made)
+        if made.num_envs != 1:  # a function without the parameter num_envs says how many
+            fixed = make_vector(replace(spec, num_envs=made.num_envs, vectorizer="native"))
+            return AsOne(fixed, spec.time_limit, is_fixed=True)
         vectorizer = "native"
     if vectorizer in ("native", "envpool"):
         return AsOne(make_vector(replace(spec, num_envs=1, vectorizer=vectorizer)), spec.time_limit)
@@ -37,18 +40,23 @@ def made_alone(spec: EnvSpec) -> Any:
 
 
 class AsOne(gymnasium.Env[Any, Any]):
-    """The only stream of a vector."""
+    """The first stream of a vector; others do the same.
 
-    def __init__(self, vector: VectorEnv, time_limit: int | None) -> None:
-        self.vector, self.time_limit = vector, time_limit
+    Args:
+        is_fixed: the vector holds as many streams as it does, whatever is asked for.
+    """
+
+    def __init__(self, vector: VectorEnv, time_limit: int | None, *, is_fixed: bool = False) -> None:
+        self.vector, self.time_limit, self.is_fixed = vector, time_limit, is_fixed
         self.observation_space, self.action_space = vector.observation_space, vector.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self._own(self.vector.reset(None if seed is None else [seed])), {}
+        return self._own(self.vector.reset(None if seed is None else [seed] * self.vector.num_envs)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        step = self.vector.step(as_rows(self.action_space, [action]))
-        obs = step.obs if step.final is None else step.final[1]
+        step = self.vector.step(as_rows(self.action_space, [action] * self.vector.num_envs))
+        final = step.final if step.final is not None and 0 in step.final[0] else None
+        obs = step.obs if final is None else final[1]
         return (
             self._own(obs), float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]),
             dict(step.infos.get(0, {})),
