@@ -35,7 +35,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 1: a run failed, an environment has problems, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or before a run has started.
+    0: success; 1: a run failed, an environment has problems, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or
+    before a run has started.
     """
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     with _recorded_ctrl_c() as came, lenient_output() as output:

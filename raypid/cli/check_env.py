@@ -29,17 +29,27 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
         "check-env",
         help="say whether an environment is right, how fast it is, and what training will cost",
-        description="Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what training "
-        "will cost. Takes 3 to 10 s. Exit code 0: no problems; 1: problems, or the check was broken off; 2: nothing of that name, or wrong options.",
+        description="Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
+        "training will cost. Takes 3 to 10 s. Exit code 0: no problems; 1: problems, or the check was broken off; 2: nothing of that name, or wrong options.",
         allow_abbrev=False,
     )  # fmt: skip
     add = parser.add_argument
-    add("env", metavar="ENV", help="as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name")
+    add(
+        "env",
+        metavar="ENV",
+        help="as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name",
+    )
     add("--env-config", metavar="JSON", help="keyword arguments of the environment")
     for name, (low, text) in _SETTINGS.items():
         add(f"--{name.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     add("--no-atari", action="store_true", help="without the preprocessing of ALE/ ids")
-    add("--seconds", metavar="S", type=positive, default=8.0, help="about how long to look; slow steps take a few more (default: 8)")
+    add(
+        "--seconds",
+        metavar="S",
+        type=positive,
+        default=8.0,
+        help="about how long to look; slow steps take a few more (default: 8)",
+    )
     add(
         "--timeout", metavar="S", type=positive, default=30.0,
         help="longest that constructor, reset() or step() may take before they are called hanging (default: 30)",

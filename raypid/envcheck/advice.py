@@ -81,11 +81,19 @@ def _of_scale(part: Mapping[str, Any], name: str) -> Iterator[Finding]:
     largest = max(abs(part["min"]), abs(part["max"]))
     spread = part["std_max"] / part["std_min"] if part["std_min"] else 1.0
     if largest > WIDE or spread > UNEVEN:
-        reach = f"reaches {largest:.3g}" if largest > WIDE else f"has elements that vary {spread:.0f} times more than others"
+        reach = (
+            f"reaches {largest:.3g}"
+            if largest > WIDE
+            else f"has elements that vary {spread:.0f} times more than others"
+        )
         text = f"{name} {reach}."
-        yield Finding("note", "observation", text, "--normalize-observations (normalize_observations=True) helps networks.")
+        yield Finding(
+            "note", "observation", text, "--normalize-observations (normalize_observations=True) helps networks."
+        )
     if part["size"] > 1 and part["constant_elements"] and part["size"] <= 10_000:
-        text = f"{part['constant_elements']:,} of {part['size']:,} elements of {name.removeprefix('the ')} never changed."
+        text = (
+            f"{part['constant_elements']:,} of {part['size']:,} elements of {name.removeprefix('the ')} never changed."
+        )
         yield Finding("note", "observation", text)
 
 
@@ -117,7 +125,13 @@ def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     measured = [row for row in rows if row["steps_per_s"]]
     auto = next((row for row in measured if row["auto"]), None)
     best = measured[0] if measured else None
-    if auto and best and best is not auto and best["steps_per_s"] > 1.3 * auto["steps_per_s"] and config.vectorizer == "auto":
+    if (
+        auto
+        and best
+        and best is not auto
+        and best["steps_per_s"] > 1.3 * auto["steps_per_s"]
+        and config.vectorizer == "auto"
+    ):
         yield Finding(
             "note", "speed", f"{best['vectorizer']} steps it {best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast as {auto['vectorizer']}, "
             "which raypid takes by itself.", f"--vectorizer {best['vectorizer']}, or --num-workers {max(2, num_cores())}.",
@@ -143,5 +157,11 @@ def _of_algorithms(facts: Mapping[str, Any]) -> Iterator[Finding]:
         name = "DQN" if slow else "PPO"
     else:
         name = "PPO"
-    why = "steps are dear, so learn more from each" if slow and name != "PPO" else "steps are cheap" if not slow else "these actions"
+    why = (
+        "steps are dear, so learn more from each"
+        if slow and name != "PPO"
+        else "steps are cheap"
+        if not slow
+        else "these actions"
+    )
     yield Finding("note", "algorithm", f"begin with {name}: {why}.", f"raypid train --run {name}")

@@ -135,7 +135,11 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float) 
 
 def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: float) -> None:
     """Say how the process ended, if it was not as it should, and how much it printed."""
-    report.facts["printed"] = {"lines": ending.lines, "characters": ending.printed, "first": ending.head.split("\n")[0][:200]}
+    report.facts["printed"] = {
+        "lines": ending.lines,
+        "characters": ending.printed,
+        "first": ending.head.split("\n")[0][:200],
+    }
     where = ending.where
     if ending.how == "hung":
         text, advice_text = f"gives no answer within {timeout_s:g} s", "--timeout sets how long it may take."

@@ -83,7 +83,11 @@ def _candidates(spec: EnvSpec, *, alone: bool) -> list[str]:
     names = ("native", "ale", "envpool", "sync", "threads", "async")
     found = []
     for name in names:
-        if (resolved.kind == "function" and alone == (name == "native")) or name == "native" and resolved.kind == "class":
+        if (
+            (resolved.kind == "function" and alone == (name == "native"))
+            or name == "native"
+            and resolved.kind == "class"
+        ):
             continue
         try:
             choose_vectorizer(replace(spec, vectorizer=name), resolved)

@@ -474,8 +474,8 @@ class Exam:
         if slight:
             return self.find(
                 "warning", "seeding",
-                f"with the same seed and the same actions, the observation of step {differs:,} differs a little, as it does with physics engines that "
-                "keep something over a reset: a run cannot be repeated to the bit.",
+                f"with the same seed and the same actions, the observation of step {differs:,} differs a little, as with physics engines that keep "
+                "something over a reset: a run cannot be repeated to the bit.",
             )  # fmt: skip
         at = "the first observation" if differs == 0 else f"the {what} of step {differs:,}"
         only = "" if self.facts["reset"]["same_seed_same_observation"] is False or differs == 0 else (
@@ -601,11 +601,11 @@ def _difference(one: Played, other: Played) -> tuple[int | None, str]:
 
 
 SLIGHT = 0.05
-"""Part of an element's range by which it may differ where two episodes part, if that is to be called a little."""
+"""Part of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
 
 
 def _is_slight(one: Played, other: Played, number: int) -> bool:
-    """Whether two episodes part, in step `number`, by little of what the observation's elements vary by."""
+    """Whether two episodes part, in step `number`, by little of what the observation varies by."""
     if number == 0 or same(one.steps[number - 1][0], other.steps[number - 1][0]):
         return False
     try:
@@ -613,7 +613,7 @@ def _is_slight(one: Played, other: Played, number: int) -> bool:
         apart = np.abs(seen[number - 1] - np.asarray(other.steps[number - 1][0], float))
     except (TypeError, ValueError):
         return False
-    return bool((apart <= SLIGHT * (seen.max(0) - seen.min(0))).all())
+    return bool(apart.max() <= SLIGHT * (seen.max(0) - seen.min(0)).max())
 
 
 def _global_random() -> dict[str, str]:

@@ -112,7 +112,9 @@ def _seeds(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     reset, seeding = facts.get("reset"), facts.get("seeding")
     if not reset:
         return
-    varied = {True: "starts differently each time", False: "always starts alike", None: ""}[reset.get("unseeded_differ")]
+    varied = {True: "starts differently each time", False: "always starts alike", None: ""}[
+        reset.get("unseeded_differ")
+    ]
     time = _time(reset) if reset.get("median_s") is not None else ""
     yield "reset", "; ".join(filter(None, [time, varied]))
     if not seeding or seeding["same_episode"] is None:

@@ -34,10 +34,12 @@ _KINDS = {
     ("gym", "Env"): ("Gym's environment", _GYM),
     ("gym", "Wrapper"): ("Gym's environment", _GYM),
     ("stable_baselines3", "VecEnv"): (
-        "Stable-Baselines3's vector", "is stepped by SB3's interface. Give the class or function that makes one environment: raypid makes the vector.",
+        "Stable-Baselines3's vector",
+        "is stepped by SB3's interface. Give the class or function that makes one environment: raypid makes the vector.",
     ),
     ("torchrl", "EnvBase"): (
-        "TorchRL's environment", "returns TensorDicts. Give the Gymnasium environment inside of it, or write reset() and step() around it.",
+        "TorchRL's environment",
+        "returns TensorDicts. Give the Gymnasium environment inside of it, or write reset() and step() around it.",
     ),
     ("brax", "Env"): ("Brax' environment", "keeps its state outside. Give a gymnasium.vector.VectorEnv around it, such as brax.envs.wrappers.gym's."),
 }  # fmt: skip
