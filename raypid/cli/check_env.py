@@ -30,7 +30,8 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         "check-env",
         help="say whether an environment is right, how fast it is, and what training will cost",
         description="Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
-        "training will cost. Takes 3 to 10 s. Exit code 0: no problems; 1: problems, or the check was broken off; 2: nothing of that name, or wrong options.",
+        "training will cost. Takes 3 to 10 s. Exit code 0: no problems (warnings, maybe); 1: problems; "
+        "2: nothing of that name, or wrong options.",
         allow_abbrev=False,
     )  # fmt: skip
     add = parser.add_argument
@@ -54,6 +55,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         "--timeout", metavar="S", type=positive, default=30.0,
         help="longest that constructor, reset() or step() may take before they are called hanging (default: 30)",
     )  # fmt: skip
+    add("--no-speed", action="store_true", help="look whether it is right, and measure neither vectors nor training")
     add("--all", action="store_true", help="all notes, also those that do not fit on the screen")
     add("--json", action="store_true", help="print one JSON document (docs/environments.md has its keys)")
     if argv[:1] == ["check-env"]:
@@ -101,7 +103,8 @@ def main(options: argparse.Namespace) -> int:
             env_config[key] = value
         elif name.startswith("setting:"):
             settings[name.removeprefix("setting:")] = value
-    report = check_env(options.env, env_config, seconds=options.seconds, timeout_s=options.timeout, **settings)
+    limits = {"seconds": options.seconds, "timeout_s": options.timeout, "speed": not options.no_speed}
+    report = check_env(options.env, env_config, **limits, **settings)
     if options.json:
         print(json.dumps(report.to_dict(), indent=1))
     elif not report.found:

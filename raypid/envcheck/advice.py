@@ -44,7 +44,7 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     longest, shortest = episodes["length_max"], episodes["length_min"]
     if num > 20 and longest == 1:
         yield Finding(
-            "warning", "episodes", f"all {num} end after one step.",
+            "note", "episodes", f"all {num} end after one step.",
             "If they should be longer: does reset() set back what ended the last one?",
         )  # fmt: skip
     elif num > 20 and shortest == longest and episodes["terminated"] == num:

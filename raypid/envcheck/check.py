@@ -14,6 +14,7 @@ from raypid.envcheck.apart import STEP_AFTER_END, Channel, Ending, Message, plac
 from raypid.envcheck.costs import measure_training, measure_vectors
 from raypid.envcheck.exam import Broken, Exam, shorten
 from raypid.envcheck.report import EnvReport, Finding
+from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError
 from raypid.envs.foreign import ForeignEnv
 from raypid.envs.quiet import quiet
@@ -43,6 +44,7 @@ def check_env(
     *,
     seconds: float = SECONDS,
     timeout_s: float = TIMEOUT_S,
+    speed: bool = True,
     **settings: object,
 ) -> EnvReport:
     """Find out whether an environment is right, how fast it is, and what training on it will cost.
@@ -55,6 +57,7 @@ def check_env(
         env_config: its keyword arguments.
         seconds: about how long to look. An environment with slow steps takes a few steps more than that.
         timeout_s: how long its constructor, a reset or a step may take before they are called hanging.
+        speed: also measure the vectors and what training costs. It is left out where there are problems.
         settings: `time_limit`, `action_repeat`, `atari`, `frame_stack`, `num_envs_per_worker`, `vectorizer` and `custom_args`, as for
             an agent.
 
@@ -86,7 +89,7 @@ def check_env(
         stage = str(message.get("stage", stage))
 
     start = time.monotonic()
-    ending = run_apart(lambda channel: _inside(config, channel, seconds, timeout_s), hear, timeout_s)
+    ending = run_apart(lambda channel: _inside(config, channel, seconds, timeout_s, speed=speed), hear, timeout_s)
     report.seconds = time.monotonic() - start
     _judge_ending(report, ending, stage, timeout_s)
     report.findings += advice.findings(report.facts, config, healthy=report.ok)
@@ -98,7 +101,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value
 
 
-def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float) -> None:
+def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, *, speed: bool) -> None:
     """What is done in the process apart."""
     limit_threads(1)
     with quiet():
@@ -120,6 +123,16 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float) 
             return
         if exam.facts["step"]["median_s"] < 0.01:
             exam.ask_gymnasium()
+    if speed:
+        _measure(spec, config, exam, seconds)
+    channel.send({"stage": "end", "patience_s": timeout_s})
+    exam.step_after_end()
+    exam.close()
+
+
+def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
+    """Measure the vectors, then what training costs."""
+    channel = exam.channel
     channel.send({"stage": "vectors"})
     vectors = measure_vectors(spec, exam, VECTORS_SHARE * seconds)
     exam.tell(vectorizers=vectors)
@@ -128,9 +141,6 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float) 
         channel.send({"stage": run, "patience_s": LEARNING_S})
         training[run] = measure_training(run, config, exam, vectors, share * seconds)
         exam.tell(training=training)
-    channel.send({"stage": "end", "patience_s": timeout_s})
-    exam.step_after_end()
-    exam.close()
 
 
 def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: float) -> None:

@@ -100,7 +100,7 @@ def _reward(reward: Mapping[str, Any]) -> str:
 
 
 def _episodes(episodes: Mapping[str, Any]) -> str:
-    limit = f"limit {episodes['time_limit']:,}" if episodes["time_limit"] else "no time limit of Gymnasium's"
+    limit = f"limit {episodes['time_limit']:,}" if episodes["time_limit"] else "no time limit known"
     if not episodes["episodes"]:
         return f"none ended in {episodes['unfinished_steps']:,} steps; {limit}"
     low, high = episodes["length_min"], episodes["length_max"]

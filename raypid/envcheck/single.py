@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +48,8 @@ class AsOne(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, vector: VectorEnv, time_limit: int | None, *, is_fixed: bool = False) -> None:
-        self.vector, self.time_limit, self.is_fixed = vector, time_limit, is_fixed
+        self.vector, self.is_fixed = vector, is_fixed
+        self.time_limit = time_limit or _limit_of_envpool(vector)
         self.observation_space, self.action_space = vector.observation_space, vector.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -67,6 +69,13 @@ class AsOne(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         self.vector.close()
+
+
+def _limit_of_envpool(vector: VectorEnv) -> int | None:
+    limit = None
+    with contextlib.suppress(AttributeError, TypeError):
+        limit = int(vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]
+    return limit
 
 
 def as_given(space: Space, tree: Tree) -> Any:
