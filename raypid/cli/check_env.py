@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raypid.cli.train import at_least, read_mapping
 
@@ -103,7 +103,7 @@ def main(options: argparse.Namespace) -> int:
             env_config[key] = value
         elif name.startswith("setting:"):
             settings[name.removeprefix("setting:")] = value
-    limits = {"seconds": options.seconds, "timeout_s": options.timeout, "speed": not options.no_speed}
+    limits: dict[str, Any] = {"seconds": options.seconds, "timeout_s": options.timeout, "speed": not options.no_speed}
     report = check_env(options.env, env_config, **limits, **settings)
     if options.json:
         print(json.dumps(report.to_dict(), indent=1))

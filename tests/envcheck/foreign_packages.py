@@ -31,4 +31,4 @@ def make_parallel() -> Any:
     return Parallel()
 
 
-OldBox = type("Box", (spaces.Box,), {"__module__": "gym.spaces.box"})
+OldBox = type("Box", (spaces.Space,), {"__module__": "gym.spaces.box"})

@@ -25,7 +25,7 @@ from raypid.envcheck.report import FACTS, EnvReport
 from raypid.envcheck.screen import duration, screen
 from raypid.spaces import SpaceError, space_leaves
 
-QUICK: dict[str, Any] = {"seconds": 0.6, "speed": False}
+QUICK: dict[str, Any] = {"seconds": 0.15, "speed": False}
 
 
 def looked_at(env: object, **more: Any) -> EnvReport:
@@ -103,7 +103,7 @@ def test_what_is_wrong_elsewhere_is_a_problem_too(env: object, text: str) -> Non
     ],
 )
 def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity: str, text: str) -> None:
-    report = looked_at(env, env_config=config, seconds=4.0)
+    report = looked_at(env, env_config=config, seconds=0.6)
     assert report.ok and re.search(text, told(report, severity)), report
 
 
@@ -117,8 +117,8 @@ def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity:
     ],
 )
 def test_what_hangs_is_ended_and_named(env: object, config: Any, during: str) -> None:
-    report = looked_at(env, env_config=config, timeout_s=1.0)
-    text = during + r" gives no answer within 1 s. \(.*broken.py:\d+ in (__init__|reset|step)\)"
+    report = looked_at(env, env_config=config, timeout_s=0.7)
+    text = during + r" gives no answer within 0.7 s. \(.*broken.py:\d+ in (__init__|reset|step)\)"
     assert re.search(text, told(report, "problem")), report
     assert ("looking for a way out" in told(report, "warning")) == (config.get("fault") == "print")
 
@@ -139,7 +139,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         ("Turns", "is PettingZoo's environment"),
         ("make_parallel", "is PettingZoo's parallel environment"),
         ("Specs", "is dm_env's environment .* shimmy"),
-        ("OldGym", "is Gym's environment .* import gymnasium as gym"),
+        ("OldGym", "is Gym's environment .* old package gym"),
     ],
 )
 def test_environments_of_other_packages_are_answered(name: str, text: str) -> None:
@@ -152,7 +152,7 @@ def test_environments_of_other_packages_are_answered(name: str, text: str) -> No
 
 def test_spaces_of_the_old_gym_are_answered() -> None:
     with pytest.raises(SpaceError, match=r"is a Box of the old package gym: take gymnasium.spaces.Box"):
-        space_leaves(foreign_packages.OldBox(-1, 1, (2,)), "observation")
+        space_leaves(foreign_packages.OldBox(), "observation")
 
 
 @pytest.mark.parametrize("env", [broken.two, broken.always_two])
@@ -175,6 +175,7 @@ def test_everything_is_measured_where_nothing_is_wrong(capsys: pytest.CaptureFix
         assert cost["seconds"] == pytest.approx(1e6 * per_step) and 0 < cost["env_share"] < 1
 
 
+@pytest.mark.ci_slow
 def test_an_agent_of_another_space_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "raypid/MultiMatch-v0", "--seconds", "0.3", "--json"]) == 0
     training = json.loads(capsys.readouterr().out)["training"]
@@ -224,6 +225,7 @@ def test_screens_fit() -> None:
     assert [duration(s) for s in (4e-6, 2e-4, 0.03, 5.0, 400.0, 9000.0)] == ["4 us", "200 us", "30 ms", "5 s", "6.7 min", "2.5 h"]  # fmt: skip
 
 
+@pytest.mark.ci_slow
 def test_the_process_ends_with_the_one_that_asked(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(
         "import os, time, broken\n"
