@@ -93,7 +93,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.envcheck.check import check_env
     from raypid.envcheck.screen import screen
 
-    settings: dict[str, object] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}
+    settings: dict[str, Any] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}
     if options.no_atari:
         settings["atari"] = False
     env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}

@@ -33,7 +33,7 @@ from raypid.spaces import SpaceError, space_leaves
 
 SEED = 7
 MOST_STEPS, MOST_EPISODES = 5_000, 200
-FEW = 40
+FEW, MORE_S = 40, 2.0
 REPLAYED = 200
 """Steps of the episode that is played again with the same seed and actions."""
 KEPT_OBSERVATIONS = 256
@@ -93,9 +93,9 @@ class Exam:
         self.channel.send({"facts": facts})
 
     def is_over(self, share: float = 1.0) -> bool:
-        """Whether so much of its time is up; up to twice that is taken for the first FEW steps."""
-        spent = time.monotonic() - self.began
-        return spent > share * self.seconds and (self.num_steps >= FEW or spent > 2 * share * self.seconds)
+        """Whether so much of its time is up; the first FEW steps may take MORE_S seconds more."""
+        late = time.monotonic() - self.began - share * self.seconds
+        return late > 0 and (self.num_steps >= FEW or late > MORE_S)
 
     def _call(self, number: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
         """Call code of the environment, and time it."""

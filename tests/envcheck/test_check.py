@@ -103,7 +103,7 @@ def test_what_is_wrong_elsewhere_is_a_problem_too(env: object, text: str) -> Non
     ],
 )
 def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity: str, text: str) -> None:
-    report = looked_at(env, env_config=config, seconds=0.6)
+    report = looked_at(env, env_config=config, seconds=3.0)
     assert report.ok and re.search(text, told(report, severity)), report
 
 
@@ -217,7 +217,7 @@ def test_settings_are_checked() -> None:
 
 
 def test_screens_fit() -> None:
-    report = looked_at(broken.Endless)
+    report = looked_at(broken.Endless, seconds=3.0)
     for width, height in ((80, 24), (60, 16), (140, 40)):
         lines = screen(report, width, height).splitlines()
         assert len(lines) < height and max(map(len, lines)) <= width
