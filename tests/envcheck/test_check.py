@@ -111,8 +111,8 @@ def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity:
     ("env", "config", "during"),
     [
         (broken.HangingConstructor, {}, "its constructor"),
-        (broken.HangingReset, {}, r"reset\(\) before episode 1"),
-        (broken.Fault, {"fault": "hang"}, r"step\(\) at step 10 of episode 1"),
+        pytest.param(broken.HangingReset, {}, r"reset\(\) before episode 1", marks=pytest.mark.ci_slow),
+        pytest.param(broken.Fault, {"fault": "hang"}, r"step\(\) at step 10 of episode 1", marks=pytest.mark.ci_slow),
         (broken.Fault, {"fault": "print"}, r"step\(\) at step 10 of episode 1"),
     ],
 )
@@ -161,6 +161,7 @@ def test_functions_that_make_vectors_are_looked_at(env: Callable[..., object]) -
     assert report.ok and report.facts["episodes"]["steps"] > 30, report  # type: ignore[index]
 
 
+@pytest.mark.ci_slow
 def test_everything_is_measured_where_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "CartPole-v1", "--seconds", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
