@@ -91,7 +91,6 @@ def main(options: argparse.Namespace) -> int:
         UserError: wrong options.
     """
     from raypid.envcheck.check import check_env
-    from raypid.envcheck.screen import screen
 
     settings: dict[str, Any] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}
     if options.no_atari:
@@ -112,5 +111,5 @@ def main(options: argparse.Namespace) -> int:
     else:
         size = shutil.get_terminal_size()
         height = None if options.all or not sys.stdout.isatty() else size.lines
-        print(screen(report, min(140, size.columns), height))
+        print(report.screen(min(140, size.columns), height))
     return 0 if report.ok else 1 if report.found else 2

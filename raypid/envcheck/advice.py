@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raypid.config import Config
-from raypid.envcheck.report import Finding
+from raypid.envcheck.finding import Finding
 from raypid.runtime.resources import num_cores
 
 SLOW_STEP_S = 2e-3

@@ -13,7 +13,8 @@ from raypid.envcheck import advice
 from raypid.envcheck.apart import STEP_AFTER_END, Channel, Ending, Message, place_in_words, places_of, run_apart
 from raypid.envcheck.costs import measure_training, measure_vectors
 from raypid.envcheck.exam import Broken, Exam, shorten
-from raypid.envcheck.report import EnvReport, Finding
+from raypid.envcheck.finding import Finding
+from raypid.envcheck.report import EnvReport
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import EnvError
 from raypid.envs.foreign import ForeignEnv

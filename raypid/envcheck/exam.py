@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 
 from raypid.envcheck.apart import CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, place_in_words, places_of
-from raypid.envcheck.report import Finding, Severity
+from raypid.envcheck.finding import Finding, Severity
 from raypid.envcheck.single import AsOne, made_alone
 from raypid.envcheck.watch import Observations, Rewards, quantiles, words
 from raypid.envs import EnvSpec

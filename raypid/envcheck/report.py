@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal, TypeAlias
 
-Severity: TypeAlias = Literal["problem", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
+from raypid.envcheck.finding import SEVERITIES, Finding, Severity
+from raypid.envcheck.screen import screen
+
 FACTS = (
     "observation",
     "action",
@@ -27,24 +27,6 @@ FACTS = (
 )
 """Keys of `EnvReport.facts`, and of the JSON document. What was not reached is null there."""
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that a user may want to know."""
-
-    severity: Severity
-    """problem: training would fail or learn something wrong. warning: it may. note: raypid copes, or it is only good to know."""
-    topic: str
-    text: str
-    advice: str = ""
-    """What to do, with the setting that does it."""
-    where: str = ""
-    """The user's line, as "file:line in function"."""
-
-    def __str__(self) -> str:
-        place = f" ({self.where})" if self.where else ""
-        return " ".join(filter(None, [f"{self.topic}: {self.text}{place}", self.advice]))
 
 
 @dataclass(slots=True)
@@ -99,10 +81,12 @@ class EnvReport:
         assert isinstance(plain, dict)
         return plain
 
-    def __repr__(self) -> str:
-        from raypid.envcheck.screen import screen
+    def screen(self, width: int, height: int | None = None) -> str:
+        """The report in lines of at most `width` columns; of notes only as many as fit into `height` lines, if that is given."""
+        return screen(self.env, self.findings, self.facts, self.seconds, width, height)
 
-        return screen(self, 100)
+    def __repr__(self) -> str:
+        return self.screen(100)
 
 
 def _plain(value: object) -> object:

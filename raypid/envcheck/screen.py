@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raypid.envcheck.report import SEVERITIES, EnvReport, Finding
+from raypid.envcheck.finding import SEVERITIES, Finding
 
 LABEL = 12
 """Columns of the labels."""
 
 
-def screen(report: EnvReport, width: int, height: int | None = None) -> str:
+def screen(
+    env: str, findings: Sequence[Finding], facts: Mapping[str, Any], seconds: float, width: int, height: int | None
+) -> str:
     """Arrange a report in lines of at most `width` columns.
 
     Args:
         height: lines that there are: notes that would not fit are counted. None: all of them.
     """
     width = max(40, width)
-    lines = [*textwrap.wrap(_headline(report), width)]
-    for finding in [*report.problems, *report.warnings]:
-        lines += _finding(finding, width)
-    measured = [line for label, text in _facts(report.facts) if text for line in _row(label, text, width)]
-    notes = [_finding(finding, width) for finding in report.of("note")]
-    room = None if height is None else height - len(lines) - len(measured) - 1
-    shown: list[str] = []
+    lines = textwrap.wrap(_headline(env, findings, facts, seconds), width)
+    for severity in SEVERITIES[:2]:
+        lines += [line for f in findings if f.severity == severity for line in _finding(f, width)]
+    lines += [line for label, text in _facts(facts) if text for line in _row(label, text, width)]
+    notes = [_finding(f, width) for f in findings if f.severity == "note"]
     left = len(notes)
     for note in notes:
-        if room is not None and len(shown) + len(note) > room - (left > 1):
+        if height is not None and len(lines) + len(note) + (left > 1) >= height:
             break
-        shown += note
+        lines += note
         left -= 1
-    more = [f"{left} more note{'s' * (left > 1)}: --all or --json"] if left else []
-    return "\n".join([*lines, *measured, *shown, *more])
+    return "\n".join([*lines, *([f"{left} more note{'s' * (left > 1)}: --all or --json"] if left else [])])
 
 
-def _headline(report: EnvReport) -> str:
-    counts = [f"{len(report.of(s))} {s}{'s' * (len(report.of(s)) > 1)}" for s in SEVERITIES[:2] if report.of(s)]
-    episodes = report.facts.get("episodes")
-    after = ""
-    if isinstance(episodes, Mapping) and episodes["steps"]:
-        after = f" after {episodes['steps']:,} random steps"
-    return f"{report.env}: {' and '.join(counts) or 'no problems'}{after}, {report.seconds:.1f} s"
+def _headline(env: str, findings: Sequence[Finding], facts: Mapping[str, Any], seconds: float) -> str:
+    nums = {severity: sum(f.severity == severity for f in findings) for severity in SEVERITIES[:2]}
+    counts = [f"{num} {severity}{'s' * (num > 1)}" for severity, num in nums.items() if num]
+    if not nums["problem"]:
+        counts = ["no problems", *counts]
+    steps = (facts.get("episodes") or {}).get("steps")
+    after = f" after {steps:,} random steps" if steps else ""
+    return f"{env}: {' and '.join(counts)}{after}, {seconds:.1f} s"
 
 
 def _finding(finding: Finding, width: int) -> list[str]:

@@ -22,7 +22,7 @@ import raypid
 from raypid.cli import main
 from raypid.config import ConfigError
 from raypid.envcheck.report import FACTS, EnvReport
-from raypid.envcheck.screen import duration, screen
+from raypid.envcheck.screen import duration
 from raypid.spaces import SpaceError, space_leaves
 
 QUICK: dict[str, Any] = {"seconds": 0.15, "speed": False}
@@ -220,9 +220,9 @@ def test_settings_are_checked() -> None:
 def test_screens_fit() -> None:
     report = looked_at(broken.Endless, seconds=3.0)
     for width, height in ((80, 24), (60, 16), (140, 40)):
-        lines = screen(report, width, height).splitlines()
+        lines = report.screen(width, height).splitlines()
         assert len(lines) < height and max(map(len, lines)) <= width
-    assert repr(report) == screen(report, 100) and lines[1].startswith("warning ")
+    assert repr(report) == report.screen(100) and lines[1].startswith("warning ")
     assert [duration(s) for s in (4e-6, 2e-4, 0.03, 5.0, 400.0, 9000.0)] == ["4 us", "200 us", "30 ms", "5 s", "6.7 min", "2.5 h"]  # fmt: skip
 
 
