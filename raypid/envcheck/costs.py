@@ -59,7 +59,7 @@ def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str,
     found: list[dict[str, object]] = []
     for index, name in enumerate(names):
         allowed = max(0.0, until - time.monotonic()) / (len(names) - index)
-        one = exam.facts["made_in_s"] + reset_s + 3 * step_s
+        one = exam.made_again_s + reset_s + 3 * step_s
         if name in OWN and step_s < OWN_STEP_S:
             one = 0.0
         num_envs = min(spec.num_envs, int(allowed / max(one, 1e-9)))

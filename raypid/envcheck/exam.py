@@ -74,6 +74,8 @@ class Exam:
         self._info: Mapping[str, object] | None = None
         self._size_before = 0
         self._has_stepped = True
+        self.made_again_s = 0.0
+        """How long the second environment took to make, whose modules were imported by then."""
         self._said: set[str] = set()
         self._aliased: tuple[Any, Any] | None = None
 
@@ -143,6 +145,7 @@ class Exam:
         finally:
             self._tell_play()
         self.seeding(early)
+        self.beside()
 
     def make(self) -> None:
         start = time.perf_counter()
@@ -488,6 +491,31 @@ class Exam:
             "problem", "seeding", f"with the same seed and the same actions, {at} differs{only}.",
             "super().reset(seed=seed) in reset(), then draw only from self.np_random; set in reset() all that step() changes.",
         )  # fmt: skip
+
+    def beside(self) -> None:
+        """Make a second one beside the first, as vectors and workers do, and look whether it can be sent to them."""
+        self.made_again_s = self.facts["made_in_s"]
+        if self.made_again_s > MORE_S:
+            return
+        start = time.perf_counter()
+        self.channel.pulse.beat(MAKE)
+        try:
+            made_alone(self.spec).close()
+        except BaseException as error:
+            where = place_in_words(places_of(error))
+            text = str(error).rpartition("\nraypid: ")[2]
+            self.find("problem", "made", f"a second one beside the first cannot be made: {shorten(text)}", where=where)
+        self.channel.pulse.rest()
+        self.made_again_s = time.perf_counter() - start
+        import cloudpickle  # type: ignore[import-untyped]  # Gymnasium needs it too
+
+        try:
+            cloudpickle.dumps(self.spec)
+        except Exception as error:
+            self.find(
+                "warning", "workers", f"it cannot be sent to workers of other processes: {type(error).__name__}: {shorten(str(error))}",
+                "With num_workers above 0, put it into a module and name it: 'module:Name'.",
+            )  # fmt: skip
 
     # -- last things -----------------------------------------------------------------------------------------------
 
