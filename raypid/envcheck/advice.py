@@ -129,6 +129,7 @@ def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
         auto
         and best
         and best is not auto
+        and best["num_envs"] == auto["num_envs"]
         and best["steps_per_s"] > 1.3 * auto["steps_per_s"]
         and config.vectorizer == "auto"
     ):

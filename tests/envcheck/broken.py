@@ -226,6 +226,17 @@ class Prints(Fine):
         return super().step(action)
 
 
+class OnlyOne(Fine):
+    """Two of them cannot live in one process."""
+
+    num = 0
+
+    def __init__(self) -> None:
+        type(self).num += 1
+        if self.num > 1:
+            raise OSError("the port is taken")
+
+
 class FallsBehind(Fine):
     """Ends the process when it is stepped after the end of an episode, which nobody but the check does."""
 

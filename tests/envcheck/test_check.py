@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,10 @@ def test_what_a_step_does_wrong_is_a_problem(fault: str, text: str) -> None:
         (broken.FixedSeed, "begins every episode alike, though seeds make it differ"),
         (broken.Leak, "gives another observation than at first: something of earlier episodes is left"),
         (broken.NeverSetBack, "the end of step 1 differs"),
+        (
+            broken.OnlyOne,
+            r"a second one beside the first cannot be made: .*the port is taken \(.*broken.py:\d+ in __init__\)",
+        ),
         (broken.Nothing, "gave an object of type Nothing without observation_space, action_space"),
         (broken.number, "gave an object of type int without reset, step"),
     ],
@@ -121,6 +126,17 @@ def test_what_hangs_is_ended_and_named(env: object, config: Any, during: str) ->
     text = during + r" gives no answer within 0.7 s. \(.*broken.py:\d+ in (__init__|reset|step)\)"
     assert re.search(text, told(report, "problem")), report
     assert ("looking for a way out" in told(report, "warning")) == (config.get("fault") == "print")
+
+
+def test_what_cannot_be_sent_to_workers_is_named() -> None:
+    lock = threading.Lock()
+
+    def locked() -> broken.Fine:
+        with lock:
+            return broken.Fine()
+
+    report = looked_at(locked)
+    assert report.ok and "cannot be sent to workers" in told(report, "warning"), report
 
 
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
