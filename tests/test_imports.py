@@ -43,6 +43,7 @@ FILES = {
     "reporting": ["reporting/*"],
     "loops": ["run/loops.py"],
     "run": ["run/*"],
+    "envcheck": ["envcheck/*"],
     "experiments": ["experiments/*"],
     "tune": ["tune/*"],
     "deploy": ["deploy.py"],
@@ -65,11 +66,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reporting": {"base", "registry"},
     "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
+    "envcheck": BELOW_ROLES | {"roles", "run"},
     "experiments": BELOW_ROLES | {"roles", "reporting", "run"},
     "tune": BELOW_ROLES | {"roles", "reporting", "run", "experiments"},
     "deploy": BELOW_ROLES | {"roles"},
-    "public": BELOW_ROLES | {"run"},
-    "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "tune", "deploy", "public"},
+    "public": BELOW_ROLES | {"run", "envcheck"},
+    "cli": BELOW_ROLES | {"roles", "reporting", "run", "envcheck", "experiments", "tune", "deploy", "public"},
 }
 RAY_FILES = {"runtime/ray.py", *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py"))}
 TORCH_FILES = {

@@ -1,4 +1,4 @@
-"""The command line: `raypid train | tune | eval | plot | compare | list | doctor | init`, one file per command.
+"""The command line: `raypid train | tune | eval | plot | compare | check-env | list | doctor | init`, one file per command.
 
 Nothing heavy is imported before it is needed.
 """
@@ -29,8 +29,8 @@ from raypid.reporting.status_line import StatusLine
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "tune", "eval", "plot", "compare", "list", "doctor", "init")
-USES_PROJECT = ("train", "tune", "eval", "list")
+COMMANDS = ("train", "tune", "eval", "plot", "compare", "check-env", "list", "doctor", "init")
+USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 """What a command adds its parser to."""
@@ -39,7 +39,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 1: a run failed, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or before a run has started.
+    0: success; 1: a run failed, an environment has problems, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or
+    before a run has started.
     """
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     with _recorded_ctrl_c() as came, lenient_output() as output:
@@ -97,7 +98,7 @@ def _command(arguments: Sequence[str]) -> int:
             find_project(Path.cwd())
             if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
                 print(f"raypid: {_NOT_YOURS.format(foreign)}", file=sys.stderr)
-        commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
+        commands = {name: importlib.import_module(f"raypid.cli.{name.replace('-', '_')}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments)
         options, unknown = parser.parse_known_args(arguments)

@@ -25,6 +25,7 @@ from raypid.arguments import arguments
 from raypid.envs.adapter import Adapted, takes_seed
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_signal, user_traceback
+from raypid.envs.foreign import refuse
 from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
@@ -82,10 +83,11 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
             f"Environment {resolved.name!r} is a vector; vectorizer {spec.vectorizer!r} needs single environments. "
             "Take auto or native."
         )
+    refuse(env, resolved.name)
     missing = [n for n in ("reset", "step", "observation_space", "action_space") if not hasattr(env, n)]
     if missing:
         raise EnvError(
-            f"Environment {resolved.name!r} gave a {type(env).__name__} without {', '.join(missing)}; "
+            f"Environment {resolved.name!r} gave an object of type {type(env).__name__} without {', '.join(missing)}; "
             "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
         )
     if not isinstance(env, gymnasium.Env) or not takes_seed(env):

@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium.envs import registration
 
 from raypid.envs.errors import EnvError
+from raypid.envs.foreign import refuse
 from raypid.envs.quiet import quiet
 from raypid.extras import extra_of, install_command, install_hint, installed
 from raypid.ownership import path_hint
@@ -154,6 +155,7 @@ def _resolve_path(name: str) -> Resolved:
 
 def _resolve_object(target: object, name: str) -> Resolved:
     target = within_remote(target)
+    refuse(target, name)
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)

@@ -79,7 +79,7 @@ def test_choice_of_vectorizer() -> None:
         (EnvSpec(env=42), "env is a int, which is not an environment"),
         (EnvSpec(env=dict), "env is class dict"),
         (EnvSpec(env=cases.Counter()), "exists already: every worker makes its own"),
-        (EnvSpec(env=lambda: 3), "gave a int without reset, step"),
+        (EnvSpec(env=lambda: 3), "gave an object of type int without reset, step"),
         (EnvSpec(env="Pendulum-v1", vectorizer="native"), "needs a vector entry point"),
         (EnvSpec(env="Pendulum-v1", vectorizer="ale"), "needs an id 'ALE/"),
         (EnvSpec(env="Pendulum-v1", vectorizer="envpool"), "needs env 'envpool:<task>'"),
