@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raypid import names
 from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec, check_weights
@@ -36,6 +37,18 @@ class DeployedPolicy:
     def __init__(self, policy: NetworkPolicy, seed: int | None = None) -> None:
         self.policy, self.rng = policy, np.random.default_rng(seed)
         self.reset()
+
+    def __repr__(self) -> str:
+        """The network, and the observations that it takes."""
+        spec = self.policy.spec
+        shapes = ", ".join(f"{leaf.path} {leaf.shape}".strip() for leaf in spec.pipeline.leaves)
+        memory = f" with {spec.memory}" if spec.memory else ""
+        return f"<DeployedPolicy: observation {shapes}, network {spec.network}{memory}>"
+
+    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
+
+        def __getattr__(self, name: str) -> object:
+            raise names.missing_method(self, name)
 
     def reset(self, mask: Array | None = None) -> None:
         """Begin new episodes: in all streams, or where mask [B] bool is true."""
