@@ -106,7 +106,7 @@ class NotebookDisplay(Progress):
             mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
             rows.append(("training return", f"{mean}  (min {low}, max {high})", None))
             if spark := sparkline(state.history, 40):
-                rows.append(("its course", spark, None))
+                rows.append(("training so far", spark, None))
             if known(latest.get(EVALUATION)):
                 rows.append(("evaluation return", state.evaluation(), None))
         for key in state.stop:

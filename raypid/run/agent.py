@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from raypid import checkpoint
 from raypid.config import ConfigError
@@ -13,6 +16,10 @@ from raypid.reporting.notebook import progress_here
 from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.training import Training
+
+
+TWICE_S = 5.0
+"""Seconds after a run that Ctrl-C has ended in which another one ends the next run at once, so that a loop over runs ends."""
 
 
 class Agent(Training):
@@ -26,6 +33,8 @@ class Agent(Training):
     """That of the last `fit`."""
     _fitted: Path | None = None
     """Its folder."""
+    _interrupted_at: ClassVar[float] = -math.inf
+    """When Ctrl-C has ended a `fit` of this process (monotonic)."""
 
     def fit(
         self,
@@ -85,7 +94,12 @@ class Agent(Training):
             self.out, self._stop, self._fitted = folder, stop, folder
             progress = progress_here(criteria, quiet)
             try:
-                return Run(self, options, progress)()
+                run = Run(self, options, progress)
+                run.ends_at_once_until = Agent._interrupted_at + TWICE_S
+                outcome = run()
+                if outcome.interrupted:
+                    Agent._interrupted_at = time.monotonic()
+                return outcome
             except Exception as error:
                 if saved := getattr(error, "saved", ""):
                     progress.message(f"raypid: {saved}")

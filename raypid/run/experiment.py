@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar
 
 from raypid import checkpoint
 from raypid.config import ConfigError
@@ -44,8 +43,6 @@ RESCUE_LEARNER_S = 60.0
 """Seconds that it waits for its learner, which may be in an update."""
 HALT_S = 5.0
 """Seconds after the end of a run by time or by a signal when an iteration that waits for whole episodes is broken off."""
-TWICE_S = 5.0
-"""Seconds after a signal that ended a run in which another one ends the next run at once, and so a loop over runs."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 _RUN_FILES = (
@@ -140,9 +137,6 @@ def clear_folder(out: Path) -> None:
 class Run:
     """Trains an agent until a stop criterion is met or Ctrl-C ends it."""
 
-    interrupted_at: ClassVar[float] = -math.inf
-    """When a signal came to a run of this process."""
-
     def __init__(self, agent: Training, options: RunOptions, progress: Progress) -> None:
         self.agent, self.options, self.progress = agent, options, progress
         known = known_keys(agent.run, agent.config)
@@ -167,6 +161,8 @@ class Run:
         """When the iteration that is under way should have ended."""
         self._broke_off = False
         self._interrupts = 0
+        self.ends_at_once_until = -math.inf
+        """Until this time (monotonic) the first signal is what a second one is."""
         self._playing = False
         self._told_cut = self._told_unwritten = False
 
@@ -532,11 +528,8 @@ class Run:
                     raise SystemExit
                 return
             self._interrupts += 1
-            if self._interrupts == 1 and time.monotonic() - Run.interrupted_at < TWICE_S:
-                self._interrupts = (
-                    2  # the first one ended the run before this one: whoever loops over runs wants them to end
-                )
-            Run.interrupted_at = time.monotonic()
+            if time.monotonic() < self.ends_at_once_until:
+                self._interrupts += 1
             if self._interrupts > 2 and callable(outer := before[signal.Signals(number)]):
                 outer(
                     number, frame
