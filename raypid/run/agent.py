@@ -17,7 +17,6 @@ from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, l
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.training import Training
 
-
 TWICE_S = 5.0
 """Seconds after a run that Ctrl-C has ended in which another one ends the next run at once, so that a loop over runs ends."""
 
