@@ -21,7 +21,7 @@ SETTINGS: dict[str, str] = {
     "object_store_memory": "Ray sizes its object store itself, and raypid checks that it is enough. For another size run `ray start --head "
     "--object-store-memory BYTES`, and join it with address auto.",
     "redis_max_memory": "Ray has no Redis any more, so nothing is to be limited: leave it out.",
-    "total_epochs": "A run ends at its stop criteria: --stop '{\"timesteps_total\": N}', in Python train(num_train_steps=N).",
+    "total_epochs": "A run ends at its stop criteria: --stop '{\"timesteps_total\": N}', in Python fit(stop=N).",
     "obs_dim": _SIZED_BY_SPACES,
     "act_dim": _SIZED_BY_SPACES,
     "a_l_ratio": "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG.",
@@ -47,7 +47,7 @@ SETTINGS: dict[str, str] = {
     "search_alg": "`raypid tune` searches settings, by Optuna where it is installed: raypid tune --run PPO --env CartPole-v1 --budget 10m.",
     "repeat": _BESIDE_CONFIG,
     "run": f"The algorithm is no setting: --run NAME, in Python raypid.NAME(...). {_BESIDE_CONFIG}",
-    "stop": f"When to end is no setting: --stop JSON, in Python train(num_train_steps=N). {_BESIDE_CONFIG}",
+    "stop": f"When to end is no setting: --stop JSON, in Python fit(stop=N). {_BESIDE_CONFIG}",
     "config": "Settings stand by themselves, not within a config: {\"lr\": 0.001, \"num_workers\": 2}. An experiment has a config: "
     "`raypid train -f FILE`.",
     "registry": "It is an argument of raypid.PPO and its kin alone; names that this process has registered are found without it.",
