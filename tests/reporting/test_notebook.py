@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,10 @@ def test_a_real_notebook_with_classes_in_cells_and_an_interrupt(tmp_path: Path) 
         assert "seed" in tables[0]["text/html"] and "timesteps_total reached" in tables[-1]["text/html"]
         assert any("image/png" in data for data in first) and first[-1]["text/plain"] == "1.0"
         assert not any("stream" in data for data in first), "nothing is printed beside the table"
-        last = run_cell(client, CELLS[2], lambda: (tmp_path / "b/result.json").exists() and kernel.interrupt_kernel())
+        results = tmp_path / "b/result.json"
+        last = run_cell(
+            client, CELLS[2], lambda: results.exists() and results.stat().st_size > 0, kernel.interrupt_kernel
+        )
         assert last[-1]["text/plain"].startswith("<Outcome 'interrupted'")
         assert list((tmp_path / "b/checkpoints").iterdir())
     finally:
@@ -75,12 +79,15 @@ def test_a_real_notebook_with_classes_in_cells_and_an_interrupt(tmp_path: Path) 
         kernel.shutdown_kernel(now=True)
 
 
-def run_cell(client: Any, code: str, once: Any = None) -> list[dict[str, str]]:
-    """Run a cell; returns what it showed, each as {type: data}. `once` is called until it has done something."""
+def run_cell(
+    client: Any, code: str, when: Callable[[], bool] = lambda: False, act: Callable[[], object] = lambda: None
+) -> list[dict[str, str]]:
+    """Run a cell, and `act` once when `when` is true; returns what the cell showed, each as {type: data}."""
     sent, shown, until = client.execute(code), list[dict[str, str]](), time.monotonic() + 100
     while time.monotonic() < until:
-        if once is not None and once() is not False:
-            once = None
+        if when():
+            act()
+            when = bool
         try:
             message = client.get_iopub_msg(timeout=0.2)
         except queue.Empty:
