@@ -230,7 +230,7 @@ def assemble(
             observation_noise=config.observation_noise,
             action_noise=config.action_noise,
             max_crashes=config.max_restarts,
-            callbacks=callbacks if backend.name == "local" else copy.deepcopy(callbacks),
+            callbacks=callbacks if backend.name == "local" else _copied(callbacks),
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
@@ -250,6 +250,20 @@ def assemble(
     except BaseException:
         backend.shutdown()
         raise
+
+
+def _copied(callbacks: Callbacks | None) -> Callbacks | None:
+    """The callbacks as workers get them: a copy of what they are now, however often a worker is replaced.
+
+    Raises:
+        ConfigError: they hold what cannot be copied.
+    """
+    try:
+        return copy.deepcopy(callbacks)
+    except TypeError as error:
+        raise ConfigError(
+            f"callbacks are copied to each worker, and {type(callbacks).__name__} cannot be: {error}. Open files and connections in on_start."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,8 +336,7 @@ class Run:
         newest = checkpoint.latest(parent)
         if newest is None:
             return f"Nothing was saved: {why}."
-        own = self.agent.program and not self.agent.program.startswith("raypid.")
-        how = f"restore({str(self.folder)!r})" if own else f"raypid train --resume {self.folder}"
+        how = f"restore({str(self.folder)!r})" if self.agent.has_own_program else f"raypid train --resume {self.folder}"
         go_on = f"`{how}` goes on"
         if why:
             return f"Nothing was saved: {why}; {go_on} from {newest.name}."
@@ -510,7 +509,8 @@ class Run:
         lines.append(("folder", str(self.folder)))
         if saved is not None:
             lines.append(("next", f"raypid eval {self.folder}"))
-            lines.append(("", f"raypid train --resume {self.folder}"))
+            if not self.agent.has_own_program:
+                lines.append(("", f"raypid train --resume {self.folder}"))
         return lines
 
     @contextlib.contextmanager

@@ -200,6 +200,11 @@ class Training:
         return plan.config.start_steps if plan is not None and self.timesteps < plan.config.start_steps else 0
 
     @property
+    def has_own_program(self) -> bool:
+        """Whether a program of the user's replaces collecting or learning, so that the command line cannot go on with the run."""
+        return bool(self.program) and not self.program.startswith("raypid.")
+
+    @property
     def errors(self) -> ErrorFile:
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors

@@ -263,6 +263,15 @@ def test_what_a_hook_raises_loses_nothing(capsys: Any) -> None:
     assert list(Path("iteration/checkpoints").iterdir()) and "Saved: checkpoint" in capsys.readouterr().err
 
 
+def test_callbacks_that_cannot_be_copied_to_workers_are_refused(ray_session: Any) -> None:
+    class Opens(raypid.Callbacks):
+        def __init__(self) -> None:
+            self.file = open("log.txt", "w")
+
+    with pytest.raises(ConfigError, match="Opens cannot be: .* Open files and connections in on_start"):
+        agent(callbacks=Opens, num_workers=1)
+
+
 def test_a_misspelt_hook_is_refused() -> None:
     class Misspelt(raypid.Callbacks):
         def on_episode_ends(self, info: Any) -> None: ...
