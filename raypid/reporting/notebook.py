@@ -124,7 +124,8 @@ class NotebookDisplay(Progress):
             rows += [("time goes to", times, None)] if times else []
             rows += [("bottleneck", hint, None)] if (hint := bottleneck(state.shares(), state.info)) else []
             rows += [("lost", losses, None)] if (losses := state.losses()) else []
-        return [*rows, *((key, text, None) for key, text in self._summary)]
+        ended = {key for key, _ in self._summary}
+        return [*(row for row in rows if row[0] not in ended), *((key, text, None) for key, text in self._summary)]
 
 
 def as_html(title: str, rows: Sequence[tuple[str, str, float | None]], messages: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import raypid
 from raypid.algorithms.ppo import PPO
@@ -109,7 +110,7 @@ def test_algorithms_and_agents_of_ones_own(capsys: Any) -> None:
         def fit(self, *args: Any, **more: Any) -> Any:
             return super().fit(*args, **more)
 
-    class CartPole(gymnasium.envs.classic_control.CartPoleEnv):  # type: ignore[name-defined, misc]
+    class CartPole(CartPoleEnv):
         pass
 
     before = dict(ALGORITHMS._entries)
@@ -335,12 +336,12 @@ def test_an_agent_acts_with_its_newest_weights_and_keeps_its_memory() -> None:
         assert np.array_equal(one.act(batch), raypid.load_policy(one.save()).act(batch))
     with pytest.raises(RuntimeError, match="closed"):
         one.act([0.0] * 4)
-    with raypid.PPO("raypid/RepeatFirst-v0", model={"memory": "gru"}, **SMALL) as recurrent:
-        obs = recurrent.observation_space.sample()
-        recurrent.act(obs)
-        assert recurrent.policy._first is not None and not recurrent.policy._first.any()
-        recurrent.policy.reset()
-        assert recurrent.policy._first is None
+    with raypid.PPO("CartPole-v1", frame_stack=3, **SMALL) as stacked:
+        obs = stacked.observation_space.sample()
+        stacked.act(obs)
+        assert stacked.policy._first is not None and not stacked.policy._first.any()
+        stacked.policy.reset()
+        assert stacked.policy._first is None
 
 
 def test_what_things_say_of_themselves() -> None:
