@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -130,6 +129,8 @@ class NotebookDisplay(Progress):
 
 def as_html(title: str, rows: Sequence[tuple[str, str, float | None]], messages: Sequence[str]) -> str:
     """The table, with everything that is not raypid's own words escaped."""
+    import html  # only notebooks need it, every run imports this file
+
     lines = [f"<b>{html.escape(title)}</b>", '<table style="border:none">']
     for label, text, share in rows:
         bar = "" if share is None else f"{_BAR.format(round(100 * share))} {100 * share:.0f}%"
