@@ -77,10 +77,10 @@ class Agent(Training):
             final_episodes=final_episodes,
         )
         check_counts(options)
-        folder = Path(out) if out is not None else self.default_out()
-        goes_on = not overwrite and self._is_own(folder)
         if overwrite and out is None and self.out is None:
             raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
+        folder = Path(out) if out is not None else self.default_out()
+        goes_on = not overwrite and self._is_own(folder)
         if overwrite and self._last_save is not None and self._last_save.parent == folder / "checkpoints":
             raise ConfigError(
                 f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
@@ -91,18 +91,22 @@ class Agent(Training):
             if overwrite:
                 clear_folder(folder)
             self.out, self._stop, self._fitted = folder, stop, folder
-            progress = progress_here(criteria, quiet)
-            try:
-                run = Run(self, options, progress)
-                run.ends_at_once_until = Agent._interrupted_at + TWICE_S
-                outcome = run()
-                if outcome.interrupted:
-                    Agent._interrupted_at = time.monotonic()
-                return outcome
-            except Exception as error:
-                if saved := getattr(error, "saved", ""):
-                    progress.message(f"raypid: {saved}")
-                raise
+            return self._run_to_end(options, quiet)
+
+    def _run_to_end(self, options: RunOptions, quiet: bool) -> Outcome:
+        """Run, and say what was saved if an error ends it."""
+        progress = progress_here(options.stop, quiet)
+        run = Run(self, options, progress)
+        run.ends_at_once_until = Agent._interrupted_at + TWICE_S
+        try:
+            outcome = run()
+        except Exception as error:
+            if saved := getattr(error, "saved", ""):
+                progress.message(f"raypid: {saved}")
+            raise
+        if outcome.interrupted:
+            Agent._interrupted_at = time.monotonic()
+        return outcome
 
     def _is_own(self, folder: Path) -> bool:
         """Whether the run in the folder is this agent's, which goes on with it.

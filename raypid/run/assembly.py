@@ -211,9 +211,7 @@ def assemble(
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
     config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
-    inner = replace(
-        config, callbacks=None
-    )  # what processes get; the user's object may hold open files once training has started
+    inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
     settled, surprises = algorithm.settled(inner, network)
     notes += surprises
     if not found.sample.is_seeded:

@@ -103,6 +103,10 @@ class Training:
 
     algorithm: ClassVar[str | None] = None
     DEFAULT_CONFIG = _DefaultConfig()
+    _in_hooks = False
+    """Whether on_start was called, and on_end not yet."""
+    _policy: DeployedPolicy | None = None
+    _policy_is_current = False
 
     def __init__(
         self,
@@ -152,10 +156,6 @@ class Training:
         self.observation_space, self.action_space = system.observation_space, system.action_space
         """Of one environment, as it gives and takes them."""
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
-        self._in_hooks = False
-        """Whether on_start was called, and on_end not yet."""
-        self._policy: DeployedPolicy | None = None
-        self._policy_is_current = False
         self.backend = system.context.backend
         self.notes = [*system.notes, *renamed(chosen)]
         """What was changed to make the run fit, and settings that have another name."""

@@ -161,6 +161,8 @@ def test_fit_goes_on() -> None:
     with pytest.raises(RuntimeError, match="closed"):
         one.fit(until(9))
 
+    with agent() as homeless, pytest.raises(ConfigError, match="name that folder"):
+        homeless.fit(until(1), overwrite=True)
     with agent(out="c") as two:
         two.restore("b")
         assert two.fit(until(9), **QUICK).folder == Path("c") and rows("c") == [9]
