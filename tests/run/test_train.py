@@ -18,6 +18,7 @@ from raypid.algorithms.ppo import PPO
 from raypid.config import ConfigError
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
+from raypid.reporting.ending import read_end_by_error
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 3, "num_threads": 1}
 QUICK: dict[str, Any] = {"final_episodes": 2, "quiet": True}
@@ -263,6 +264,11 @@ def test_what_a_hook_raises_loses_nothing(capsys: Any) -> None:
             raypid.train("PPO", "CartPole-v1", stop=until(2), out=name, callbacks=hooks, **QUICK, **SMALL)
         ended = hooks.calls[-1] == "end" and hooks.outcome is not None and isinstance(hooks.outcome.error, ValueError)
         assert ended == (name == "iteration")  # nothing has started where on_start raised
+    both = type("Both", (Hooks,), {"on_checkpoint": lambda self, path: 1 / 0})("iteration")
+    with pytest.raises(ValueError, match="iteration raises"):
+        raypid.train("PPO", "CartPole-v1", stop=until(2), out="both", callbacks=both, **QUICK, **SMALL)
+    assert "ZeroDivisionError" in Path("both/errors.txt").read_text()
+    assert read_end_by_error(Path("both/errors.txt")) == (2, "ValueError: iteration raises")
     assert list(Path("iteration/checkpoints").iterdir()) and "Saved: checkpoint" in capsys.readouterr().err
 
 
