@@ -259,15 +259,19 @@ class DistributedAgent:
         """
         agent = self._built()
         agent.limit_iterations(None)
-        return agent.fit(
-            stop,
-            out=out,
-            overwrite=overwrite,
-            quiet=quiet,
-            checkpoint_interval=checkpoint_interval,
-            keep_checkpoints=keep_checkpoints,
-            final_episodes=final_episodes,
-        )
+        agent.config.evaluation_interval = None  # by time; `train` has an interval of its own
+        try:
+            return agent.fit(
+                stop,
+                out=out,
+                overwrite=overwrite,
+                quiet=quiet,
+                checkpoint_interval=checkpoint_interval,
+                keep_checkpoints=keep_checkpoints,
+                final_episodes=final_episodes,
+            )
+        finally:
+            agent.config.evaluation_interval = 0
 
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
         """Play episodes with the current weights, greedily; episode_reward_mean, episode_reward_ci95 and more."""

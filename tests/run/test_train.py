@@ -138,6 +138,7 @@ def test_algorithms_and_agents_of_ones_own(capsys: Any) -> None:
     local = {"backend": "local", "num_actors": 1, "num_learners": 1, "num_storages": 8, "num_steps": 16}
     distributed = raypid.train(raypid.IMPALAAgent, "CartPole-v1", stop=100, out="c", **QUICK, **local)
     assert distributed.folder == Path("c") and distributed.result["timesteps_total"] >= 100
+    assert distributed.best is not None
 
 
 def until(iteration: int) -> dict[str, int]:
