@@ -80,6 +80,7 @@ class {name}(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
@@ -87,6 +88,8 @@ class {name}(Agent):
             registry: Registries | None = None,'''
     defaults, hints = config(), type_hints(config)
     for field in dataclasses.fields(config):
+        if field.name == "env":
+            continue  # the first argument
         for key in (field.name, *(alias for alias, ours in ALIASES.items() if ours == field.name)):
             yield f"            {key}: {accepted(hints[field.name])} = {value(getattr(defaults, field.name))},"
     yield "        ) -> None: ..."

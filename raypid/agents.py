@@ -77,13 +77,12 @@ class A2C(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -158,13 +157,12 @@ class A3C(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -244,13 +242,12 @@ class APPO(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -339,13 +336,12 @@ class ARS(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -422,13 +418,12 @@ class ApeX(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -522,13 +517,12 @@ class CustomModel(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -606,13 +600,12 @@ class DDPG(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -701,13 +694,12 @@ class DQN(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -801,13 +793,12 @@ class ES(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -883,13 +874,12 @@ class IMPALA(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -972,13 +962,12 @@ class PPO(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -1059,13 +1048,12 @@ class R2D2(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -1163,13 +1151,12 @@ class Rainbow(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -1263,13 +1250,12 @@ class SAC(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -1358,13 +1344,12 @@ class SQN(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',
@@ -1461,13 +1446,12 @@ class TD3(Agent):
 
         def __init__(
             self,
+            env: object = None,
             config: Mapping[str, object] | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,
-            env: object = None,
-            env_name: object = None,
             env_config: Mapping[str, object] = {},
             custom_args: Mapping[str, object] = {},
             vectorizer: Literal['auto', 'native', 'envpool', 'ale', 'sync', 'threads', 'async'] = 'auto',

@@ -159,3 +159,12 @@ def _bound(values: Array) -> list[float | str]:
 def _array(values: list[float | str], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     some = np.array([float(x) if isinstance(x, str) else x for x in values], dtype)
     return some.reshape(shape) if some.size == np.prod(shape, dtype=int) else np.broadcast_to(some, shape).copy()
+
+
+def brief(space: Space) -> str:
+    """A space in a few words: its kind, and the shape, the number of choices or the parts; bounds are left out."""
+    kind = type(space).__name__
+    if is_nested(space):
+        return f"{kind}({', '.join(f'{key}: {brief(part)}' for key, part in members(space))})"
+    n = getattr(space, "n", None)
+    return f"{kind}({n})" if n is not None else f"{kind}{space.shape}"

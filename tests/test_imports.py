@@ -20,7 +20,6 @@ FILES = {
     "base": [
         "errors.py",
         "types.py",
-        "callbacks.py",
         "tuned.py",
         "tunable.py",
         "spaces.py",
@@ -36,6 +35,7 @@ FILES = {
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],
+    "hooks": ["callbacks.py", "outcome.py"],
     "algorithms": ["algorithms/*"],
     "envs": ["envs/*"],
     "runtime": ["runtime/*"],
@@ -50,7 +50,7 @@ FILES = {
     "public": ["__init__.py", "agents.py"],
     "cli": ["cli/*", "__main__.py"],
 }
-BELOW_ROLES = {"base", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}
+BELOW_ROLES = {"hooks", "base", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}
 MAY_IMPORT: dict[str, set[str]] = {
     # layer -> the layers that it may import besides itself, also within functions and under TYPE_CHECKING
     "base": set(),
@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"base"},
     "ops": {"base"},
     "nn": {"base", "registry", "config", "storage", "ops"},
+    "hooks": {"base", "registry", "config", "storage", "ops", "nn"},
     "algorithms": {"base", "registry", "config", "ops", "nn"},
     "envs": {"base", "registry"},
     "runtime": {"base"},

@@ -541,8 +541,7 @@ def _new(
     options: argparse.Namespace, given: dict[str, object], stop: dict[str, object]
 ) -> tuple[str, dict[str, object], dict[str, object]]:
     """Return algorithm, tuned settings and stop criteria of a new run. A linear schedule ends with it, unless `given` says when."""
-    from raypid.experiments.plan import schedule_end
-    from raypid.run.assembly import tuned_settings
+    from raypid.run.assembly import schedule_end, tuned_settings
 
     name, env = options.run, given.get("env")
     if name is None:

@@ -72,6 +72,8 @@ def portable(env: object) -> object:
         return env
     if env in ENVS:
         return resolved.name if resolved.kind in (*GYM, "envpool") else resolved.creator
+    if env.startswith("__main__:") and resolved.kind not in GYM:  # another process has another __main__
+        return resolved.creator
     if resolved.kind == "gym" and ":" not in env:
         registered = gymnasium.registry[resolved.name]
         if not str(registered.entry_point).startswith(("gymnasium.", "ale_py.")):
@@ -149,6 +151,11 @@ def _resolve_path(name: str) -> Resolved:
         return _resolve_gym(attribute)
     names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
     near = suggest(attribute, names)
+    if module_name == "__main__" or "<" in attribute:
+        raise EnvError(
+            f"Environment {name!r} was defined in a script, a notebook or a function, and is not there now. Give the environment itself: "
+            "in Python env=..., on the command line --env module:Name."
+        )
     hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
     raise EnvError(f"Environment {name!r}: module {module_name!r} has no {attribute!r}.{hint}")
 

@@ -278,7 +278,7 @@ class _Reader:
             raise self.where.error(
                 "Name the algorithm: run: PPO" + (", or --run PPO." if self.flat and self.marked.path else ".")
             )
-        from raypid.run.agent import algorithm_of
+        from raypid.run.training import algorithm_of
 
         try:
             return algorithm_of(run)

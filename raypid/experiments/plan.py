@@ -31,7 +31,7 @@ from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
 from raypid.reporting.lineage import LINEAGE
-from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
+from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, schedule_end, tuned_settings
 from raypid.run.experiment import clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.placement import bundles
@@ -116,14 +116,6 @@ def plan(experiment: Experiment) -> list[Trial]:
         )
         trials.append(checks.checked(trial, told=bool(variant.varied)))
     return trials
-
-
-def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:
-    """The setting by which a linear schedule ends with the run, unless `settings` say when."""
-    linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
-    if linear and not settings.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
-        return {"schedule_steps": int(steps)}
-    return {}
 
 
 def _below(experiment: Experiment, settings: Mapping[str, object]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
@@ -20,7 +21,7 @@ from raypid.algorithms.base import Algorithm, AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
-from raypid.callbacks import Callbacks
+from raypid.callbacks import Callbacks, check_hooks
 from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
@@ -83,6 +84,8 @@ class System:
     context: Context
     evaluations: Evaluations
     callbacks: Callbacks | None
+    observation_space: Space
+    action_space: Space
     notes: list[str]
     """What was changed to make the run fit."""
 
@@ -106,6 +109,14 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
             f"There are no tuned settings for {run} on {entry_name(env)}; there are for {', '.join(known) or 'none'}."
         )
     return dict(found)
+
+
+def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:
+    """The setting by which a linear schedule ends with the run, unless `settings` say when."""
+    linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
+    if linear and not settings.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
+        return {"schedule_steps": int(steps)}
+    return {}
 
 
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
@@ -221,7 +232,8 @@ def assemble(
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
     config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
-    settled, surprises = algorithm.settled(config, network)
+    inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
+    settled, surprises = algorithm.settled(inner, network)
     notes += surprises
     if not found.sample.is_seeded:
         notes.append(
@@ -237,7 +249,7 @@ def assemble(
             observation_noise=config.observation_noise,
             action_noise=config.action_noise,
             max_crashes=config.max_restarts,
-            callbacks=callbacks,
+            callbacks=callbacks if backend.name == "local" else _copied(callbacks),
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
@@ -247,17 +259,32 @@ def assemble(
                 backend.get(learner.submit(Learner.set_weights, found.initial))
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = _workers(algorithm, settled, spec, backend, program)
-        context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
+        context = Context(backend, workers, learner, _publisher(inner, network, backend, learner, workers))
         context.replay = (
-            _replay_plan(algorithm, config, network, backend, learner) if algorithm.flow == "replay" else None
+            _replay_plan(algorithm, inner, network, backend, learner) if algorithm.flow == "replay" else None
         )
-        context.plan = _asynchronous_plan(algorithm, config, backend, program) if algorithm.flow == "async" else None
+        context.plan = _asynchronous_plan(algorithm, inner, backend, program) if algorithm.flow == "async" else None
         parallel = _evaluates_beside(config, backend)
         evaluations = Evaluations(config, context, replace(spec, env=found.evaluation_env), parallel=parallel)
-        return System(config, network, context, evaluations, callbacks, notes)
+        observation_space, action_space = found.sample.observation_space, found.sample.action_space
+        return System(config, network, context, evaluations, callbacks, observation_space, action_space, notes)
     except BaseException:
         backend.shutdown()
         raise
+
+
+def _copied(callbacks: Callbacks | None) -> Callbacks | None:
+    """The callbacks as workers get them: a copy of what they are now, however often a worker is replaced.
+
+    Raises:
+        ConfigError: they hold what cannot be copied.
+    """
+    try:
+        return copy.deepcopy(callbacks)
+    except TypeError as error:
+        raise ConfigError(
+            f"callbacks are copied to each worker, and {type(callbacks).__name__} cannot be: {error}. Open files and connections in on_start."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,7 +603,7 @@ def callbacks_of(entry: object) -> Callbacks | None:
     """The user's callbacks as an object, from a class, an object or "module:Name".
 
     Raises:
-        ConfigError: `entry` is not a Callbacks.
+        ConfigError: `entry` is not a Callbacks, or has an on_... that is no hook.
     """
     if isinstance(entry, str):
         entry = import_string(entry)
@@ -584,6 +611,8 @@ def callbacks_of(entry: object) -> Callbacks | None:
         entry = entry()
     if entry is not None and not isinstance(entry, Callbacks):
         raise ConfigError(f"callbacks takes a raypid.Callbacks subclass, its instance or 'module:Name', not {entry!r}.")
+    if entry is not None:
+        check_hooks(entry)
     return entry
 
 

@@ -19,20 +19,22 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.config import ConfigError
-from raypid.errors import Diverged, Halted
+from raypid.errors import Diverged, Halted, reason
+from raypid.outcome import Outcome as Outcome
+from raypid.outcome import end_by
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
 from raypid.phases import Phases, listening, parts_text, phase
 from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger
 from raypid.reporting.panel import COUNTS, EVALUATION, Progress
-from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.post_mortem import DIVERGED
+from raypid.run.training import Training
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -77,22 +79,10 @@ class RunOptions:
     """Draw learning_curve.png at the end."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended."""
-
-    reason: str
-    result: dict[str, float]
-    folder: Path
-    checkpoint: Path | None
-    interrupted: bool = False
-    """Whether Ctrl-C or SIGTERM ended it."""
-    final: dict[str, float] | None = None
-    """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, if it played at the end."""
-
-
-def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+def check_folder(out: Path, *, resume: bool, overwrite: bool, python: bool = False) -> None:
     """Check that a run may write to a folder: a folder with another run is not touched unless asked for.
+
+    `python`: name what to do as arguments, not as flags.
 
     Raises:
         ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to.
@@ -106,8 +96,12 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     results = out / "result.json"  # empty if a run failed in its first iteration: nothing would be lost
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
+        flags = f"--resume {shlex.quote(str(out))}", "--overwrite", "--out"
+        resuming, replacing, other = (
+            (f"raypid.train(resume={str(out)!r})", "overwrite=True", "out") if python else flags
+        )
         raise ConfigError(
-            f"{out} holds another run. Resume it (--resume {shlex.quote(str(out))}), replace it (--overwrite), or choose another --out."
+            f"{out} holds another run. Resume it ({resuming}), replace it ({replacing}), or choose another {other}."
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume.")
@@ -170,7 +164,7 @@ def next_lines(commands: Sequence[str]) -> list[tuple[str, str]]:
 class Run:
     """Trains an agent until a stop criterion is met or Ctrl-C ends it."""
 
-    def __init__(self, agent: Agent, options: RunOptions, progress: Progress) -> None:
+    def __init__(self, agent: Training, options: RunOptions, progress: Progress) -> None:
         self.agent, self.options, self.progress = agent, options, progress
         known = known_keys(agent.run, agent.config)
         self.stop = check_stop(options.stop, known)
@@ -187,12 +181,15 @@ class Run:
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._rollbacks = agent.rollbacks
         agent.on_rollback = self._tell_rollback
+        agent.on_failed_hook = self._tell_failed_hook
         agent.halt_when(self._must_halt)
         self._turn_began = 0.0
         self._over_since = math.inf
         """When the iteration that is under way should have ended."""
         self._broke_off = False
         self._interrupts = 0
+        self.ends_at_once_until = -math.inf
+        """Until this time (monotonic) the first signal is what a second one is."""
         self._playing = False
         self._told_cut = self._told_unwritten = False
         self.phases = listening() or Phases()
@@ -231,6 +228,8 @@ class Run:
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
             progress.message(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
+        with self._failing():
+            agent.start_hooks(self._params() | {"folder": str(self.folder)})
 
     def _about(self) -> dict[str, object]:
         """What the progress shows of the run besides its settings."""
@@ -268,6 +267,7 @@ class Run:
     def leave(self) -> None:
         """Close the files as they are."""
         self._logger.close()
+        self.agent.detach()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -283,10 +283,13 @@ class Run:
                     rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
                     error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
                 self.progress.stop([("folder", str(self.folder))])
+                self.agent.end_hooks(
+                    self._outcome(end_by(error), checkpoint.latest(self.folder / "checkpoints"), error)
+                )
                 if isinstance(error, Exception) and self._interrupts > 1:
                     raise KeyboardInterrupt from error  # what it broke off said something of its own
             finally:
-                self._logger.close()
+                self.leave()
             raise
 
     def _turn(self) -> None:
@@ -330,7 +333,17 @@ class Run:
                     self.agent.close()
         finally:
             self.progress.stop(self._summary(self.result, self.reason, saved))
-        return Outcome(self.reason, self.result, self.folder, saved, self._interrupts > 0, self.best.final)
+        outcome = self._outcome(self.reason, saved or checkpoint.latest(self.folder / "checkpoints"))
+        try:
+            self.agent.end_hooks(outcome)
+        finally:
+            self.agent.detach()
+        return outcome
+
+    def _outcome(self, reason: str, saved: Path | None, error: BaseException | None = None) -> Outcome:
+        result = self.result or self.agent.totals()  # a run that is resumed at its end has no iteration of its own
+        best = self.best
+        return Outcome(reason, result, self.folder, saved, self._interrupts > 0, best.final, best.score, error)
 
     def _params(self) -> dict[str, object]:
         """What params.json has."""
@@ -374,7 +387,7 @@ class Run:
         newest = checkpoint.latest(parent)
         if newest is None:
             return f"Nothing was saved: {why}."
-        own = self.agent.program and not self.agent.program.startswith("raypid.")
+        own = self.agent.has_own_program
         how = f"restore({str(self.folder)!r})" if own else quoted("raypid train --resume", self.folder)
         go_on = f"`{how}` goes on"
         if why:
@@ -396,6 +409,13 @@ class Run:
         self.progress.message(
             f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {agent.iteration} with {rates}."
         )
+
+    def _tell_failed_hook(self, hook: str, error: Exception) -> None:
+        """Say that a hook raised where nothing is lost by it, and write its traceback to the run's folder."""
+        errors = ErrorFile(self.folder)
+        errors.add(f"{hook} of the callbacks raised:\n{''.join(traceback.format_exception(error)).rstrip()}\n\n")
+        where = errors.unwritten or "errors.txt has the traceback."
+        self.progress.message(f"{hook} of the callbacks raised {type(error).__name__}: {reason(error)}. {where}")
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""
@@ -571,7 +591,7 @@ class Run:
         commands = [quoted("raypid eval", self.folder)]
         if films(self.agent.config.env):
             commands = [f"{commands[0]} --video {shlex.quote(str(self.folder / 'video.mp4'))}"]
-        if not self.agent.program or self.agent.program.startswith("raypid."):
+        if not self.agent.has_own_program:
             stop = further(self.stop, self.agent.totals()) if reason.partition(" reached ")[1] else {}
             more = f" --stop {shlex.quote(json.dumps(stop))}" if stop else ""
             commands.append(quoted("raypid train --resume", self.folder) + more)
@@ -601,6 +621,8 @@ class Run:
                     raise SystemExit
                 return
             self._interrupts += 1
+            if time.monotonic() < self.ends_at_once_until:
+                self._interrupts += 1
             if self._interrupts > 2 and callable(outer := before[signal.Signals(number)]):
                 outer(
                     number, frame

@@ -39,6 +39,7 @@ for _name, _value in {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing|PYTHON worker processes have been started",
 }.items():
     os.environ.setdefault(_name, _value)
+logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # in a notebook it advertises widgets
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
