@@ -20,10 +20,11 @@ from raypid.reporting.panel import known
 if TYPE_CHECKING:
     from raypid.reporting.statistics import Column
 
-# Settings that do not tell two runs apart: where and for how long they ran.
-NOT_SETTINGS = frozenset(
-    {"seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "env_config", "config"}
-)
+# What does not tell two runs apart: where and for how long they ran, what they saved, who wrote it down. Changes are told by themselves.
+NOT_SETTINGS = frozenset({
+    "seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "env_config", "config", "changes", "signature",
+    "checkpoint_interval", "keep_checkpoints", "final_episodes",
+})  # fmt: skip
 LONGEST_LABEL = 60
 """Characters of a label; runs that differ in more than fits are named by their folder."""
 LONGEST_VALUE = 30
