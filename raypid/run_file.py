@@ -6,13 +6,13 @@ runs is answered here.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+from raypid.changes import changes_of, described, first_settings
 from raypid.config import Config, ConfigError, Given, canonical, overlay, parse_value, type_hints
 from raypid.errors import shown
 from raypid.marked import read_marked
@@ -35,10 +35,6 @@ VARIES = (
     "grid_search", "choice", "uniform", "quniform", "loguniform", "qloguniform", "randint", "qrandint", "lograndint", "normal", "randn",
 )  # fmt: skip
 """How a grid or a distribution begins: {"grid_search": [1, 4]}."""
-CHANGES = "changes"
-"""Key of params.json: what has changed since the run began."""
-Change: TypeAlias = "dict[str, Any]"
-"""A change of a setting: step, iteration, key, from, to, and by what (`by`)."""
 _ALWAYS = {"env", "seed", "model", "num_workers", "num_envs_per_worker", "fragment_length", "gamma", "run", "stop"}
 """What every version wrote into params.json, and hardly anybody writes into a file of settings."""
 _SAVED_BESIDE = {
@@ -169,6 +165,21 @@ def _says_nothing(word: str, value: object) -> bool:
     )
 
 
+def saved_options(values: Mapping[str, object]) -> dict[str, int]:
+    """Those of OPTIONS that are among `values`, as far as they are what they should be."""
+    found: dict[str, int] = {}
+    for word, least in OPTIONS.items():
+        value = values.get(word)
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and least <= value < 2**63
+            and value == int(value)
+        ):
+            found[word] = int(value)
+    return found
+
+
 def _joined(at: str, outside: Mapping[str, object], inside: Mapping[str, object]) -> dict[str, object]:
     """The settings beside `config` and those within it.
 
@@ -220,18 +231,10 @@ def _checked(at: str, words: Mapping[str, Any]) -> dict[str, Any]:
     ):
         if value is not None and (not isinstance(value, kind) or value == ""):
             raise ConfigError(f"{at}: {word} takes {example}, not {shown(value)}.")
-    options: dict[str, int] = {}
+    options = saved_options(words)
     for word, least in OPTIONS.items():
-        if (value := words.get(word)) is None:
-            continue
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or value != value // 1
-            or not least <= value < 2**63
-        ):
-            raise ConfigError(f"{at}: {word} takes a whole number of at least {least}, not {shown(value)}.")
-        options[word] = int(value)
+        if words.get(word) is not None and word not in options:
+            raise ConfigError(f"{at}: {word} takes a whole number of at least {least}, not {shown(words[word])}.")
     return {
         "run": run,
         "stop": stop,
@@ -244,45 +247,10 @@ def _checked(at: str, words: Mapping[str, Any]) -> dict[str, Any]:
 # -- params.json ---------------------------------------------------------------------------------------------------
 
 
-def first_settings(params: Mapping[str, object]) -> dict[str, object]:
-    """What a run's params.json says of how it began: without the changes that came later.
-
-    Raises:
-        ConfigError: its list of changes is damaged.
-    """
-    first = copy.deepcopy({key: value for key, value in params.items() if key not in (SIGNATURE, CHANGES)})
-    for change in reversed(later_changes(params)):
-        key, _, part = change["key"].partition(".")
-        group = first.get(key)
-        if part and isinstance(group, dict):
-            group[part] = change["from"]
-        elif key != "stop":  # it says how far the run went in the end
-            first[key] = change["from"]
-    return first
-
-
-def later_changes(params: Mapping[str, object]) -> list[Change]:
-    """The changes that came after a run had begun, oldest first; not those of a rollback, which leave the settings as they are.
-
-    Raises:
-        ConfigError: the list is damaged.
-    """
-    changes = params.get(CHANGES, [])
-    sound = isinstance(changes, list) and all(
-        isinstance(c, dict)
-        and isinstance(c.get("key"), str)
-        and {"from", "to"} <= c.keys()
-        and isinstance(c.get("step"), int)
-        for c in changes
-    )
-    if not sound or not isinstance(changes, list):
-        raise ConfigError(f"{CHANGES} in params.json is damaged: it is {shown(changes)}.")
-    return [c for c in changes if c.get("by") != "rollback" and (c["step"] or c.get("by") != "fit")]
-
-
 def _recorded(where: str, params: Mapping[str, object]) -> RunFile:
     """Take a run's params.json apart."""
     first = first_settings(params)
+    first.pop(SIGNATURE, None)
     run, stop = first.pop("run"), first.pop("stop")
     options = {word: first.pop(word) for word in OPTIONS if word in first}
     checked = _checked(where, {"run": run, "stop": stop, **options})
@@ -296,11 +264,10 @@ def _recorded(where: str, params: Mapping[str, object]) -> RunFile:
 
 def _not_repeated(where: str, params: Mapping[str, object]) -> Iterator[str]:
     """Say which changes of a run are not made again."""
-    changes = [change for change in later_changes(params) if change["key"] != "stop"]
-    if changes:
-        said = [f"{c['key']} {shown(c['from'])} -> {shown(c['to'])} at step {c['step']:,}" for c in changes]
+    said = [described(change) for change in changes_of(params) if change["key"] != "stop"]
+    if said:
         more = f" and {len(said) - 3} more" if len(said) > 3 else ""
-        yield f"As it began: {where} was changed later ({', '.join(said[:3])}{more}), which is not repeated."
+        yield f"This repeats {where} from its beginning, without what was changed later: {', '.join(said[:3])}{more}."
 
 
 # -- for a run -----------------------------------------------------------------------------------------------------
@@ -377,6 +344,7 @@ def check_trust(text: str | Path, *, trust: bool, given: Mapping[str, object]) -
     values = read_marked(path).values
     signed = has_signature("params.json", values)
     first = first_settings(values) if is_record(values) else dict(values)
+    first.pop(SIGNATURE, None)
     inner = first.pop("config", None)
     named = {**first, **(inner if isinstance(inner, Mapping) else {})}
     if "run" in named:

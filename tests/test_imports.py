@@ -27,6 +27,7 @@ FILES = {
         "outputs.py",
         "plain_data.py",
         "marked.py",
+        "changes.py",
         "names.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],

@@ -33,7 +33,7 @@ from raypid.errors import UserError, shown
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
-from raypid.run_file import RunFile, check_trust, for_algorithm, is_record, joined, read_run, read_values
+from raypid.run_file import RunFile, check_trust, for_algorithm, is_record, joined, read_run, read_values, saved_options
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -419,6 +419,8 @@ def main(options: argparse.Namespace) -> int:
     stop = read_mapping(options.stop, "--stop") if options.stop else file.stop
     counts = {**file.options, **{name: value for name in _COUNTS if (value := getattr(options, name)) is not None}}
     notes: Sequence[str] = file.notes
+    if options.resume:
+        counts = {**saved_options(read_params(options.resume)), **counts}
     if options.file:
         experiments = _experiments(options, overlay(file.recorded, given), stop, counts)
         if len(experiments) > 1 or not experiments[0].is_one_run or options.dry_run:

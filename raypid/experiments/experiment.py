@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raypid.changes import first_settings
 from raypid.config import (
     ELSEWHERE,
     Config,
@@ -26,8 +27,9 @@ from raypid.experiments.variants import GRID, check_spec, is_drawn, specs, word_
 from raypid.experiments.variants import WORDS as SPECS
 from raypid.marked import Keys, Marked, read_marked
 from raypid.names import answer
+from raypid.ownership import SIGNATURE
 from raypid.registry import ALGORITHMS, did_you_mean, suggest
-from raypid.run_file import OPTIONS, OTHER_WORDS, first_settings, is_record
+from raypid.run_file import OPTIONS, OTHER_WORDS, is_record
 
 WORDS = (
     "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "tuned", "max_concurrent", "population",
@@ -129,7 +131,9 @@ def read_experiments(path: str | Path, above: Above | None = None) -> list[Exper
     """
     marked = read_marked(path)
     if is_record(marked.values):
-        marked = dataclasses.replace(marked, values=first_settings(marked.values))
+        first = first_settings(marked.values)
+        first.pop(SIGNATURE, None)
+        marked = dataclasses.replace(marked, values=first)
     return _experiments(marked, above or Above(), Path(path).stem)
 
 

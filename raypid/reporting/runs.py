@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raypid.changes import CHANGES, described, later, read_changes
 from raypid.errors import UserError, reason, shown
 from raypid.registry import did_you_mean, suggest
 from raypid.reporting.ending import Ending, read_ending
@@ -204,7 +205,7 @@ def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
 
 def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
     """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
-    flat = {id(run): flat_settings(run.settings) for run in runs}
+    flat = {id(run): {**flat_settings(run.settings), **_changed(run.settings)} for run in runs}
     apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
     together: dict[tuple[str, ...], list[RunRecord]] = {}
     for run in runs:
@@ -216,6 +217,16 @@ def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
         named = ({"algorithm": algorithm or "unknown"} if several else {}) | dict(zip(apart[algorithm], values))
         groups.append(Group(task, "", named, same))
     return _labelled(groups)
+
+
+def _changed(settings: dict[str, Any]) -> dict[str, str]:
+    """How settings changed while the run went on, as one more setting: it did not learn with those that it has now."""
+    try:
+        changes = later(read_changes(settings.get(CHANGES)))
+    except ValueError:
+        return {"changed": "unknown"}
+    said = [described(change) for change in changes if change["key"] not in NOT_SETTINGS]
+    return {"changed": ", ".join(said) or "nothing"}
 
 
 def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:

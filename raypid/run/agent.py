@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from raypid import checkpoint
+from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, differences, without_code
 from raypid.config import ConfigError, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
 from raypid.nn.network_spec import NetworkSpec
@@ -152,6 +153,12 @@ class Agent:
         self.backend = system.context.backend
         self.notes = [*system.notes, *renamed(given)]
         """What was changed to make the run fit, and settings that have another name."""
+        self.changes: list[Change] = []
+        """What was changed in this run, oldest first (`raypid.changes`)."""
+        fitted = list(differences(checked.to_dict(), self.config.to_dict()))
+        self._fitted = {name for name, _, _ in fitted}
+        for name, before, after in fitted:
+            self.note_change(name, before, after, FIT)
         self._loop = self._new_loop()
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
@@ -172,6 +179,11 @@ class Agent:
     def errors(self) -> ErrorFile:
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors
+
+    def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
+        """Write down that a setting, or the stop criteria, have another value from here on."""
+        place = {"step": self.timesteps, "iteration": self.iteration}
+        self.changes.append({**place, "key": name, "from": before, "to": after, "by": by})
 
     def write_losses_to(self, folder: Path) -> None:
         """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
@@ -254,6 +266,8 @@ class Agent:
         self.restore(self._last_save)
         self.time_total_s = elapsed_s
         self._slow_down(rollbacks)
+        for name, rate in self.config.learning_rates().items():
+            self.note_change(name, rate * 0.5 ** (rollbacks - 1), rate * 0.5**rollbacks, ROLLBACK)
         self.save(score=score)
         self.on_rollback()
 
@@ -465,7 +479,7 @@ class Agent:
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
-        manifest |= {"program": self.program, "counters": self._counters()}
+        manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         weights, replay = self.get_weights(), self.context.replay
 
         def more(place: Path) -> dict[str, str]:
@@ -565,6 +579,7 @@ class Agent:
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self._slow_down(int(counters.get("rollbacks", 0)))
+        self._take_history(manifest)
         self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
         if self.replay_restored and manifest["format_version"] < 2:
@@ -577,6 +592,16 @@ class Agent:
                 self.backend.get(handle.submit(Rollout.load_state_dict, workers[str(i)]))
         self.context.workers.call_all(Rollout.boundary, self.num_saves)
         self._loop = self._new_loop()
+
+    def _take_history(self, manifest: checkpoint.Manifest) -> None:
+        """Go on with the changes up to a checkpoint, and write down which of its settings are others from here on."""
+        saved, changes = manifest["config"], manifest.get("changes", [])
+        self.changes = list(changes) if manifest["signed"] else without_code(changes)
+        if self.config.init_from is None:
+            began = saved.get("init_from")
+            self.config.init_from = str(began) if began is not None else None
+        for name, before, after in differences(saved, self.plain_config()):
+            self.note_change(name, before, after, FIT if name in self._fitted else RESUME)
 
     def _restore_replay(self, folder: Path, owed: float) -> None:
         """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from raypid import checkpoint
+from raypid.changes import CHANGES, described, later, read_changes
 from raypid.errors import UserError, one_line
 from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import PARTS, bottleneck
@@ -607,8 +608,18 @@ def crowding(record: Record) -> Findings:
         yield Finding("speed", "warning", text, {"num_workers": workers, "cores": cores}, advice)
 
 
+def changed(record: Record) -> Findings:
+    """Settings that are not those that the run began with."""
+    said = [described(change) for change in later(read_changes(record.params.get(CHANGES)))]
+    if said:
+        more = f" and {len(said) - 5} more before" if len(said) > 5 else ""
+        yield Finding(
+            "learning", "note", f"Changed while it went on: {', '.join(said[-5:])}{more}.", {"changes": len(said)}
+        )
+
+
 CHECKS: tuple[Callable[[Record], Findings], ...] = (
-    divergence, best_policy, returns, exploration, updates, episodes, damage, end, losses, stale, evaluations, binding, course,
+    changed, divergence, best_policy, returns, exploration, updates, episodes, damage, end, losses, stale, evaluations, binding, course,
     ratio, crowding,
 )  # fmt: skip
 
