@@ -561,6 +561,11 @@ class Config(Settings):
         """Whether the run uses Ray."""
         return self.backend == "ray" or (self.backend == "auto" and self.num_workers > 0)
 
+    @property
+    def learns_on(self) -> str:
+        """The device of the learner: what `device` says, or what auto means."""
+        return ("cuda" if self.num_gpus > 0 else "cpu") if self.device == "auto" else self.device
+
     def idle(self) -> dict[str, str]:
         """Return the settings that have no effect beside the others, with the end of the sentence "NAME has no effect ...".
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import shlex
+import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from raypid import project
 from raypid.arguments import declared, declares
+from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
 from raypid.config import (
     ALIASES,
@@ -23,6 +26,7 @@ from raypid.config import (
     Given,
     ModelConfig,
     Settings,
+    Source,
     canonical,
     field_docs,
     overlay,
@@ -145,6 +149,12 @@ def _add_options(add: Callable[..., object]) -> None:
     add("-f", "--file", metavar="FILE", help=text)
     add("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
+    text = (
+        "print where each setting comes from (default, tuned, file, flag, resume, or adapted by raypid), and run nothing;\n"
+        "all: also those at their defaults"
+    )
+    add("--explain", nargs="?", const="changed", choices=("changed", "all"), metavar="all", help=text)
+    add("--json", action="store_true", help="with --explain: all of it, as JSON")
     add("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
     for count, (low, text) in _COUNTS.items():
         add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
@@ -423,7 +433,10 @@ def main(options: argparse.Namespace) -> int:
         counts = {**saved_options(read_params(options.resume)), **counts}
     if options.file:
         experiments = _experiments(options, overlay(file.recorded, given), stop, counts)
-        if len(experiments) > 1 or not experiments[0].is_one_run or options.dry_run:
+        is_one = len(experiments) == 1 and experiments[0].is_one_run
+        if options.explain and not is_one:
+            raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
+        if not is_one or (options.dry_run and not options.explain):
             return run_experiments(experiments, options)
         one = experiments[0]
         given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
@@ -435,6 +448,8 @@ def main(options: argparse.Namespace) -> int:
     name, given, below, stop = (_saved if options.resume else _new)(options, file, given, stop)
     config = resolve_config(name, given, below)
     criteria = check_stop(stop, known_keys(name, config))
+    if options.explain:
+        return _explain(options, name, given, below, criteria, counts)
     if options.dry_run:
         print(f"{options.config[0]}: one run of {name} on {entry_name(config.env)}; nothing varies. Nothing was run.")
         return 0
@@ -477,6 +492,62 @@ def _train(
     finally:
         agent.close()
     return 0
+
+
+def _explain(
+    options: argparse.Namespace,
+    name: str,
+    given: Given,
+    below: Given,
+    stop: Mapping[str, float],
+    counts: Mapping[str, int],
+) -> int:
+    """Print the settings that the run would have, and why. Nothing is started but an environment, for its spaces."""
+    from raypid.run.assembly import TO_FIT, examine, resolve_settings
+    from raypid.run.explain import Row, explain
+    from raypid.run.placement import fitted_here
+
+    resolved = resolve_settings(name, given, below)
+    network = examine(name, resolved.config, given=given).network
+    config, notes = fitted_here(resolved.config, network)
+    for setting, _, value in differences(resolved.config.to_dict(), config.to_dict()):
+        resolved.adapt(setting, value, TO_FIT)
+    out = options.resume or options.out
+    beside: dict[str, object] = {"run": name, "stop": dict(stop) or None, **({"out": out} if out else {}), **counts}
+    about = [Row(key, value, _source_of(options, key, value)) for key, value in beside.items()]
+    if not out:
+        about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
+    changes = _changes_with(options.resume, config) if options.resume else []
+    found = explain(name, config, resolved.sources, network, changes, about)
+    if options.json:
+        print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
+        return 0
+    width = min(shutil.get_terminal_size().columns, 120)
+    print(found.text(width, everything=options.explain == "all", how="--explain all"))
+    print("\n".join([*notes, "Nothing was run."]))
+    return 0
+
+
+def _source_of(options: argparse.Namespace, key: str, value: object) -> list[Source]:
+    """Where something came from that is no setting: algorithm, stop criteria, folder, what is saved when."""
+    if value is None:
+        return []
+    files = [options.file, *options.config] if options.file else options.config
+    named = any(word.partition("=")[0] == f"--{key.replace('_', '-')}" for word in options.argv)
+    if named or not (files or options.resume):
+        return [Source("flag", "", value)]
+    return [Source("resume", options.resume, value) if options.resume else Source("file", files[-1], value)]
+
+
+def _changes_with(folder: str, config: Config) -> list[Change]:
+    """The changes of a run that goes on, with those that it would have now."""
+    from raypid.checkpoint import find, read_manifest
+
+    manifest = read_manifest(find(folder))
+    counters, before = manifest["counters"], {**manifest["config"], "init_from": None}
+    place = {"step": int(counters["timesteps_total"]), "iteration": int(counters["iteration"]), "by": RESUME}
+    new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differences(before, config.to_dict())]
+    return [*manifest.get("changes", []), *new]
 
 
 def _take_record(options: argparse.Namespace) -> None:
@@ -555,6 +626,8 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "Give -f, which starts what a file says, or --resume, which goes on with what was started: not both."
         )
+    if options.json and not options.explain:
+        raise ConfigError("--json is for --explain, which then prints all settings as JSON.")
     if options.dry_run and not options.file:
         raise ConfigError("--dry-run shows the trials of a file: give it, -f FILE.")
     if options.max_concurrent and not (options.file or options.resume):

@@ -7,13 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from raypid import checkpoint
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, differences, without_code
-from raypid.config import ConfigError, overlay, renamed
+from raypid.config import ConfigError, Given, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
@@ -25,13 +25,24 @@ from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
-from raypid.run.assembly import RunProgram, assemble, entry_name, new_run_folder, resolve_config, tuned_settings
+from raypid.run.assembly import (
+    TO_FIT,
+    RunProgram,
+    assemble,
+    entry_name,
+    new_run_folder,
+    resolve_settings,
+    tuned_settings,
+)
 from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
 from raypid.runtime.learner_group import losses_named
 from raypid.runtime.local import LocalHandle
 from raypid.types import Array, Report, Weights
+
+if TYPE_CHECKING:
+    from raypid.run.explain import Explanation
 
 T = TypeVar("T")
 
@@ -123,8 +134,10 @@ class Agent:
         self.run = name
         given = overlay(config or {}, settings)
         if tuned:
-            below = tuned_settings(name, given.get("env"), tuned)
-        checked = resolve_config(name, given, below)
+            about = tuned if isinstance(tuned, str) else f"{name} on {entry_name(given.get('env'))}"
+            below = Given(tuned_settings(name, given.get("env"), tuned), "tuned", about)
+        resolved = resolve_settings(name, given, below)
+        checked = resolved.config
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
         self.time_total_s = 0.0
@@ -157,8 +170,11 @@ class Agent:
         """What was changed in this run, oldest first (`raypid.changes`)."""
         fitted = list(differences(checked.to_dict(), self.config.to_dict()))
         self._fitted = {name for name, _, _ in fitted}
-        for name, before, after in fitted:
-            self.note_change(name, before, after, FIT)
+        for setting, before, after in fitted:
+            self.note_change(setting, before, after, FIT)
+            resolved.adapt(setting, after, TO_FIT)
+        self.sources = resolved.sources
+        """Where each setting came from (`raypid.run.assembly.Resolved`)."""
         self._loop = self._new_loop()
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
@@ -188,6 +204,12 @@ class Agent:
     def write_losses_to(self, folder: Path) -> None:
         """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
         self.errors.folder = folder
+
+    def explain(self) -> Explanation:
+        """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
+        from raypid.run.explain import explain
+
+        return explain(self.run, self.config, self.sources, self.network, self.changes)
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -636,7 +658,7 @@ class Agent:
         Raises:
             CheckpointError: there is none, or it is damaged. UntrustedError: it names code that may not be imported.
         """
-        given = {**(config or {}), **settings}
+        given = overlay(config or {}, settings)
         folder, manifest = saved_run(path, given, trust=trust)
         program = manifest.get("program", "")
         if program and not program.startswith("raypid."):
@@ -645,7 +667,7 @@ class Agent:
                 "and then train."
             )
         like = read_policy_weights(folder / "policy")[0]
-        saved = {**manifest["config"], "init_from": None}  # that was where it began
+        saved = Given({**manifest["config"], "init_from": None}, "resume", str(path))  # that was where it began
         if given.keys() & {"init_from", "weights_file"}:
             raise ConfigError(
                 "init_from has no effect here: the checkpoint's weights are those that training goes on with."

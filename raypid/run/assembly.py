@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
+from raypid.config import Config, ConfigError, Source, given_names, gpu_ids, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
@@ -59,6 +60,8 @@ from raypid.tuned import TUNED
 from raypid.types import Weights
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
+TO_FIT = "to fit this machine"
+"""Why `fit` has changed a setting."""
 _PLACE_SECONDS = 60.0
 
 
@@ -106,6 +109,20 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
     return dict(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings of a run, and where each came from."""
+
+    config: Config
+    sources: dict[str, list[Source]]
+    """Name of a setting ("lr", "model.hidden") -> where its value came from, last, and before it the values that it replaced. One
+    that is missing has its default."""
+
+    def adapt(self, name: str, value: object, why: str) -> None:
+        """Write down that raypid itself has chosen a value."""
+        self.sources.setdefault(name, []).append(Source("adapted", why, value))
+
+
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
     """The algorithm's Config with `settings` over its defaults, checked. A seed is drawn if none is given.
 
@@ -114,8 +131,15 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     Raises:
         ConfigError: a setting that does not exist or does not fit, or would have no effect.
     """
+    return resolve_settings(run, settings, below).config
+
+
+def resolve_settings(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Resolved:
+    """As `resolve_config`, with where each value came from."""
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
-    config = algorithm.Config().replace(overlay(below or {}, settings))
+    laid = overlay(below or {}, settings)
+    config = algorithm.Config().replace(laid)
+    asked = copy.copy(config)
     config.env, config.env_config = by_id(config.env, config.env_config)
     config.custom_args = _custom_args(config.custom_args)
     if config.gpu is not None:
@@ -128,7 +152,18 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     config.validate()
     config.refuse(config.idle(), given_names(settings))
-    return config
+    resolved = Resolved(config, sources_by_setting(laid))
+    for name, why in _CHOSEN.items():
+        if (value := getattr(config, name)) != getattr(asked, name):
+            resolved.adapt(name, value, why)
+    return resolved
+
+
+_CHOSEN = {
+    "env": "the id that env_config names", "env_config": "without the id, which is env", "custom_args": "with the project's defaults",
+    "num_gpus": "one for each id in gpu", "num_learners": "one for each GPU", "seed": "drawn",
+}  # fmt: skip
+"""What `resolve_settings` may set -> why."""
 
 
 def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
@@ -335,9 +370,7 @@ def _learner(
         ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
     """
     network = spec.network
-    wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
-    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
-    threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
+    threads = learner_threads(algorithm, c, network)
     given = (network, spec.seed, spec.networks, threads)
     build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=program)
     if isinstance(c, OffPolicyConfig):
@@ -358,6 +391,13 @@ def _learner(
             f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
+
+
+def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> int:
+    """Threads of the learner."""
+    wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
+    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
+    return c.num_threads or (num_cores() if wide and not c.num_learners else 1)
 
 
 def _workers(

@@ -610,7 +610,8 @@ def crowding(record: Record) -> Findings:
 
 def changed(record: Record) -> Findings:
     """Settings that are not those that the run began with."""
-    said = [described(change) for change in later(read_changes(record.params.get(CHANGES)))]
+    changes = later(read_changes(record.params.get(CHANGES)))
+    said = [described(change) for change in changes if change["key"] != "stop"]
     if said:
         more = f" and {len(said) - 5} more before" if len(said) > 5 else ""
         yield Finding(
