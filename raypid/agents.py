@@ -77,7 +77,7 @@ class A2C(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -158,7 +158,7 @@ class A3C(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -244,7 +244,7 @@ class APPO(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -339,7 +339,7 @@ class ARS(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -422,7 +422,7 @@ class ApeX(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -522,7 +522,7 @@ class CustomModel(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -606,7 +606,7 @@ class DDPG(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -701,7 +701,7 @@ class DQN(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -801,7 +801,7 @@ class ES(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -883,7 +883,7 @@ class IMPALA(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -972,7 +972,7 @@ class PPO(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1059,7 +1059,7 @@ class R2D2(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1163,7 +1163,7 @@ class Rainbow(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1263,7 +1263,7 @@ class SAC(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1358,7 +1358,7 @@ class SQN(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1461,7 +1461,7 @@ class TD3(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,

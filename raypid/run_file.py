@@ -15,7 +15,8 @@ from typing import Any
 from raypid.changes import changes_of, described, first_settings
 from raypid.config import Config, ConfigError, Given, canonical, overlay, parse_value, type_hints
 from raypid.errors import shown
-from raypid.marked import read_marked
+from raypid.marked import check_file, read_marked
+from raypid.names import answer
 from raypid.ownership import SIGNATURE, has_signature, run_folder_of
 from raypid.registry import ALGORITHMS
 from raypid.trust import check_names
@@ -91,9 +92,12 @@ def read_values(text: str, option: str, example: str = '{"lr": 0.001}') -> dict[
         return value
     path = text.removeprefix("@")
     try:
-        return read_marked(path).values
+        check_file(path)
     except ConfigError as error:
-        raise ConfigError(f"{option} takes a YAML or JSON file, or JSON such as '{example}'. {error}") from None
+        is_missing = str(error).startswith("There is no file")
+        also = f" {option} takes JSON such as '{example}' or a YAML or JSON file." if is_missing else ""
+        raise ConfigError(f"{error}{also}") from None
+    return read_marked(path).values
 
 
 def is_record(values: Mapping[str, object]) -> bool:
@@ -138,9 +142,9 @@ def _written(where: str, values: Mapping[str, object], option: str) -> RunFile:
         name = canonical(key)
         word = OTHER_WORDS.get(name, name)
         if word in SEVERAL_WORDS and not (word in ("num_samples", "repeat") and value == 1):
-            raise ConfigError(
-                f"{at}: {key} is for experiments, which have several runs: use -f{f' {where}' * bool(where)}."
-            )
+            use = f"use -f {where}" if where else "use -f FILE"
+            more = f" {answer(word)}" if word == "resources" else ""
+            raise ConfigError(f"{at}: {key} is for experiments, which have several runs: {use}.{more}")
         if word in RUN_WORDS:
             words[word] = value
         elif not _says_nothing(word, value):
@@ -313,6 +317,23 @@ def for_algorithm(file: RunFile, name: str) -> RunFile:
 
 def _listed(values: Mapping[str, object], keys: Sequence[str]) -> str:
     return ", ".join(f"{key} ({shown(values[key])})" for key in keys)
+
+
+def read_for(name: str | None, text: str | Path, *, trust: bool, given: Mapping[str, object]) -> tuple[str, RunFile]:
+    """Read what a file says of one run, for Python: the algorithm (`name`, or else the file's), and what it says for that.
+
+    Args:
+        given: settings that will lie above it.
+
+    Raises:
+        ConfigError: as `read_run`, or the file names no algorithm and `name` is None. UntrustedError: see `check_trust`.
+    """
+    file = read_run(text, option="config")
+    check_trust(text, trust=trust, given={**given, **({} if name is None else {"algorithm": name})})
+    run = name or file.run
+    if run is None:
+        raise ConfigError(f"{text} names no algorithm: give one, or add run: PPO to the file.")
+    return run, for_algorithm(file, run)
 
 
 def _has(cls: type[Config], key: str) -> bool:

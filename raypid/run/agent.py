@@ -27,6 +27,7 @@ from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import (
     TO_FIT,
+    Resolved,
     RunProgram,
     assemble,
     entry_name,
@@ -37,6 +38,7 @@ from raypid.run.assembly import (
 from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
+from raypid.run_file import read_for
 from raypid.runtime.learner_group import losses_named
 from raypid.runtime.local import LocalHandle
 from raypid.types import Array, Report, Weights
@@ -86,12 +88,33 @@ class _DefaultConfig:
         return ALGORITHMS.get(owner.algorithm).Config().to_dict()
 
 
+def _check_registry(registry: Registries | None) -> None:
+    """Check that it is this process's own.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if registry is not None and registry is not get_registry():
+        raise ConfigError(
+            f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
+            "its kin; what is registered in this process is found without a registry too."
+        )
+
+
+def _with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
+    """The settings below those given, with tuned ones over them."""
+    env = overlay(below, given).get("env")
+    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
+    return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
+
+
 class Agent:
     """One training run.
 
     Args:
         run: name of the algorithm. Subclasses such as `raypid.PPO` fix it, and accept `config` in its place.
-        config: settings as a mapping; keywords override it. `DEFAULT_CONFIG` has all of them.
+        config: settings as a mapping, or a file of them (YAML or JSON; a run's params.json repeats its settings); keywords override
+            it. `DEFAULT_CONFIG` has all of them.
         tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that a search has
             saved, given by their name or file.
         out: the run's folder, for `save` and errors. By default one under runs/ is chosen when it is needed.
@@ -111,7 +134,7 @@ class Agent:
     def __init__(
         self,
         run: str | Mapping[str, object] | None = None,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | str | Path | None = None,
         *,
         out: str | Path | None = None,
         tuned: bool | str = False,
@@ -121,23 +144,21 @@ class Agent:
         registry: Registries | None = None,
         **settings: object,
     ) -> None:
-        if registry is not None and registry is not get_registry():
-            raise ConfigError(
-                f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
-                "its kin; what is registered in this process is found without a registry too."
-            )
+        _check_registry(registry)
         if isinstance(run, Mapping):  # raypid.PPO({...})
             run, config = None, run
-        name = run or self.algorithm
+        name, notes = run or self.algorithm, tuple[str, ...]()
+        if isinstance(config, str | Path):
+            name, file = read_for(name, config, trust=False, given=settings)
+            below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
+            out, tuned = out or file.out, tuned or file.tuned
         if name is None:
             raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
         self.run = name
         given = overlay(config or {}, settings)
         if tuned:
-            about = tuned if isinstance(tuned, str) else f"{name} on {entry_name(given.get('env'))}"
-            below = Given(tuned_settings(name, given.get("env"), tuned), "tuned", about)
+            below = _with_tuned(name, tuned, below or {}, given)
         resolved = resolve_settings(name, given, below)
-        checked = resolved.config
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
         self.time_total_s = 0.0
@@ -160,22 +181,26 @@ class Agent:
         """The newest saved replay buffer of this run."""
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
-        system = assemble(name, checked, program, like, given)
+        system = assemble(name, resolved.config, program, like, given)
         self.config, self.network, self.context = system.config, system.network, system.context
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
         self.backend = system.context.backend
-        self.notes = [*system.notes, *renamed(given)]
+        self.notes = [*system.notes, *renamed(given), *notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
         """What was changed in this run, oldest first (`raypid.changes`)."""
-        fitted = list(differences(checked.to_dict(), self.config.to_dict()))
-        self._fitted = {name for name, _, _ in fitted}
-        for setting, before, after in fitted:
-            self.note_change(setting, before, after, FIT)
-            resolved.adapt(setting, after, TO_FIT)
         self.sources = resolved.sources
         """Where each setting came from (`raypid.run.assembly.Resolved`)."""
+        self._fitted = self._note_fit(resolved)
         self._loop = self._new_loop()
+
+    def _note_fit(self, resolved: Resolved) -> set[str]:
+        """Write down what was changed to make the run fit; returns the names of these settings."""
+        fitted = list(differences(resolved.config.to_dict(), self.config.to_dict()))
+        for name, before, after in fitted:
+            self.note_change(name, before, after, FIT)
+            resolved.adapt(name, after, TO_FIT)
+        return {name for name, _, _ in fitted}
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
