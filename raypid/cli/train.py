@@ -449,7 +449,7 @@ def main(options: argparse.Namespace) -> int:
     config = resolve_config(name, given, below)
     criteria = check_stop(stop, known_keys(name, config))
     if options.explain:
-        return _explain(options, name, given, below, criteria, counts)
+        return _explain(options, name, given, below, criteria, counts, notes)
     if options.dry_run:
         print(f"{options.config[0]}: one run of {name} on {entry_name(config.env)}; nothing varies. Nothing was run.")
         return 0
@@ -501,6 +501,7 @@ def _explain(
     below: Given,
     stop: Mapping[str, float],
     counts: Mapping[str, int],
+    notes: Sequence[str],
 ) -> int:
     """Print the settings that the run would have, and why. Nothing is started but an environment, for its spaces."""
     from raypid.run.assembly import TO_FIT, examine, resolve_settings
@@ -509,7 +510,7 @@ def _explain(
 
     resolved = resolve_settings(name, given, below)
     network = examine(name, resolved.config, given=given).network
-    config, notes = fitted_here(resolved.config, network)
+    config, changed = fitted_here(resolved.config, network)
     for setting, _, value in differences(resolved.config.to_dict(), config.to_dict()):
         resolved.adapt(setting, value, TO_FIT)
     out = options.resume or options.out
@@ -519,6 +520,7 @@ def _explain(
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     changes = _changes_with(options.resume, config) if options.resume else []
     found = explain(name, config, resolved.sources, network, changes, about)
+    notes = [*notes, *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
         return 0
