@@ -6,6 +6,7 @@ runs is answered here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid.changes import changes_of, described, first_settings
-from raypid.config import Config, ConfigError, Given, canonical, overlay, parse_value, type_hints
+from raypid.config import Config, ConfigError, Given, SourceKind, canonical, overlay, parse_value, type_hints
 from raypid.errors import shown
 from raypid.marked import check_file, read_marked
 from raypid.names import answer
@@ -312,7 +313,16 @@ def for_algorithm(file: RunFile, name: str) -> RunFile:
     if unknown := [key for key in kept if not _has(cls, key)]:
         notes.append(f"This version of raypid has no {_listed(kept, unknown)}: left out.")
         kept = kept.without(*unknown)
+    for key in [key for key, value in kept.items() if value is None and type_hints(cls)[key] is float]:
+        kept = overlay(
+            kept, Given({key: math.inf}, *_kind_of(kept, key))
+        )  # JSON has no infinity, and it was written as null
     return replace(file, recorded=kept, notes=tuple(notes))
+
+
+def _kind_of(values: Given, key: str) -> tuple[SourceKind, str]:
+    source = values.sources_of(key)[-1]
+    return source.kind, source.detail
 
 
 def _listed(values: Mapping[str, object], keys: Sequence[str]) -> str:

@@ -183,6 +183,20 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         assert code == 2 and words in err and err.count("\n") == 1, (text, err)
 
 
+def test_a_search_takes_settings_alone(shell: Shell, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--run", "PPO", "--env", "CartPole-v1", "--config", "one.json"]) == 2
+    assert "leave stop, final_episodes out" in capfd.readouterr().err
+
+
+def test_infinity_repeats(shell: Shell) -> None:
+    """JSON has none."""
+    flags = ("--clip", "Infinity", "--max-grad-norm", "Infinity")
+    assert shell("--config", "one.json", *flags, "--out", "run", "--quiet")[0] == 0
+    assert params("run")["clip"] is None is params("run")["max_grad_norm"]
+    found, _ = explained(shell, "--config", "run/params.json")
+    assert found["clip"] == float("inf") and found["max_grad_norm"] is None  # none means the same there
+
+
 def test_the_words_of_grids_are_those_of_experiments() -> None:
     assert set(VARIES) == set(WORDS)
 

@@ -392,13 +392,20 @@ def files_of(options: argparse.Namespace, flags: Mapping[str, object]) -> RunFil
 
 
 def settings_of(options: argparse.Namespace) -> Given:
-    """The settings given on the command line; flags win over --config.
+    """The settings that a search is given on the command line; flags win over --config.
 
     Raises:
-        ConfigError, UntrustedError: see `files_of`.
+        ConfigError: what is wrong with a file, or a search has no use for. UntrustedError: see `files_of`.
     """
     flags = flags_of(options)
     file = files_of(options, flags)
+    words = {"stop": file.stop, "out": file.out, "tuned": file.tuned, **file.options}
+    if not file.recorded and (
+        idle := [word for word, value in words.items() if value is not None and value is not False]
+    ):
+        raise ConfigError(
+            f"--config of a search takes settings alone: leave {', '.join(idle)} out, and see its own options."
+        )
     return _by_our_names(overlay(overlay(file.recorded, file.settings), flags))
 
 
@@ -562,7 +569,7 @@ def _take_record(options: argparse.Namespace) -> None:
 def _under_flags(options: argparse.Namespace, file: RunFile) -> RunFile:
     """Fill in what flags do not say and a file of --config does: algorithm, folder, tuned settings. Returns what the file has for the
     algorithm that will run."""
-    options.run = options.run or file.run
+    options.run, options.is_repeated = options.run or file.run, bool(file.recorded)
     if file.out is not None and options.out is None:
         options.out = str(file.out)
     options.tuned = options.tuned or file.tuned
@@ -706,6 +713,6 @@ def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
     if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    if (agent.run, agent.config.env) in TUNED and not options.tuned:
+    if (agent.run, agent.config.env) in TUNED and not options.tuned and not options.is_repeated:
         return [f"Tuned settings for {agent.run} on {agent.config.env} are there: --tuned uses them."]
     return []

@@ -463,6 +463,8 @@ class Agent:
         """
         if num_episodes is not None:
             self.config.evaluation_num_episodes = num_episodes
+            saved = {"key": "evaluation_num_episodes", "from": num_episodes, "step": self.timesteps}
+            self.changes = [c for c in self.changes if not saved.items() <= c.items()]  # it is as it was
         self.evaluations.goal = goal
         self.evaluations.automatic = self.config.evaluation_interval is None
         self.evaluations.every(every_steps)
