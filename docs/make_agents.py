@@ -81,7 +81,7 @@ class {name}(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,

@@ -78,7 +78,7 @@ class A2C(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -158,7 +158,7 @@ class A3C(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -243,7 +243,7 @@ class APPO(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -337,7 +337,7 @@ class ARS(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -419,7 +419,7 @@ class ApeX(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -518,7 +518,7 @@ class CustomModel(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -601,7 +601,7 @@ class DDPG(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -695,7 +695,7 @@ class DQN(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -794,7 +794,7 @@ class ES(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -875,7 +875,7 @@ class IMPALA(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -963,7 +963,7 @@ class PPO(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1049,7 +1049,7 @@ class R2D2(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1152,7 +1152,7 @@ class Rainbow(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1251,7 +1251,7 @@ class SAC(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1345,7 +1345,7 @@ class SQN(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
@@ -1447,7 +1447,7 @@ class TD3(Agent):
         def __init__(
             self,
             env: object = None,
-            config: Mapping[str, object] | None = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,

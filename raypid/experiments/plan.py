@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, Given, overlay
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError, reason, shown
-from raypid.experiments.experiment import OPTIONS, RESOURCES, Experiment
+from raypid.experiments.experiment import RESOURCES, Experiment
 from raypid.experiments.experiment import Above as Above
 from raypid.experiments.experiment import check_experiments as check_experiments
 from raypid.experiments.experiment import experiments_from as experiments_from
@@ -35,6 +35,7 @@ from raypid.run.assembly import Examined, entry_name, examine, resolve_config, s
 from raypid.run.experiment import clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.placement import bundles
+from raypid.run_file import OPTIONS
 from raypid.runtime.resources import num_cores, num_gpus
 from raypid.trust import check_names
 
@@ -214,15 +215,19 @@ def _settled(
         raise where.error(f"{which}{error}", f"stop.{key}", "stop") from None
 
 
-def check_run(experiment: Experiment) -> dict[str, object]:
+def check_run(experiment: Experiment) -> Given:
     """Check the settings of an experiment that is one run; returns them, with the seed if one is given.
 
     Raises:
         ConfigError: the message begins with file and line.
     """
-    settings = {**experiment.settings, **({"seed": experiment.seeds[0]} if experiment.seeds else {})}
-    _settled(experiment, settings, _below(experiment, settings), "")
-    return settings | ({"address": experiment.address} if experiment.address is not None else {})
+    apart: dict[str, object] = {"seed": experiment.seeds[0]} if experiment.seeds else {}
+    apart |= {"address": experiment.address} if experiment.address is not None else {}
+    taken = Given(apart)  # out of the settings, which still know where these came from
+    taken.sources |= {key: experiment.settings.sources[key] for key in apart if key in experiment.settings.sources}
+    settings = overlay(experiment.settings, taken)
+    _settled(experiment, settings.without("address"), _below(experiment, settings), "")
+    return settings
 
 
 def cpus_of(config: Config) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raypid.changes import CHANGES, described, later, read_changes
 from raypid.errors import UserError, reason, shown
 from raypid.registry import did_you_mean, suggest
 from raypid.reporting.ending import Ending, read_ending
@@ -21,10 +22,11 @@ from raypid.reporting.panel import TRAINING, known, number
 if TYPE_CHECKING:
     from raypid.reporting.statistics import Column
 
-# Settings that do not tell two runs apart: where and for how long they ran.
-NOT_SETTINGS = frozenset(
-    {"seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "env_config", "config"}
-)
+# What does not tell two runs apart: where and for how long they ran, what they saved, who wrote it down. Changes are told by themselves.
+NOT_SETTINGS = frozenset({
+    "seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "env_config", "config", "changes", "signature",
+    "checkpoint_interval", "keep_checkpoints", "final_episodes",
+})  # fmt: skip
 LONGEST_LABEL = 60
 """Characters of a label; runs that differ in more than fits are named by their folder."""
 LONGEST_VALUE = 30
@@ -248,7 +250,7 @@ def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
 
 def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
     """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
-    flat = {id(run): flat_settings(run.settings) for run in runs}
+    flat = {id(run): {**flat_settings(run.settings), **_changed(run.settings)} for run in runs}
     apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
     together: dict[tuple[str, ...], list[RunRecord]] = {}
     for run in runs:
@@ -260,6 +262,16 @@ def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
         named = ({"algorithm": algorithm or "unknown"} if several else {}) | dict(zip(apart[algorithm], values))
         groups.append(Group(task, "", named, same))
     return _labelled(groups)
+
+
+def _changed(settings: dict[str, Any]) -> dict[str, str]:
+    """How settings changed while the run went on, as one more setting: it did not learn with those that it has now."""
+    try:
+        changes = later(read_changes(settings.get(CHANGES)))
+    except ValueError:
+        return {"changed": "unknown"}
+    said = [described(change) for change in changes if change["key"] not in NOT_SETTINGS]
+    return {"changed": ", ".join(said) or "nothing"}
 
 
 def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -22,7 +22,7 @@ from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks, check_hooks
-from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
+from raypid.config import Config, ConfigError, Source, given_names, gpu_ids, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
@@ -62,6 +62,8 @@ from raypid.tuned import TUNED
 from raypid.types import Weights
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
+TO_FIT = "to fit this machine"
+"""Why `fit` has changed a setting."""
 _PLACE_SECONDS = 60.0
 
 
@@ -119,6 +121,20 @@ def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> 
     return {}
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings of a run, and where each came from."""
+
+    config: Config
+    sources: dict[str, list[Source]]
+    """Name of a setting ("lr", "model.hidden") -> where its value came from, last, and before it the values that it replaced. One
+    that is missing has its default."""
+
+    def adapt(self, name: str, value: object, why: str) -> None:
+        """Write down that raypid itself has chosen a value."""
+        self.sources.setdefault(name, []).append(Source("adapted", why, value))
+
+
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
     """The algorithm's Config with `settings` over its defaults, checked. A seed is drawn if none is given.
 
@@ -127,8 +143,15 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     Raises:
         ConfigError: a setting that does not exist or does not fit, or would have no effect.
     """
+    return resolve_settings(run, settings, below).config
+
+
+def resolve_settings(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Resolved:
+    """As `resolve_config`, with where each value came from."""
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
-    config = algorithm.Config().replace(overlay(below or {}, settings))
+    laid = overlay(below or {}, settings)
+    config = algorithm.Config().replace(laid)
+    asked = copy.copy(config)
     config.env, config.env_config = by_id(config.env, config.env_config)
     config.custom_args = _custom_args(config.custom_args)
     if config.gpu is not None:
@@ -142,7 +165,18 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     config.validate()
     config.refuse(config.idle(), given_names(settings))
     _check_packages(run, algorithm, config)
-    return config
+    resolved = Resolved(config, sources_by_setting(laid))
+    for name, why in _CHOSEN.items():
+        if (value := getattr(config, name)) != getattr(asked, name):
+            resolved.adapt(name, value, why)
+    return resolved
+
+
+_CHOSEN = {
+    "env": "the id that env_config names", "env_config": "without the id, which is env", "custom_args": "with the project's defaults",
+    "num_gpus": "one for each id in gpu", "num_learners": "one for each GPU", "seed": "drawn",
+}  # fmt: skip
+"""What `resolve_settings` may set -> why."""
 
 
 def _check_packages(run: str, algorithm: AlgorithmClass, c: Config) -> None:
@@ -388,9 +422,7 @@ def _learner(
         ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
     """
     network = spec.network
-    wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
-    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
-    threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
+    threads = learner_threads(algorithm, c, network)
     given = (network, spec.seed, spec.networks, threads)
     build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=program)
     if isinstance(c, OffPolicyConfig):
@@ -419,6 +451,13 @@ def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str
         return "starting learners"
     needs_torch = algorithm.flow == "replay" or not network.torch_free
     return "loading torch" if needs_torch and "torch" not in sys.modules else "building the learner"
+
+
+def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> int:
+    """Threads of the learner."""
+    wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
+    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
+    return c.num_threads or (num_cores() if wide and not c.num_learners else 1)
 
 
 def _workers(

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from raypid import checkpoint
+from raypid.changes import CHANGES, described, later, read_changes
 from raypid.errors import UserError, one_line
 from raypid.registry import ALGORITHMS
 from raypid.reporting.ending import ERRORS
@@ -633,8 +634,19 @@ def below_known(record: Record) -> Findings:
         yield Finding("learning", "warning", text, {"best": best, "known": known.value}, advice)
 
 
+def changed(record: Record) -> Findings:
+    """Settings that are not those that the run began with."""
+    changes = later(read_changes(record.params.get(CHANGES)))
+    said = [described(change) for change in changes if change["key"] != "stop"]
+    if said:
+        more = f" and {len(said) - 5} more before" if len(said) > 5 else ""
+        yield Finding(
+            "learning", "note", f"Changed while it went on: {', '.join(said[-5:])}{more}.", {"changes": len(said)}
+        )
+
+
 CHECKS: tuple[Callable[[Record], Findings], ...] = (
-    divergence, best_policy, returns, exploration, updates, episodes, damage, end, losses, stale, evaluations, binding, course,
+    changed, divergence, best_policy, returns, exploration, updates, episodes, damage, end, losses, stale, evaluations, binding, course,
     ratio, crowding, below_known,
 )  # fmt: skip
 

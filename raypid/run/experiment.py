@@ -18,15 +18,16 @@ from pathlib import Path
 from types import FrameType
 
 from raypid import checkpoint
+from raypid.changes import CHANGES, read_changes
 from raypid.config import ConfigError
-from raypid.errors import Diverged, Halted, reason
+from raypid.errors import Diverged, Halted, UserError, reason
 from raypid.outcome import Outcome as Outcome
 from raypid.outcome import end_by
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
 from raypid.phases import Phases, listening, parts_text, phase
 from raypid.registry import ALGORITHMS
-from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger
+from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger, read_params
 from raypid.reporting.panel import COUNTS, EVALUATION, Progress
 from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
@@ -35,6 +36,7 @@ from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.post_mortem import DIVERGED
 from raypid.run.training import Training
+from raypid.run_file import OPTIONS
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -50,6 +52,8 @@ HALT_S = 5.0
 """Seconds after the end of a run by time or by a signal when an iteration that waits for whole episodes is broken off."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
+STOP = "stop"
+"""Key of the stop criteria in params.json."""
 _RUN_FILES = (
     PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, "errors.txt", "learning_curve.png",
     DIVERGED, checkpoint.BEST, checkpoint.OLD_BEST,
@@ -161,6 +165,11 @@ def next_lines(commands: Sequence[str]) -> list[tuple[str, str]]:
     return [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
 
 
+def _is_stop(value: object) -> bool:
+    """Whether it can be stop criteria."""
+    return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
+
+
 class Run:
     """Trains an agent until a stop criterion is met or Ctrl-C ends it."""
 
@@ -217,6 +226,7 @@ class Run:
         agent.write_losses_to(self.folder)
         if resumed:
             self.best.load()
+            self._note_stop()
         progress = self.progress
         self._logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
         self._logger.write_params(self._params())
@@ -346,8 +356,22 @@ class Run:
         return Outcome(reason, result, self.folder, saved, self._interrupts > 0, best.final, best.score, error)
 
     def _params(self) -> dict[str, object]:
-        """What params.json has."""
-        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop}
+        """What params.json has: settings in force, algorithm, end, what is saved when as far as it was said, and what has changed."""
+        plain, default = RunOptions(), self.options
+        options = {name: value for name in OPTIONS if (value := getattr(default, name)) != getattr(plain, name)}
+        changes = {CHANGES: self.agent.changes} if self.agent.changes else {}
+        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | options | changes
+
+    def _note_stop(self) -> None:
+        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones."""
+        agent = self.agent
+        with contextlib.suppress(UserError, ValueError):  # no file, or a damaged one: it is written anew
+            params = read_params(self.folder)
+            before = [c for c in read_changes(params.get(CHANGES)) if c["key"] == STOP and c["step"] <= agent.timesteps]
+            ends = [c for c in before if c not in agent.changes and _is_stop(c["from"]) and _is_stop(c["to"])]
+            agent.changes = sorted([*agent.changes, *ends], key=lambda change: change["step"])
+            if _is_stop(params.get(STOP)) and params[STOP] != self.stop:
+                agent.note_change(STOP, params[STOP], dict(self.stop))
 
     def _renew_record(self, result: Mapping[str, float]) -> None:
         """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
@@ -401,6 +425,7 @@ class Run:
         self._rollbacks = self.agent.rollbacks
         self._logger.close()
         self._logger = RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
+        self._logger.write_params(self._params())
 
     def _tell_rollback(self) -> None:
         """Say that the run diverged and went back."""

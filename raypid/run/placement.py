@@ -33,6 +33,23 @@ _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
 
+def fitted_here(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, list[str]]:
+    """The settings that `place` would go on with, where that needs no cluster to be joined, and notes of what was changed. Starts nothing.
+
+    Raises:
+        ConfigError, ResourceError: as `place`.
+    """
+    if _joins(config):
+        return config, ["what the cluster has room for is known only once it is joined"]
+    return _fitted(config, needs_of(config, network), Has.here(config.num_cpus if config.on_ray else None), FLAGS)
+
+
+def _joins(config: Config) -> bool:
+    """Whether the run joins a cluster that is there already."""
+    ray = sys.modules.get("ray")
+    return config.on_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
+
+
 def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, list[str]]:
     """Check that a run fits, and only then start or join Ray where it is needed.
 
@@ -46,8 +63,7 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
     if config.gpu is not None and num_gpus() and config.address is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     needs = needs_of(config, network)
-    ray = sys.modules.get("ray")
-    joins = use_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
+    joins = _joins(config)
     if not joins:
         config, notes = _fitted(config, needs, Has.here(config.num_cpus if use_ray else None), words)
         if not use_ray:

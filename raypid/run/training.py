@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from raypid import checkpoint, names
-from raypid.config import ConfigError, overlay, renamed
+from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, differences, without_code
+from raypid.config import ConfigError, Given, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
@@ -26,14 +27,27 @@ from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
-from raypid.run.assembly import RunProgram, assemble, entry_name, new_run_folder, resolve_config, tuned_settings
+from raypid.run.assembly import (
+    TO_FIT,
+    Resolved,
+    RunProgram,
+    assemble,
+    entry_name,
+    new_run_folder,
+    resolve_settings,
+    tuned_settings,
+)
 from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
+from raypid.run_file import read_for
 from raypid.runtime.learner_group import losses_named
 from raypid.runtime.local import LocalHandle
 from raypid.spaces import brief
 from raypid.types import Array, Report, Weights
+
+if TYPE_CHECKING:
+    from raypid.run.explain import Explanation
 
 T = TypeVar("T")
 
@@ -81,6 +95,26 @@ class _DefaultConfig:
         return ALGORITHMS.get(owner.algorithm).Config().to_dict()
 
 
+def _check_registry(registry: Registries | None) -> None:
+    """Check that it is this process's own.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if registry is not None and registry is not get_registry():
+        raise ConfigError(
+            f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
+            "its kin; what is registered in this process is found without a registry too."
+        )
+
+
+def _with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
+    """The settings below those given, with tuned ones over them."""
+    env = overlay(below, given).get("env")
+    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
+    return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
+
+
 class Training:
     """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds whole runs (`fit`).
 
@@ -88,7 +122,8 @@ class Training:
         given: the algorithm and the environment, in this order, each once: `Agent("PPO", "CartPole-v1")`. A class such as `raypid.PPO`
             fixes the algorithm: `PPO("CartPole-v1")`. A mapping among them is `config`.
         run: the algorithm: a name, or a subclass of `raypid.algorithms.base.Algorithm`, which is registered under its name.
-        config: settings as a mapping; keywords override it. `DEFAULT_CONFIG` has all of them.
+        config: settings as a mapping, or a file of them (YAML or JSON; a run's params.json repeats its settings); keywords override
+            it. `DEFAULT_CONFIG` has all of them.
         tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that a search has
             saved, given by their name or file.
         out: the run's folder, for `save`, `fit` and errors. By default one under runs/ is chosen when it is needed.
@@ -113,7 +148,7 @@ class Training:
         self,
         *given: object,
         run: object = None,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | str | Path | None = None,
         out: str | Path | None = None,
         tuned: bool | str = False,
         program: RunProgram | None = None,
@@ -123,16 +158,19 @@ class Training:
         **settings: object,
     ) -> None:
         self._closed = True  # until there is something to close
-        if registry is not None and registry is not get_registry():
-            raise ConfigError(
-                f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
-                "its kin; what is registered in this process is found without a registry too."
-            )
-        self.run = name = self._algorithm(given, run)
+        _check_registry(registry)
+        name, notes = self._algorithm(given, run), tuple[str, ...]()
+        if isinstance(config, str | Path):
+            name, file = read_for(name, config, trust=False, given=settings)
+            below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
+            out, tuned = out or file.out, tuned or file.tuned
+        if name is None:
+            raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
+        self.run = name
         chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
         if tuned:
-            below = tuned_settings(name, chosen.get("env"), tuned)
-        checked = resolve_config(name, chosen, below)
+            below = _with_tuned(name, tuned, below or {}, chosen)
+        resolved = resolve_settings(name, chosen, below)
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
         self.time_total_s = 0.0
@@ -152,14 +190,19 @@ class Training:
         """The newest saved replay buffer of this run."""
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
-        system = assemble(name, checked, program, like, chosen)
+        system = assemble(name, resolved.config, program, like, chosen)
         self.config, self.network, self.context = system.config, system.network, system.context
         self.observation_space, self.action_space = system.observation_space, system.action_space
         """Of one environment, as it gives and takes them."""
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
         self.backend = system.context.backend
-        self.notes = [*system.notes, *renamed(chosen)]
+        self.notes = [*system.notes, *renamed(chosen), *notes]
         """What was changed to make the run fit, and settings that have another name."""
+        self.changes: list[Change] = []
+        """What was changed in this run, oldest first (`raypid.changes`)."""
+        self.sources = resolved.sources
+        """Where each setting came from (`raypid.run.assembly.Resolved`)."""
+        self._made_to_fit = self._note_fit(resolved)
         self.on_rollback: Callable[[], None]
         """Called after each rollback."""
         self.on_failed_hook: Callable[[str, Exception], None]
@@ -168,15 +211,21 @@ class Training:
         self._loop = self._new_loop()
         self._closed = False
 
-    def _algorithm(self, given: Sequence[object], run: object) -> str:
-        """The name of the algorithm: the class's own, `run`, or the first of what was given by position."""
+    def _algorithm(self, given: Sequence[object], run: object) -> str | None:
+        """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
         if run is not None:
             return algorithm_of(run)
         if self.algorithm is not None:
             return self.algorithm
-        if not given or isinstance(given[0], Mapping):
-            raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
-        return algorithm_of(given[0])
+        return None if not given or isinstance(given[0], Mapping) else algorithm_of(given[0])
+
+    def _note_fit(self, resolved: Resolved) -> set[str]:
+        """Write down what was changed to make the run fit; returns the names of these settings."""
+        fitted = list(differences(resolved.config.to_dict(), self.config.to_dict()))
+        for name, before, after in fitted:
+            self.note_change(name, before, after, FIT)
+            resolved.adapt(name, after, TO_FIT)
+        return {name for name, _, _ in fitted}
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
@@ -210,9 +259,20 @@ class Training:
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors
 
+    def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
+        """Write down that a setting, or the stop criteria, have another value from here on."""
+        place = {"step": self.timesteps, "iteration": self.iteration}
+        self.changes.append({**place, "key": name, "from": before, "to": after, "by": by})
+
     def write_losses_to(self, folder: Path) -> None:
         """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
         self.errors.folder = folder
+
+    def explain(self) -> Explanation:
+        """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
+        from raypid.run.explain import explain
+
+        return explain(self.run, self.config, self.sources, self.network, self.changes)
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -294,6 +354,8 @@ class Training:
         self.restore(self._last_save)
         self.time_total_s = elapsed_s
         self._slow_down(rollbacks)
+        for name, rate in self.config.learning_rates().items():
+            self.note_change(name, rate * 0.5 ** (rollbacks - 1), rate * 0.5**rollbacks, ROLLBACK)
         self.save(score=score)
         self.on_rollback()
 
@@ -444,6 +506,8 @@ class Training:
         """
         if num_episodes is not None:
             self.config.evaluation_num_episodes = num_episodes
+            saved = {"key": "evaluation_num_episodes", "from": num_episodes, "step": self.timesteps}
+            self.changes = [c for c in self.changes if not saved.items() <= c.items()]  # it is as it was
         self.evaluations.goal = goal
         self.evaluations.automatic = self.config.evaluation_interval is None
         self.evaluations.every(every_steps)
@@ -582,7 +646,7 @@ class Training:
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
-        manifest |= {"program": self.program, "counters": self._counters()}
+        manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         weights, replay = self.get_weights(), self.context.replay
 
         def more(place: Path) -> dict[str, str]:
@@ -683,6 +747,7 @@ class Training:
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self._slow_down(int(counters.get("rollbacks", 0)))
+        self._take_history(manifest)
         self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
         if self.replay_restored and manifest["format_version"] < 2:
@@ -696,6 +761,16 @@ class Training:
         self.context.workers.call_all(Rollout.boundary, self.num_saves)
         self._loop = self._new_loop()
         self._policy_is_current = False
+
+    def _take_history(self, manifest: checkpoint.Manifest) -> None:
+        """Go on with the changes up to a checkpoint, and write down which of its settings are others from here on."""
+        saved, changes = manifest["config"], manifest.get("changes", [])
+        self.changes = list(changes) if manifest["signed"] else without_code(changes)
+        if self.config.init_from is None:
+            began = saved.get("init_from")
+            self.config.init_from = str(began) if began is not None else None
+        for name, before, after in differences(saved, self.plain_config()):
+            self.note_change(name, before, after, FIT if name in self._made_to_fit else RESUME)
 
     def _restore_replay(self, folder: Path, owed: float) -> None:
         """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
@@ -731,7 +806,7 @@ class Training:
         Raises:
             CheckpointError: there is none, or it is damaged. UntrustedError: it names code that may not be imported.
         """
-        given = {**(config or {}), **settings}
+        given = overlay(config or {}, settings)
         folder, manifest = saved_run(path, given, trust=trust)
         program = manifest.get("program", "")
         if program and not program.startswith("raypid."):
@@ -740,7 +815,7 @@ class Training:
                 "and then train."
             )
         like = read_policy_weights(folder / "policy")[0]
-        saved = {**manifest["config"], "init_from": None}  # that was where it began
+        saved = Given({**manifest["config"], "init_from": None}, "resume", str(path))  # that was where it began
         if given.keys() & {"init_from", "weights_file"}:
             raise ConfigError(
                 "init_from has no effect here: the checkpoint's weights are those that training goes on with."
@@ -805,9 +880,7 @@ class Training:
 _POLICIES_OF_OTHERS = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy")
 
 
-def settings_of(
-    given: Sequence[object], config: Mapping[str, object] | None, settings: Mapping[str, object]
-) -> dict[str, object]:
+def settings_of(given: Sequence[object], config: Mapping[str, object] | None, settings: Mapping[str, object]) -> Given:
     """The settings of an agent: keywords over `config`. What was given by position is the environment, or a mapping, which is `config`.
 
     Raises:
