@@ -674,26 +674,17 @@ def _check_overwrite(options: argparse.Namespace) -> None:
 def _new(
     options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
 ) -> tuple[str, Given, Given, Mapping[str, object]]:
-    """Return algorithm, settings given, those below (recorded or tuned), and stop criteria of a new run. A linear schedule ends with it,
-    unless settings say when."""
-    from raypid.run.assembly import entry_name, schedule_end, tuned_settings
+    """Return algorithm, settings given, those below (recorded or tuned), and stop criteria of a new run."""
+    from raypid.run.assembly import new_run
 
     name, stop = options.run, stop or {}
     if name is None:
         raise ConfigError(
             f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}; or an agent and a model: --agent_name, --model_name."
         )
-    below = file.recorded
-    if "schedule_steps" in below and below["schedule_steps"] == (file.stop or {}).get("timesteps_total"):
-        below = below.without("schedule_steps")
-    env = overlay(below, given).get("env")
-    if not env:
+    if not overlay(file.recorded, given).get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    if options.tuned is not False:
-        about = options.tuned if isinstance(options.tuned, str) else f"{name} on {entry_name(env)}"
-        below = overlay(below, Given(tuned_settings(name, env, options.tuned), "tuned", about))
-    end = Given(schedule_end(overlay(below, given), stop), "adapted", "a linear schedule ends with the run")
-    return name, overlay(given, end), below, stop
+    return name, *new_run(name, given, file, options.tuned, stop), stop
 
 
 def _saved(

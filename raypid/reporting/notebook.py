@@ -73,9 +73,17 @@ class NotebookDisplay(Progress):
         self._messages.append(text)
         self._draw()
 
+    def working(self, text: str) -> None:
+        self._state.doing = text
+        if self._state.info:
+            self._draw()
+        elif text or self._handle is not None:  # before the run has begun: a line, which is gone when that is done
+            self._show({"text/plain": f"{text} ..." if text else ""})
+
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         if self._stopped:
             return
+        self._state.doing = ""
         self._stopped, self._summary = True, list(summary)
         self._draw()
         curve = Path(str(self._state.info.get("folder"))) / "learning_curve.png"
@@ -85,11 +93,17 @@ class NotebookDisplay(Progress):
             display(Image(filename=str(curve), width=640, alt="learning curve"))
 
     def _draw(self) -> None:
-        from IPython.display import display
-
         self._due = time.monotonic() + REFRESH_S
         rows, title = self._rows(), f"raypid {self._state.title()}"
-        shown = {"text/html": as_html(title, rows, self._messages), "text/plain": as_text(title, rows, self._messages)}
+        if self._state.doing:
+            rows.append(("now", f"{self._state.doing} ...", None))
+        self._show(
+            {"text/html": as_html(title, rows, self._messages), "text/plain": as_text(title, rows, self._messages)}
+        )
+
+    def _show(self, shown: Mapping[str, str]) -> None:
+        from IPython.display import display
+
         if self._handle is None:
             self._handle = display(shown, raw=True, display_id=True)
         else:
@@ -104,8 +118,10 @@ class NotebookDisplay(Progress):
         if latest:
             mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
             rows.append(("training return", f"{mean}  (min {low}, max {high})", None))
-            if spark := sparkline(state.history, 40):
-                rows.append(("training so far", spark, None))
+            drawn, values = state.returns_drawn()
+            if spark := sparkline(values, 40):
+                span = f"{reading(values[0])} to {reading(values[-1])}"
+                rows.append((f"{drawn} so far", f"{spark}  {span}", None))
             if known(latest.get(EVALUATION)):
                 rows.append(("evaluation return", state.evaluation(), None))
         for key in state.stop:
@@ -118,6 +134,8 @@ class NotebookDisplay(Progress):
             pace += [f"iteration {count(latest.get('training_iteration'))}", clock(latest.get("time_total_s"))]
             rows.append(("so far", " · ".join(pace), None))
             rows.append(("speed", f"{count(latest.get('env_steps_per_s'))} steps/s", None))
+            learner = " · ".join(f"{name} {reading(value)}" for name, value in state.metrics().items())
+            rows += [("learner", learner, None)] if learner else []
             shares = {part: share for part, share in state.shares().items() if share >= 0.005}
             times = " · ".join(f"{PARTS[part][0]} {share:.0%}" for part, share in shares.items())
             rows += [("time goes to", times, None)] if times else []

@@ -22,7 +22,7 @@ from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks, check_hooks
-from raypid.config import Config, ConfigError, Source, given_names, gpu_ids, overlay, sources_by_setting
+from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
@@ -50,6 +50,7 @@ from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place
+from raypid.run_file import RunFile
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
@@ -111,6 +112,29 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
             f"There are no tuned settings for {run} on {entry_name(env)}; there are for {', '.join(known) or 'none'}."
         )
     return dict(found)
+
+
+def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
+    """The settings below those given, with tuned ones over them."""
+    env = overlay(below, given).get("env")
+    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
+    return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
+
+
+def new_run(
+    run: str, given: Mapping[str, object], file: RunFile, tuned: bool | str, stop: Mapping[str, object]
+) -> tuple[Given, Given]:
+    """The settings of a new run in two layers: those given, and those below, which a file has recorded or which are tuned.
+
+    A linear schedule ends with the run, unless settings say when.
+    """
+    below = file.recorded
+    if "schedule_steps" in below and below["schedule_steps"] == (file.stop or {}).get("timesteps_total"):
+        below = below.without("schedule_steps")
+    if tuned is not False:
+        below = with_tuned(run, tuned, below, given)
+    end = Given(schedule_end(overlay(below, given), stop), "adapted", "a linear schedule ends with the run")
+    return overlay(given, end), below
 
 
 def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:

@@ -7,23 +7,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, Given, overlay
 from raypid.outcome import Outcome
+from raypid.phases import Phases
 from raypid.reporting.logger import read_params
+from raypid.reporting.notebook import progress_here
 from raypid.run.agent import Agent, check_counts, stop_criteria
-from raypid.run.assembly import resolve_config, schedule_end, tuned_settings
+from raypid.run.assembly import new_run, resolve_config
 from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.saved import saved_run
 from raypid.run.training import algorithm_of, settings_of
+from raypid.run_file import RunFile, read_for
 from raypid.tuned import TUNED
 
 
 def train(
     run: object = None,
     env: object = None,
-    config: Mapping[str, object] | None = None,
+    config: Mapping[str, object] | str | Path | None = None,
     *,
     stop: int | float | Mapping[str, object] | None = None,
     out: str | Path | None = None,
@@ -32,9 +35,9 @@ def train(
     trust: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
-    checkpoint_interval: int = 0,
-    keep_checkpoints: int = 3,
-    final_episodes: int = 50,
+    checkpoint_interval: int | None = None,
+    keep_checkpoints: int | None = None,
+    final_episodes: int | None = None,
     **settings: object,
 ) -> Outcome:
     """Train an agent until a stop criterion is met, and leave all that `raypid train` leaves. Workers and environments are ended.
@@ -48,40 +51,63 @@ def train(
     Args:
         run: the algorithm: its name, a subclass of `raypid.algorithms.base.Algorithm`, or a class of agents such as raypid.PPO or your own.
         env: the environment, in any form that agents take: an id, a class, a function, "module:Name", a whole vector.
-        config: settings as a mapping; keywords override it.
+        config: settings as a mapping, or a file that says the same of a run as `-f` and `--config` read: with the params.json of a
+            run the run is repeated, its algorithm and end included. Arguments and keywords override it.
         stop: environment steps, or {key of a result: value}; the first that is reached ends the run. Without it a new run goes on until
             Ctrl-C, a resumed one to the criteria that it had.
         out: the run's folder; by default a new one under runs/.
         tuned: start from tuned settings: True, or the name of those that a search has saved.
         resume: go on with the run in this folder, with its settings and those given here.
         trust: import what only that folder names, though this user's raypid did not write it.
-        overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`.
+        overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`; None: what the file says, or the
+            default there.
         settings: those of the algorithm, and `callbacks`.
 
     Raises:
         UserError: something does not fit; nothing has been trained then. What ends a run by an error, after what was learnt was saved.
     """
-    counts = {
+    asked = {
         "checkpoint_interval": checkpoint_interval,
         "keep_checkpoints": keep_checkpoints,
         "final_episodes": final_episodes,
     }
+    name = None if run is None or _is_distributed(run) else algorithm_of(run)
+    file = RunFile()
+    if isinstance(config, str | Path):
+        name, file = read_for(name, config, trust=trust, given=settings)
+        config, run = file.settings, name if run is None else run
+    counts = {**file.options, **{key: count for key, count in asked.items() if count is not None}}
     check_counts(RunOptions(**counts))  # type: ignore[arg-type]
+    stop = file.stop if stop is None and resume is None else stop
     given = settings_of([env], config, settings)
+    phases = Phases(progress_here({}, quiet).working)
     agent: Agent | DistributedAgent
-    if resume is not None:
-        _check_beside_resume(resume, out, tuned, overwrite)
-        agent, stop = _resumed(run, Path(resume), given, stop, trust)
-    else:
-        agent = _new(run, given, stop, out, tuned, overwrite)
-    if not quiet and isinstance(agent, Agent):
-        agent.notes += _hints(agent, resume is not None, tuned)
-    with agent:
-        return agent.fit(stop, out=resume or out, overwrite=overwrite, quiet=quiet, **counts)
+    with phases.heard():
+        if resume is not None:
+            _check_beside_resume(resume, out, tuned, overwrite)
+            agent, stop = _resumed(run, name, Path(resume), overlay(file.recorded, given), stop, trust)
+        else:
+            out = file.out if out is None else out
+            agent = _new(run, name, file, given, stop, out, tuned or file.tuned, overwrite)
+        if not quiet and isinstance(agent, Agent):
+            agent.notes += [*file.notes, *_hints(agent, resume is not None, tuned or file.tuned)]
+        with agent:
+            return agent.fit(stop, out=resume or out, overwrite=overwrite, quiet=quiet, **counts)
+
+
+def _is_distributed(run: object) -> bool:
+    return inspect.isclass(run) and issubclass(run, DistributedAgent)
 
 
 def _new(
-    run: object, given: dict[str, object], stop: object, out: str | Path | None, tuned: bool | str, overwrite: bool
+    run: object,
+    name: str | None,
+    file: RunFile,
+    given: Given,
+    stop: object,
+    out: str | Path | None,
+    tuned: bool | str,
+    overwrite: bool,
 ) -> Agent | DistributedAgent:
     """The agent of a new run. All that can be wrong is found before its environment is made."""
     if run is None:
@@ -90,16 +116,18 @@ def _new(
         raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
     check_folder(Path(out or Path("runs", "new")), resume=False, overwrite=overwrite, python=True)
     criteria = stop_criteria(stop)
-    if isinstance(run, type) and issubclass(run, DistributedAgent):
-        if tuned:
-            raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
-        settings: dict[str, Any] = given
-        return run(**settings)
-    name = algorithm_of(run)
-    below = tuned_settings(name, given.get("env"), tuned) if tuned else {}
-    given |= schedule_end({**below, **given}, criteria)
-    check_stop(criteria, known_keys(name, resolve_config(name, given, below)))
-    return _agent_class(run)(run=name, config=given, below=below)
+    if name is None:
+        return _distributed(run, given, tuned)
+    above, below = new_run(name, given, file, tuned, criteria)
+    check_stop(criteria, known_keys(name, resolve_config(name, above, below)))
+    return _agent_class(run)(run=name, config=above, below=below)
+
+
+def _distributed(run: Any, given: Mapping[str, Any], tuned: bool | str) -> DistributedAgent:
+    if tuned:
+        raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
+    agent: DistributedAgent = run(**given)
+    return agent
 
 
 def _agent_class(run: object) -> type[Agent]:
@@ -116,11 +144,10 @@ def _check_beside_resume(resume: str | Path, out: str | Path | None, tuned: bool
 
 
 def _resumed(
-    run: object, folder: Path, given: Mapping[str, object], stop: Any, trust: bool
+    run: object, name: str | None, folder: Path, given: Mapping[str, object], stop: Any, trust: bool
 ) -> tuple[Agent, int | float | Mapping[str, object]]:
     """The agent that goes on with the run in a folder, and its stop criteria: those given, or else the saved ones."""
     check_folder(folder, resume=True, overwrite=False, python=True)
-    name = algorithm_of(run) if run is not None else None
     _, manifest = saved_run(folder, given, run=name, trust=trust)
     if name is not None and name != manifest["algorithm"]:
         raise ConfigError(f"{folder} holds a run of {manifest['algorithm']}, not of {name}.")

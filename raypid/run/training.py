@@ -35,7 +35,7 @@ from raypid.run.assembly import (
     entry_name,
     new_run_folder,
     resolve_settings,
-    tuned_settings,
+    with_tuned,
 )
 from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
@@ -108,13 +108,6 @@ def _check_registry(registry: Registries | None) -> None:
         )
 
 
-def _with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
-    """The settings below those given, with tuned ones over them."""
-    env = overlay(below, given).get("env")
-    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
-    return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
-
-
 class Training:
     """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds whole runs (`fit`).
 
@@ -169,7 +162,7 @@ class Training:
         self.run = name
         chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
         if tuned:
-            below = _with_tuned(name, tuned, below or {}, chosen)
+            below = with_tuned(name, tuned, below or {}, chosen)
         resolved = resolve_settings(name, chosen, below)
         self.out = Path(out) if out is not None else None
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
