@@ -237,6 +237,17 @@ class OnlyOne(Fine):
             raise OSError("the port is taken")
 
 
+class Grows(Fine):
+    """Remembers what nobody asks for."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def step(self, action: Any) -> Any:
+        self.seen.append(np.ones(2_000))
+        return super().step(action)
+
+
 class FallsBehind(Fine):
     """Ends the process when it is stepped after the end of an episode, which nobody but the check does."""
 
