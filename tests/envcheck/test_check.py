@@ -222,6 +222,15 @@ def test_exit_codes(argv: list[str], code: int, text: str, capsys: pytest.Captur
     assert text in out.err and (code == 2 or "problem     made: " in out.out)
 
 
+def test_options_that_an_environment_declares_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["broken:Declared", "--length", "12"], ["--length=12", "broken:Declared", "--time-limit", "99"]):
+        assert main(["check-env", *argv, "--no-speed", "--seconds", "0.5", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["episodes"]["length_max"] == 12
+    with pytest.raises(SystemExit):
+        main(["check-env", "broken:Declared", "--help"])
+    assert "steps of an episode" in capsys.readouterr().out
+
+
 def test_json_is_one_document_whatever_happens(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["Nope-v0"], ["broken:RaisingConstructor"], ["broken:Fault", "--env-config", '{"fault": "exit"}']):
         assert main(["check-env", *argv, "--seconds", "0.5", "--json"]) > 0
