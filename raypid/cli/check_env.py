@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.train import at_least, read_mapping
+from raypid.cli.train import _add_arguments, at_least, read_mapping
+from raypid.registry import ENVS
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -75,12 +76,22 @@ def positive(text: str) -> float:
 
 def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options that the environment declares, if some are given that raypid does not have. Only then is its module imported here."""
-    from raypid.cli.train import _add_arguments
-
-    flags = [word.partition("=")[0] for word in argv if word.startswith("--")]
-    names = [word for word in argv if not word.startswith("-")]
-    if names and ("--help" in flags or any(flag not in parser._option_string_actions for flag in flags)):
-        env = next((name for name in names if ":" in name), names[0])
+    flags: list[str] = []
+    names: list[str] = []
+    words = iter(argv)
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if not word.startswith("-"):
+            names.append(word)
+            continue
+        flags.append(flag)
+        action = parser._option_string_actions.get(flag)
+        if action is not None and action.nargs is None and not equals:
+            next(words, None)  # its value
+    if names and ({"--help", "-h"} & set(flags) or any(flag not in parser._option_string_actions for flag in flags)):
+        env = next(
+            (name for name in names if ":" in name or name in ENVS), names[0]
+        )  # not the value of an option yet unknown
         _add_arguments(parser, env, None, None)
 
 

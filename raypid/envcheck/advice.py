@@ -7,6 +7,7 @@ from typing import Any
 
 from raypid.config import Config
 from raypid.envcheck.finding import Finding
+from raypid.envcheck.screen import duration
 from raypid.runtime.resources import num_cores
 
 SLOW_STEP_S = 2e-3
@@ -16,6 +17,8 @@ WIDE = 20.0
 UNEVEN = 100.0
 """Ratio of the deviations of an observation's elements from which they should be normalised."""
 LARGE_REWARD = 10.0
+GROWTH_MB = 5.0
+"""Megabytes in 1,000 steps from which memory is said to grow."""
 FEW_STEPS = 300
 """Steps from which episodes that have not ended are a finding."""
 
@@ -59,7 +62,8 @@ def _round_limit(steps: int) -> int:
 
 
 def _of_observations(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
-    for part in (facts.get("observation") or {}).get("parts", []):
+    observation = facts.get("observation") or {}
+    for part in observation.get("parts", []):
         name = f"part {part['path']!r} of the observation" if part["path"] else "the observation"
         if part["outside_share"] and not part["space"].startswith(("Discrete", "Multi")):
             yield Finding(
@@ -70,7 +74,8 @@ def _of_observations(facts: Mapping[str, Any], config: Config) -> Iterator[Findi
         if other and part["space"].startswith("Box"):
             text = f"{name} comes as {', '.join(other)}, its space says {part['dtype']}; raypid converts it."
             yield Finding("note", "observation", text)
-        yield from _of_scale(part, name)
+        if observation["count"] >= FEW_STEPS:
+            yield from _of_scale(part, name)
 
 
 def _of_scale(part: Mapping[str, Any], name: str) -> Iterator[Finding]:
@@ -91,9 +96,7 @@ def _of_scale(part: Mapping[str, Any], name: str) -> Iterator[Finding]:
             "note", "observation", text, "--normalize-observations (normalize_observations=True) helps networks."
         )
     if part["size"] > 1 and part["constant_elements"] and part["size"] <= 10_000:
-        text = (
-            f"{part['constant_elements']:,} of {part['size']:,} elements of {name.removeprefix('the ')} never changed."
-        )
+        text = f"{part['constant_elements']:,} of the {part['size']:,} elements of {name} never changed."
         yield Finding("note", "observation", text)
 
 
@@ -139,8 +142,14 @@ def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
         )  # fmt: skip
     elif step and (step["median_s"] or 0) > SLOW_STEP_S:
         yield Finding(
-            "note", "speed", f"a step takes {step['median_s'] * 1e3:.3g} ms, which bounds training.",
+            "note", "speed", f"a step takes {duration(step['median_s'])}, which bounds training.",
             f"--num-workers {max(2, num_cores())} steps it on all cores (more on a cluster).",
+        )  # fmt: skip
+    memory = facts.get("memory")
+    if memory and memory["mb_per_1000_steps"] > GROWTH_MB:
+        yield Finding(
+            "warning", "memory", f"it grows by {memory['mb_per_1000_steps']:.0f} MB in 1,000 steps.",
+            "Does something keep every observation or info? Empty it in reset().",
         )  # fmt: skip
     yield from _of_algorithms(facts)
 
@@ -151,7 +160,7 @@ def _of_algorithms(facts: Mapping[str, Any]) -> Iterator[Finding]:
     ppo, sac = training.get("PPO") or {}, training.get("SAC") or {}
     if not ppo.get("seconds"):
         return
-    slow = ppo["env_share"] > 0.8 and 1 / ppo["env_s_per_step"] < 2_000
+    slow = ppo["env_share"] > 0.8 and 1 / ppo["env_s_per_step"] < 2_000 and (sac.get("env_share") or 1.0) > 0.3
     if space.startswith("Box"):
         name = "SAC" if slow and sac.get("seconds") else "PPO"
     elif space.startswith("Discrete"):

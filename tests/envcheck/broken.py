@@ -202,6 +202,19 @@ class Unbounded(Fine):
     action_space: Any = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
+class Declared(Fine):
+    def __init__(self, args: Any) -> None:
+        self.length = args.length
+
+    @staticmethod
+    def add_args(parser: Any) -> None:
+        parser.add_argument("--length", type=int, default=5, help="steps of an episode")
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *_ = super().step(action)
+        return obs, reward, False, self.t >= self.length, {}
+
+
 class NoSeed:
     """Without Gymnasium's interface, and without a seed."""
 
@@ -235,6 +248,17 @@ class OnlyOne(Fine):
         type(self).num += 1
         if self.num > 1:
             raise OSError("the port is taken")
+
+
+class Grows(Fine):
+    """Remembers what nobody asks for."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def step(self, action: Any) -> Any:
+        self.seen.append(np.ones(2_000))
+        return super().step(action)
 
 
 class FallsBehind(Fine):

@@ -99,6 +99,9 @@ def test_what_is_wrong_elsewhere_is_a_problem_too(env: object, text: str) -> Non
         (broken.Unbounded, {}, "warning", "has no bounds: raypid passes a Gaussian's actions on as they are"),
         (broken.NoSeed, {}, "warning", "takes no seed, and there is no seed"),
         (broken.RaisesAtClose, {}, "warning", r"close\(\) raises RuntimeError: not now"),
+        pytest.param(
+            broken.Grows, {}, "warning", r"memory: it grows by 1\d MB in 1,000 steps", marks=pytest.mark.ci_slow
+        ),
         (broken.Prints, {}, "warning", "it printed .* lines .* beginning with 'step 0'"),
         (broken.Aliased, {}, "note", "changes after it was returned"),
         (broken.Fault, {"fault": "int flag"}, "note", "terminated: it is 0, a int, not a bool"),
@@ -108,7 +111,7 @@ def test_what_is_wrong_elsewhere_is_a_problem_too(env: object, text: str) -> Non
     ],
 )
 def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity: str, text: str) -> None:
-    report = looked_at(env, env_config=config, seconds=3.0)
+    report = looked_at(env, env_config=config, seconds=10.0)
     assert report.ok and re.search(text, told(report, severity)), report
 
 
@@ -217,6 +220,14 @@ def test_exit_codes(argv: list[str], code: int, text: str, capsys: pytest.Captur
         assert error.code == code
     out = capsys.readouterr()
     assert text in out.err and (code == 2 or "problem     made: " in out.out)
+
+
+def test_options_that_an_environment_declares_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["broken:Declared", "--length", "12"], ["--length=12", "broken:Declared", "--time-limit", "99"]):
+        assert main(["check-env", *argv, "--no-speed", "--seconds", "0.5", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["episodes"]["length_max"] == 12
+    assert main(["check-env", "broken:Declared", "--help"]) == 0
+    assert "steps of an episode" in capsys.readouterr().out
 
 
 def test_json_is_one_document_whatever_happens(capsys: pytest.CaptureFixture[str]) -> None:
