@@ -229,7 +229,8 @@ class Reader:
 
     def command(self, argv: list[str]) -> int:
         module = any(re.fullmatch(r"[a-z]\w*:[A-Z]\w*", word) for word in argv)
-        if Path.cwd() != self.folder or "--num-workers" in argv and module:
+        trials = argv[0] == "tune" or "-f" in argv and "--dry-run" not in argv
+        if Path.cwd() != self.folder or trials or "--num-workers" in argv and module:
             # what is loaded of a project stays, and Ray's workers look for modules where the process that started Ray did
             return subprocess.run([sys.executable, "-m", "raypid", *argv]).returncode
         self.clean()
