@@ -1,4 +1,4 @@
-"""The calls from `Agent.train()` to the optimizer's `minimise`, as they really happen.
+"""The calls from `agent.train()` to the optimizer's `minimise`, as they really happen.
 
     python benchmarks/call_chains.py      # print them, as docs/architecture.md shows them
 
@@ -78,7 +78,7 @@ def traced(algorithm: Any, out: str) -> Any:
 
 
 def chain(name: str) -> list[str]:
-    """The calls of one of RUNS, from Agent.train to minimise."""
+    """The calls of one of RUNS, from Training.train to minimise."""
     from raypid.registry import ALGORITHMS
 
     run, settings = RUNS[name]
@@ -93,8 +93,8 @@ def chain(name: str) -> list[str]:
             while not Path(out).exists():
                 agent.train()
         there = json.loads(Path(out).read_text())
-    calls = there if there[0] == "Agent.train" else sent[0] + there
-    return calls[calls.index("Agent.train") :]
+    calls = there if there[0] == "Training.train" else sent[0] + there
+    return calls[calls.index("Training.train") :]
 
 
 def watch_submit(sent: list[list[str]]) -> None:

@@ -80,13 +80,16 @@ class {name}(Agent):
 
         def __init__(
             self,
-            config: Mapping[str, object] | None = None,
+            env: object = None,
+            config: Mapping[str, object] | str | Path | None = None,
             *,
             out: str | Path | None = None,
             tuned: bool | str = False,
             registry: Registries | None = None,'''
     defaults, hints = config(), type_hints(config)
     for field in dataclasses.fields(config):
+        if field.name == "env":
+            continue  # the first argument
         for key in (field.name, *(alias for alias, ours in ALIASES.items() if ours == field.name)):
             yield f"            {key}: {accepted(hints[field.name])} = {value(getattr(defaults, field.name))},"
     yield "        ) -> None: ..."

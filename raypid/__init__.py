@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -25,16 +25,19 @@ if TYPE_CHECKING:
     from raypid.agents import *  # noqa: F403
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
+    from raypid.envcheck.check import check_env as check_env
     from raypid.envs import register_env as register_env
     from raypid.envs.adapter import OBSERVATION as OBSERVATION
     from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
     from raypid.nn.policy import load_policy as load_policy
+    from raypid.outcome import Outcome as Outcome
     from raypid.project import load_project as load_project
     from raypid.run.agent import Agent as Agent
     from raypid.run.distributed import APPOAgent as APPOAgent
     from raypid.run.distributed import DistributedAgent as DistributedAgent
     from raypid.run.distributed import DistributedWrapper as DistributedWrapper
     from raypid.run.distributed import IMPALAAgent as IMPALAAgent
+    from raypid.run.train import train as train
 
 __version__ = "0.1.0"
 
@@ -51,9 +54,12 @@ _LAZY = {
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
     "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
+    "check_env": "raypid.envcheck.check:check_env",
+    "Outcome": "raypid.outcome:Outcome",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
     "load_project": "raypid.project:load_project",
+    "train": "raypid.run.train:train",
 }
 
 if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
@@ -161,16 +167,36 @@ def _register(
 
 def _missing(name: str, *, imported: bool) -> Exception:
     """The error for a name that raypid lacks; `imported`: by `from raypid import NAME`, which drops the text of an AttributeError."""
+    import difflib
+
     import raypid.names
 
     run, text = name.upper(), f"module 'raypid' has no attribute {name!r}"
     told = raypid.names.ATTRIBUTES.get(name, "")
     if name.islower() and run in ALGORITHMS:  # RLlib has a module for each
         told = f"The agent is raypid.{run}, its settings raypid.{run}.DEFAULT_CONFIG."
+    if (
+        not told and not name.startswith("_") and importlib.util.find_spec(f"raypid.{name}") is None
+    ):  # a module comes next
+        offered = {offer.lower(): offer for offer in _public()}
+        near = difflib.get_close_matches(name.lower(), offered, 1, 0.65)
+        told = f"Did you mean raypid.{offered[near[0]]}?" if near else ""
     if not told:
         return AttributeError(text)
     return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}")
 
 
+def _public() -> set[str]:
+    """The names that raypid offers."""
+    here = {name for name in globals() if name.startswith("register_")}
+    return {
+        "get_registry",
+        "tune",
+        *here,
+        *_LAZY,
+        *(name + end for name in ALGORITHMS.names() for end in ("", "Agent")),
+    }
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *(name + end for name in ALGORITHMS.names() for end in ("", "Agent"))})
+    return sorted({*globals(), *_public()})

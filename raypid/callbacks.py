@@ -1,13 +1,29 @@
-"""Hooks for users: metrics of their own, from episodes (in the workers) and from iterations (in the driver)."""
+"""Hooks for users: metrics of their own, from episodes (in the workers) and from iterations (in the driver), and what a run does."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
+
+from raypid.errors import ConfigError
+from raypid.outcome import Outcome
 
 
 class Callbacks:
-    """Subclass this and pass it as `callbacks`. Each worker has its own copy; the driver has the original."""
+    """Subclass this and pass it as `callbacks`. Each worker has its own copy; the driver has the original.
+
+    The methods that begin with on_ are the hooks below and no others: a misspelt one is refused.
+    """
+
+    def on_start(self, config: dict[str, object]) -> None:
+        """Called in the driver before the first iteration.
+
+        `config` is what params.json has: all settings with their values, `run`, and for a run with a folder `stop` and `folder`.
+        If it raises, nothing is trained.
+        """
 
     def on_episode_end(self, info: dict[str, Any]) -> Mapping[str, float] | None:
         """Called in the worker when a training episode ends.
@@ -17,4 +33,51 @@ class Callbacks:
         """
 
     def on_iteration(self, result: dict[str, float]) -> None:
-        """Called in the driver after each iteration, before its result is logged. Entries may be added."""
+        """Called in the driver after each iteration, before its result is logged. Entries may be added.
+
+        If it raises, the run ends as by any error: what was learnt is saved first.
+        """
+
+    def on_checkpoint(self, path: Path) -> None:
+        """Called in the driver after a checkpoint was written, with its folder. Old checkpoints are removed later: copy what you keep.
+
+        If it raises, a run with a folder goes on: the checkpoint is there, errors.txt has the traceback. `agent.save()` raises.
+        """
+
+    def on_end(self, outcome: Outcome) -> None:
+        """Called in the driver when all is written, once for each `on_start`; also if an error ended the run (`outcome.error`).
+
+        An agent of which only `train()` was called ends when it is closed. If the hook raises in a run with a folder, errors.txt has
+        the traceback, and the run ends as it would have.
+        """
+
+
+HOOKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
+
+
+def check_hooks(callbacks: Callbacks) -> None:
+    """Check that every on_... that the user's class brings is a hook, and can be called as one.
+
+    Raises:
+        ConfigError: names the class and the method, and the hook that was meant.
+    """
+    cls = type(callbacks)
+    own = [base for base in cls.__mro__ if issubclass(base, Callbacks) and base is not Callbacks]
+    for name in dict.fromkeys(name for base in own for name in vars(base)):
+        if not name.startswith("on_") or not callable(method := getattr(callbacks, name)):
+            continue
+        if name not in HOOKS:
+            near = get_close_matches(name, HOOKS, 1, 0.7)
+            meant = f"Did you mean {near[0]}?" if near else f"The hooks are {', '.join(HOOKS)}."
+            raise ConfigError(
+                f"{cls.__name__}.{name} would never be called. {meant} Name a method of your own without on_."
+            )
+        argument = next(
+            parameter for parameter in inspect.signature(getattr(Callbacks, name)).parameters if parameter != "self"
+        )
+        try:
+            inspect.signature(method).bind(None)
+        except TypeError:
+            raise ConfigError(f"{cls.__name__}.{name} is called with one argument: {name}(self, {argument}).") from None
+        except ValueError:  # a callable that tells no signature
+            pass

@@ -34,6 +34,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
+from raypid.changes import CHANGES, Change, read_changes
 from raypid.errors import UserError, shown
 from raypid.outputs import Unwritten, is_disk_full, why_unwritten
 from raypid.ownership import is_signed, sign
@@ -105,6 +106,8 @@ class Manifest(TypedDict, total=False):
     """Higher is better; None: unknown."""
     signed: bool
     """Whether this user's raypid wrote the checkpoint; told by the reader, not by the file."""
+    changes: list[Change]
+    """What was changed since the run began (`raypid.changes`)."""
     format_version: int
     raypid_version: str
 
@@ -393,6 +396,7 @@ def _manifest(entries: Any) -> Manifest:
     """
     kinds: dict[str, tuple[type, ...]] = {
         "algorithm": (str,), "program": (str,), "config": (dict,), "counters": (dict,), "score": (int, float, type(None)),
+        CHANGES: (list,),
     }  # fmt: skip
     for name, allowed in kinds.items():
         if name in entries and type(entries[name]) not in allowed:
@@ -400,6 +404,7 @@ def _manifest(entries: Any) -> Manifest:
     for name, value in entries.get("counters", {}).items():
         if type(value) not in (int, float):
             raise ValueError(f"the counter {name!r} in manifest.json is {shown(value)}")
+    read_changes(entries.get(CHANGES))
     manifest: Manifest = entries
     return manifest
 

@@ -15,7 +15,6 @@ import inspect
 import itertools
 import json
 import math
-import os
 import re
 import textwrap
 import types
@@ -29,6 +28,7 @@ from typing import (
     Literal,
     Protocol,
     SupportsIndex,
+    TypeAlias,
     TypeVar,
     Union,
     get_args,
@@ -38,13 +38,15 @@ from typing import (
 )
 
 from raypid.errors import ConfigError as ConfigError
-from raypid.errors import reason, shown
+from raypid.errors import shown
+from raypid.marked import read_marked
 from raypid.names import answer
-from raypid.plain_data import read_json, read_yaml
+from raypid.plain_data import read_json
 from raypid.registry import did_you_mean
 from raypid.tunable import tunable
 
 C = TypeVar("C", bound="Settings")
+SourceKind: TypeAlias = Literal["given", "flag", "file", "tuned", "resume", "adapted"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -146,11 +148,91 @@ OURS_TOO = ("env_name", "agent_name", "model_name")
 """Those that need no remark."""
 
 
-def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Lay the settings `above` over those `below`. What is below and says the same as a setting above is dropped."""
-    named = {key.replace("-", "_") for key in above}
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value came from."""
+
+    kind: SourceKind
+    """Of what kind: given in Python; a flag; a file; tuned settings; the run that goes on; or chosen by raypid itself."""
+    detail: str
+    """Which file, which tuned settings, why it was chosen; "" if there is nothing more to say."""
+    value: object
+
+
+class Given(dict[str, object]):
+    """Settings that know where each came from; to whom that is no matter they are a dict. `overlay` keeps what it knows.
+
+    Args:
+        kind, detail: where all of `values` came from (`Source`).
+    """
+
+    def __init__(self, values: Mapping[str, object], kind: SourceKind = "given", detail: str = "") -> None:
+        super().__init__(values)
+        self.sources: dict[str, list[Source]] = {key: [Source(kind, detail, value)] for key, value in self.items()}
+        """Name of a setting, as it was given -> where its value came from, last, and before it the values that it has replaced."""
+
+    def sources_of(self, key: str) -> list[Source]:
+        return self.sources.get(key) or [Source("given", "", self[key])]
+
+    def without(self, *names: str) -> Given:
+        """A copy that lacks these settings."""
+        rest = Given({key: value for key, value in self.items() if key not in names})
+        rest.sources = {key: self.sources_of(key) for key in rest}
+        return rest
+
+
+def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
+    """Lay the settings `above` over those `below`; the network's one by one. What is below and says the same as a setting above is
+    dropped."""
+    under, over = _flat(below), _flat(above)
+    named = {key.replace("-", "_") for key in over}
     hidden = {name for same in _SAME_THING if same & named for name in same - named}
-    return {**{k: v for k, v in below.items() if k.replace("-", "_") not in hidden}, **above}
+
+    def is_kept(key: str) -> bool:
+        name = key.replace("-", "_")
+        return not (name in named or name in hidden or any(name.startswith(f"{other}.") for other in named))
+
+    laid = Given({**{key: value for key, value in under.items() if is_kept(key)}, **over})
+    before = {key.replace("-", "_"): under.sources_of(key) for key in under}
+    for key in laid:
+        own = over.sources_of(key) if key in over else []
+        laid.sources[key] = [*before.get(key.replace("-", "_"), []), *own]
+    return laid
+
+
+def _flat(values: Mapping[str, object]) -> Given:
+    """The settings with those of `model` by their full names ("model.hidden"), so that one of them does not replace all."""
+    flat = Given({})
+    for key, value in values.items():
+        sources = values.sources_of(key) if isinstance(values, Given) else [Source("given", "", value)]
+        if key == "model" and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+            for name, part in value.items():
+                flat[f"model.{name}"] = part
+                flat.sources[f"model.{name}"] = [
+                    Source(s.kind, s.detail, s.value[name])
+                    for s in sources
+                    if isinstance(s.value, Mapping) and name in s.value
+                ]
+        else:
+            flat[key], flat.sources[key] = value, sources
+    return flat
+
+
+def sources_by_setting(values: Mapping[str, object]) -> dict[str, list[Source]]:
+    """Name of each setting that `values` have ("lr", "model.hidden") -> where its value came from, as in `Given.sources`."""
+    found: dict[str, list[Source]] = {}
+    given = _flat(values)
+    for key in given:
+        name, _, rest = canonical(key).partition(".")
+        full = f"model.{rest.partition('.')[0]}" if name == "model" and rest else name
+        parts = given.sources_of(key)
+        whole = given[key]
+        if full == "model" and isinstance(whole, ModelConfig):
+            for part, value in whole.to_dict().items():
+                found.setdefault(f"model.{part}", []).append(Source(parts[-1].kind, parts[-1].detail, value))
+        else:
+            found.setdefault(full, []).extend(parts)
+    return found
 
 
 def renamed(values: Mapping[str, object]) -> list[str]:
@@ -307,21 +389,9 @@ def load_file(path: str | Path) -> dict[str, object]:
     """Read settings from a JSON or YAML file.
 
     Raises:
-        ConfigError: the file does not exist, cannot be read, or does not hold a mapping.
+        ConfigError: as `read_marked`.
     """
-    path = Path(path)
-    if not os.path.isfile(path):
-        raise ConfigError(f"There is no settings file {shown(str(path))}.")
-    parse = read_json if path.suffix == ".json" else read_yaml
-    try:
-        values = parse(path.read_text())
-    except Exception as error:
-        raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, not {type(values).__name__}.")
-    if other := next((key for key in values if not isinstance(key, str)), None):
-        raise ConfigError(f"{path} must hold a mapping of settings, whose names are text, not {shown(other)}.")
-    return values
+    return read_marked(path).values
 
 
 @dataclass(kw_only=True, slots=True)
@@ -490,6 +560,11 @@ class Config(Settings):
     def on_ray(self) -> bool:
         """Whether the run uses Ray."""
         return self.backend == "ray" or (self.backend == "auto" and self.num_workers > 0)
+
+    @property
+    def learns_on(self) -> str:
+        """The device of the learner: what `device` says, or what auto means."""
+        return ("cuda" if self.num_gpus > 0 else "cpu") if self.device == "auto" else self.device
 
     def idle(self) -> dict[str, str]:
         """Return the settings that have no effect beside the others, with the end of the sentence "NAME has no effect ...".

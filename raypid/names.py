@@ -6,6 +6,9 @@ Settings that mean the same in unit and effect are accepted (`raypid.config.ALIA
 
 from __future__ import annotations
 
+import difflib
+import re
+
 _BESIDE_CONFIG = "It belongs to an experiment, beside run and config: a file of `raypid train -f FILE`, or raypid.tune.run_experiments."
 _SIZED_BY_SPACES = "Networks are sized by the environment's spaces: leave it out."
 
@@ -18,7 +21,7 @@ SETTINGS: dict[str, str] = {
     "object_store_memory": "Ray sizes its object store itself, and raypid checks that it is enough. For another size run `ray start --head "
     "--object-store-memory BYTES`, and join it with address auto.",
     "redis_max_memory": "Ray has no Redis any more, so nothing is to be limited: leave it out.",
-    "total_epochs": "A run ends at its stop criteria: --stop '{\"timesteps_total\": N}', in Python train(num_train_steps=N).",
+    "total_epochs": "A run ends at its stop criteria: --stop '{\"timesteps_total\": N}', in Python fit(stop=N).",
     "obs_dim": _SIZED_BY_SPACES,
     "act_dim": _SIZED_BY_SPACES,
     "a_l_ratio": "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG.",
@@ -44,7 +47,7 @@ SETTINGS: dict[str, str] = {
     "search_alg": "`raypid tune` searches settings, by Optuna where it is installed: raypid tune --run PPO --env CartPole-v1 --budget 10m.",
     "repeat": _BESIDE_CONFIG,
     "run": f"The algorithm is no setting: --run NAME, in Python raypid.NAME(...). {_BESIDE_CONFIG}",
-    "stop": f"When to end is no setting: --stop JSON, in Python train(num_train_steps=N). {_BESIDE_CONFIG}",
+    "stop": f"When to end is no setting: --stop JSON, in Python fit(stop=N). {_BESIDE_CONFIG}",
     "config": "Settings stand by themselves, not within a config: {\"lr\": 0.001, \"num_workers\": 2}. An experiment has a config: "
     "`raypid train -f FILE`.",
     "registry": "It is an argument of raypid.PPO and its kin alone; names that this process has registered are found without it.",
@@ -84,6 +87,40 @@ ATTRIBUTES: dict[str, str] = {
     },
 }  # fmt: skip
 """Names of other libraries that are looked for in `raypid` -> where to find what they mean."""
+
+
+_ACTION = "act(obs) returns the action by itself; explore=True samples it."
+METHODS: dict[str, str] = {
+    "learn": "fit(stop=100_000) trains until so many steps, or until a criterion is met, and leaves a folder; train() is one iteration.",
+    "training_iteration": "train() is one iteration.",
+    "training_step": "train() is one iteration.",
+    "predict": _ACTION,
+    "compute_action": _ACTION,
+    "compute_actions": _ACTION,
+    "compute_single_action": _ACTION,
+    "get_action": _ACTION,
+    "evaluate": "eval(num_eval_episodes=20) plays whole episodes.",
+    "load": "restore(DIR) goes on from a checkpoint; raypid.Agent.from_checkpoint(DIR) makes the agent too.",
+    "set_parameters": "set_weights(weights), with those of get_weights().",
+    "get_parameters": "get_weights() returns the weights.",
+    "export_model": "save() writes a checkpoint with the policy; raypid.load_policy(DIR) loads it.",
+    "stop": "close() ends workers and environments.",
+}  # fmt: skip
+"""Methods of other libraries' agents and policies -> what to do here. A policy has act alone of these."""
+
+
+def missing_method(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that an agent or a policy lacks, with what another library's name means here, or with the nearest."""
+    cls = type(owner)
+    text = f"{cls.__name__!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(text)
+    told = METHODS.get(name, "")
+    if told and not any(hasattr(cls, method) for method in re.findall(r"\b(\w+)\(", told)[:1]):
+        told = ""
+    near = difflib.get_close_matches(name, [known for known in dir(cls) if not known.startswith("_")], 1, 0.7)
+    told = told or (f"Did you mean {near[0]!r}?" if near else "")
+    return AttributeError(f"{text}. {told}" if told else text)
 
 
 def answer(name: str) -> str:

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from raypid.errors import UserError, reason
@@ -64,6 +64,25 @@ def is_signed(kind: str, text: str, signature: object) -> bool:
     except (OSError, RuntimeError, ValueError):
         return False
     return isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+
+
+SIGNATURE = "signature"
+"""Key of the signature in a file that holds a mapping."""
+
+
+def with_signature(kind: str, values: Mapping[str, object]) -> dict[str, object]:
+    """Add a signature to what a JSON file will hold; none if nothing can be signed here."""
+    signature = sign(kind, _text_of(values))
+    return {**values, SIGNATURE: signature} if signature else dict(values)
+
+
+def has_signature(kind: str, values: Mapping[str, object]) -> bool:
+    """Tell whether `with_signature` of this user's made what a file holds."""
+    return is_signed(kind, _text_of(values), values.get(SIGNATURE))
+
+
+def _text_of(values: Mapping[str, object]) -> str:
+    return json.dumps({key: value for key, value in values.items() if key != SIGNATURE}, sort_keys=True)
 
 
 def _signature(secret: bytes, kind: str, text: str) -> str:

@@ -37,21 +37,6 @@ def read_json(text: str | bytes) -> object:
     return value
 
 
-def read_yaml(text: str) -> object:
-    """Parse YAML of bounded size and depth, without objects of other types.
-
-    Raises:
-        ValueError: it is too deep or too large.
-        yaml.YAMLError: it is not YAML.
-    """
-    import yaml
-
-    check_events(text)
-    value: object = yaml.safe_load(text)
-    check_size(value)
-    return value
-
-
 def check_events(text: str) -> None:
     """Check depth and size of YAML before anything is built, because both cost the parser more than their length.
 

@@ -93,6 +93,11 @@ def _walk(space: Space, keys: tuple[Key, ...], role: str) -> Iterator[SpaceLeaf]
         yield SpaceLeaf(keys, space, "MultiBinary", tuple(space.shape), np.dtype(np.int8))
     else:
         at = f" at {'/'.join(map(str, keys))!r}" if keys else ""
+        if type(space).__module__.startswith("gym."):
+            raise SpaceError(
+                f"the {role} space{at} is a {type(space).__name__} of the old package gym: take gymnasium.spaces.{type(space).__name__} "
+                "in its place (import gymnasium as gym)."
+            )
         raise SpaceError(
             f"the {role} space{at} is {type(space).__name__}, which cannot be handled. "
             "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these. "
@@ -154,3 +159,12 @@ def _bound(values: Array) -> list[float | str]:
 def _array(values: list[float | str], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     some = np.array([float(x) if isinstance(x, str) else x for x in values], dtype)
     return some.reshape(shape) if some.size == np.prod(shape, dtype=int) else np.broadcast_to(some, shape).copy()
+
+
+def brief(space: Space) -> str:
+    """A space in a few words: its kind, and the shape, the number of choices or the parts; bounds are left out."""
+    kind = type(space).__name__
+    if is_nested(space):
+        return f"{kind}({', '.join(f'{key}: {brief(part)}' for key, part in members(space))})"
+    n = getattr(space, "n", None)
+    return f"{kind}({n})" if n is not None else f"{kind}{space.shape}"

@@ -172,9 +172,9 @@ def test_load_file(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "bad.json").write_text("{")
     for name, message in [
-        ("none.yaml", "no settings file"),
+        ("none.yaml", "no file"),
         ("list.yaml", "must hold a mapping"),
-        ("bad.json", "cannot be read"),
+        ("bad.json", "not JSON"),
     ]:
         with pytest.raises(ConfigError, match=message):
             load_file(tmp_path / name)

@@ -269,5 +269,5 @@ def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> 
         with pytest.raises(UserError, match="line 1, is not a JSON object"):
             read_results(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="There is no settings file"):
+    with pytest.raises(UserError, match="it is a device or a pipe"):
         load_file(tmp_path / "pipe")

@@ -20,20 +20,24 @@ FILES = {
     "base": [
         "errors.py",
         "types.py",
-        "callbacks.py",
         "tuned.py",
         "tunable.py",
         "spaces.py",
         "ownership.py",
         "outputs.py",
+        "phases.py",
         "plain_data.py",
+        "marked.py",
+        "changes.py",
         "names.py",
+        "extras.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
-    "config": ["config.py", "saved_settings.py"],
+    "config": ["config.py", "saved_settings.py", "run_file.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],
+    "hooks": ["callbacks.py", "outcome.py"],
     "algorithms": ["algorithms/*"],
     "envs": ["envs/*"],
     "runtime": ["runtime/*"],
@@ -41,13 +45,14 @@ FILES = {
     "reporting": ["reporting/*"],
     "loops": ["run/loops.py"],
     "run": ["run/*"],
+    "envcheck": ["envcheck/*"],
     "experiments": ["experiments/*"],
     "tune": ["tune/*"],
     "deploy": ["deploy.py"],
     "public": ["__init__.py", "agents.py"],
     "cli": ["cli/*", "__main__.py"],
 }
-BELOW_ROLES = {"base", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}
+BELOW_ROLES = {"hooks", "base", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}
 MAY_IMPORT: dict[str, set[str]] = {
     # layer -> the layers that it may import besides itself, also within functions and under TYPE_CHECKING
     "base": set(),
@@ -56,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"base"},
     "ops": {"base"},
     "nn": {"base", "registry", "config", "storage", "ops"},
+    "hooks": {"base", "registry", "config", "storage", "ops", "nn"},
     "algorithms": {"base", "registry", "config", "ops", "nn"},
     "envs": {"base", "registry"},
     "runtime": {"base"},
@@ -63,11 +69,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reporting": {"base", "registry"},
     "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
+    "envcheck": BELOW_ROLES | {"roles", "run"},
     "experiments": BELOW_ROLES | {"roles", "reporting", "run"},
     "tune": BELOW_ROLES | {"roles", "reporting", "run", "experiments"},
     "deploy": BELOW_ROLES | {"roles"},
-    "public": BELOW_ROLES | {"run"},
-    "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "tune", "deploy", "public"},
+    "public": BELOW_ROLES | {"run", "envcheck"},
+    "cli": BELOW_ROLES | {"roles", "reporting", "run", "envcheck", "experiments", "tune", "deploy", "public"},
 }
 RAY_FILES = {"runtime/ray.py", *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py"))}
 TORCH_FILES = {
@@ -167,6 +174,10 @@ def test_circles_are_found_within_functions_and_under_type_checking(tmp_path: Pa
     assert circles(graph) == [["a.py", "b.py", "inner/c.py"]]
 
 
+CORE = {"gymnasium", "matplotlib", "numpy", "raypid", "rich", "safetensors", "threadpoolctl", "yaml"}
+"""What `pip install .` brings, as it is imported."""
+
+
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
     tree = parsed(path)
@@ -180,6 +191,8 @@ def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
             continue
         assert root != "torch", f"line {node.lineno} imports torch when the module is imported"
         assert not name.startswith(torch_modules), f"line {node.lineno} imports torch by way of {name}"
+        known = root in CORE or root in sys.stdlib_module_names or name_of(path) in RAY_FILES
+        assert known, f"line {node.lineno} imports {root} when the module is imported: it is no dependency of the core"
 
 
 def test_layers_have_no_circle_and_no_dead_entries() -> None:

@@ -66,7 +66,7 @@ def test_the_page_says_what_happens(name: str, kind: str, here: str, example: st
 
 def test_every_answer_stands_on_the_page() -> None:
     """And what is answered is not the name of something here."""
-    for name, sentence in {**names.SETTINGS, **names.OPTIONS, **names.ATTRIBUTES}.items():
+    for name, sentence in {**names.SETTINGS, **names.OPTIONS, **names.ATTRIBUTES, **names.METHODS}.items():
         assert sentence in PAGE or sentence.replace("`", "") in PAGE, name
     for name in (*names.ATTRIBUTES, "nosuch"):
         assert not hasattr(raypid, name)

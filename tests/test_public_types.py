@@ -32,6 +32,9 @@ with raypid.DQN(env="CartPole-v1") as agent:
     agent.config.epsilon_start + 1.0
 raypid.TD3.from_checkpoint("runs/one").config.target_noise + 1.0
 raypid.PPO.DEFAULT_CONFIG["lr"]
+raypid.train("PPO", "CartPole-v1", stop=100, out="here", lr=1e-3).load_policy().act([0.0])
+raypid.PPO("CartPole-v1", {"lr": 1e-3}).fit({"time_total_s": 3}, quiet=True).folder.name
+raypid.Agent("PPO", "CartPole-v1").act([0.0], explore=True)
 
 
 @raypid.register_algorithm("Mine")
@@ -43,6 +46,8 @@ raypid.register_algorithm("Other", Mine).extra
 Mine.extra
 
 raypid.PPOO(env="x")  # refused
+raypid.train("PPO", stop="soon")  # refused
+raypid.PPO("x").learn  # refused
 ppo.NO_CONFIG  # refused
 raypid.PPOAgent(env="x", registry={})  # refused
 raypid.IMPALAAgent("x").rollout  # refused

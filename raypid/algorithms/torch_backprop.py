@@ -29,7 +29,7 @@ def device_for(config: Config) -> torch.device:
     Raises:
         ConfigError: a GPU was asked for, and torch sees none.
     """
-    device = ("cuda" if config.num_gpus > 0 else "cpu") if config.device == "auto" else config.device
+    device = config.learns_on
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             f"device {device}: torch {torch.__version__} sees no GPU here. Set device cpu and num_gpus 0."

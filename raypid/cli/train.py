@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import os
+import json
 import shlex
+import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,17 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from raypid import project
 from raypid.arguments import declared, declares
+from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
 from raypid.config import (
     ALIASES,
     OURS_TOO,
     Config,
     ConfigError,
+    Given,
     ModelConfig,
     Settings,
+    Source,
     canonical,
     field_docs,
-    load_file,
     overlay,
     parse_value,
     type_hints,
@@ -34,6 +37,7 @@ from raypid.errors import UserError, shown
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
+from raypid.run_file import RunFile, check_trust, for_algorithm, is_record, joined, read_run, read_values, saved_options
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -99,6 +103,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     _add_options(parser.add_argument)
     trains = argv[:1] == ["train"]
     named = _looked_ahead(argv if trains else [])
+    _take_record(named)
     _name_from_files(named)
     name = named.run or (_algorithm_in(named.resume, named.trust) if trains else None)
     if named.agent is not None and name is not None and name != AGENT_RUN:
@@ -114,7 +119,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if name is None and (named.agent is not None or _is_model(named.model)):
         name = AGENT_RUN
         parser.set_defaults(run=name)
-    if name is None and (name := _algorithm_of_files(named.config)) is not None:
+    if name is None and (name := _algorithm_of_files(named.config, named.trust)) is not None:
         parser.set_defaults(run=name)
     cls = Config
     if isinstance(name, str):
@@ -144,6 +149,12 @@ def _add_options(add: Callable[..., object]) -> None:
     add("-f", "--file", metavar="FILE", help=text)
     add("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
+    text = (
+        "print where each setting comes from (default, tuned, file, flag, resume, or adapted by raypid), and run nothing;\n"
+        "all: also those at their defaults"
+    )
+    add("--explain", nargs="?", const="changed", choices=("changed", "all"), metavar="all", help=text)
+    add("--json", action="store_true", help="with --explain: all of it, as JSON")
     add("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
     for count, (low, text) in _COUNTS.items():
         add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
@@ -183,9 +194,9 @@ def _name_from_files(named: argparse.Namespace) -> None:
     """Fill in what --config names, or the run that is resumed, and no flag does. Nothing is imported for it that is not known here."""
     for text in filter(None, named.config):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
-            if not text.lstrip().startswith("{") and run_folder_of(Path(text.removeprefix("@"))) is not None:
-                continue  # it may name code that this user has not written
-            for key, value in given_parts(read_mapping(text, "--config")).items():
+            check_trust(text, trust=named.trust, given={})  # it may name code that this user has not written
+            file = read_run(text)
+            for key, value in given_parts({**file.recorded, **file.settings}).items():
                 if getattr(named, key) is None and isinstance(value, str):
                     setattr(named, key, value)
     if named.file is not None:
@@ -200,7 +211,7 @@ def _name_from_files(named: argparse.Namespace) -> None:
 def _name_from_experiments(named: argparse.Namespace) -> None:
     """Fill in what all experiments of --file have in common, and no flag says."""
     from raypid.experiments.experiment import blocks_of
-    from raypid.experiments.marked import read_marked
+    from raypid.marked import read_marked
 
     with contextlib.suppress(ValueError):  # main says what is wrong with it
         blocks = blocks_of(read_marked(named.file))
@@ -213,22 +224,16 @@ def _name_from_experiments(named: argparse.Namespace) -> None:
                 setattr(named, key, values[0])
 
 
-def _algorithm_of_files(texts: Sequence[str | None]) -> str | None:
-    """The algorithm that the files of --config name, as a run's params.json does, if it is known here. The last wins."""
+def _algorithm_of_files(texts: Sequence[str | None], trust: bool) -> str | None:
+    """The algorithm that the files of --config name, if it is known here or may be imported. The last wins."""
     name: str | None = None
     for text in filter(None, texts):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
-            _, found, _ = _apart(read_mapping(text, "--config"))
-            name = found if found is not None and found in ALGORITHMS else name
+            found = read_run(text).run
+            if found is not None and found not in ALGORITHMS:
+                check_trust(text, trust=trust, given={})
+            name = found or name
     return name
-
-
-def _apart(values: dict[str, object]) -> tuple[dict[str, object], str | None, dict[str, object]]:
-    """Take a run's params.json apart: settings, algorithm, stop criteria. Other files hold settings alone."""
-    run, stop = values.get("run"), values.get("stop")
-    if not (isinstance(run, str) and isinstance(stop, dict)):
-        return values, None, {}
-    return {key: value for key, value in values.items() if key not in ("run", "stop")}, run, stop
 
 
 def given_parts(settings: Mapping[str, object]) -> dict[str, object]:
@@ -359,77 +364,125 @@ def read_mapping(text: str, option: str) -> dict[str, object]:
     Raises:
         ConfigError: `text` is neither JSON nor the name of a file with a mapping.
     """
-    example = '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}'
-    if not text.lstrip().startswith("{"):
-        path = text.removeprefix("@")
-        if not os.path.isfile(path):
-            raise ConfigError(
-                f"{option} takes JSON such as '{example}' or a JSON or YAML file; {shown(text)} is neither."
-            )
-        return load_file(path)
-    value = parse_value(text)
-    if not isinstance(value, dict):
-        raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is not valid JSON: {shown(text)}.")
-    return value
+    return read_values(text, option, '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}')
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, object]:
-    """Return the settings given on the command line; flags win over --config.
-
-    Raises:
-        UntrustedError: a file in a run's folder names code that may not be imported.
-    """
+def flags_of(options: argparse.Namespace) -> Given:
+    """The settings given by flags of their own."""
     flags: dict[str, object] = {}
     for name, value in vars(options).items():
         if name.startswith(_SETTING):
             key = name.removeprefix(_SETTING)
             is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
-    given: dict[str, object] = {}
-    for text in options.config:
-        (values, _, _), file = _apart(read_mapping(text, "--config")), Path(text.removeprefix("@"))
-        if not text.lstrip().startswith("{") and run_folder_of(file) is not None:
-            used = {key: value for key, value in values.items() if key not in flags}
-            check_names(file, used, trusted=options.trust, given=flags)
-        given = overlay(given, values)
-    named = overlay(given, flags)
-    return {canonical(key) if key.replace("-", "_") in OURS_TOO else key: value for key, value in named.items()}
+    return Given(flags, "flag")
+
+
+def files_of(options: argparse.Namespace, flags: Mapping[str, object]) -> RunFile:
+    """What the files of --config say together.
+
+    Raises:
+        ConfigError: something in them is wrong. UntrustedError: one in a run's folder names code that may not be imported.
+    """
+    files = [read_run(text) for text in options.config]
+    for text, file in zip(options.config, files):
+        named = {"algorithm": options.run} if options.run is not None and options.run != file.run else {}
+        check_trust(text, trust=options.trust, given={**flags, **named})
+    return joined(files)
+
+
+def settings_of(options: argparse.Namespace) -> Given:
+    """The settings that a search is given on the command line; flags win over --config.
+
+    Raises:
+        ConfigError: what is wrong with a file, or a search has no use for. UntrustedError: see `files_of`.
+    """
+    flags = flags_of(options)
+    file = files_of(options, flags)
+    words = {"stop": file.stop, "out": file.out, "tuned": file.tuned, **file.options}
+    if not file.recorded and (
+        idle := [word for word, value in words.items() if value is not None and value is not False]
+    ):
+        raise ConfigError(
+            f"--config of a search takes settings alone: leave {', '.join(idle)} out, and see its own options."
+        )
+    return _by_our_names(overlay(overlay(file.recorded, file.settings), flags))
+
+
+def _by_our_names(given: Given) -> Given:
+    """The settings by our names, where these need no remark."""
+    ours = Given({canonical(key) if key.replace("-", "_") in OURS_TOO else key: value for key, value in given.items()})
+    for key in given:
+        ours.sources[canonical(key) if key.replace("-", "_") in OURS_TOO else key] = given.sources_of(key)
+    return ours
 
 
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.cli.experiment import resume_experiments, run_experiments
     from raypid.experiments.plan import check_run, experiments_in
-    from raypid.reporting.panel import make_progress
-    from raypid.run.agent import Agent
-    from raypid.run.assembly import resolve_config
-    from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
+    from raypid.run.assembly import entry_name, resolve_config
+    from raypid.run.experiment import check_folder
     from raypid.run.known_keys import check_stop, known_keys
-    from raypid.runtime.resources import ResourceError
 
     _check_together(options)
-    given = settings_of(options)
+    _take_record(options)
+    flags = flags_of(options)
+    file = files_of(options, flags)
     if options.resume and experiments_in(Path(options.resume)):
-        return resume_experiments(options, given)
-    stop: dict[str, object] | None = None
-    for text in options.config if not options.resume else ():
-        _, _, found = _apart(read_mapping(text, "--config"))
-        stop = found or stop
-    stop = read_mapping(options.stop, "--stop") if options.stop else stop
-    counts = {name: getattr(options, name) for name in _COUNTS if getattr(options, name) is not None}
-    notes: Sequence[str] = ()
+        return resume_experiments(options, _by_our_names(overlay(overlay(file.recorded, file.settings), flags)))
+    file = _under_flags(options, file)
+    given = _by_our_names(overlay(file.settings, flags))
+    stop = read_mapping(options.stop, "--stop") if options.stop else file.stop
+    counts = {**file.options, **{name: value for name in _COUNTS if (value := getattr(options, name)) is not None}}
+    notes: Sequence[str] = file.notes
+    if options.resume:
+        counts = {**saved_options(read_params(options.resume)), **counts}
     if options.file:
-        experiments = _experiments(options, given, stop, counts)
-        if len(experiments) > 1 or not experiments[0].is_one_run or options.dry_run:
+        experiments = _experiments(options, overlay(file.recorded, given), stop, counts)
+        is_one = len(experiments) == 1 and experiments[0].is_one_run
+        if options.explain and not is_one:
+            raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
+        if not is_one or (options.dry_run and not options.explain):
             return run_experiments(experiments, options)
         one = experiments[0]
         given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
         options.run, options.out, options.tuned = one.run, str(one.out) if one.out_given else None, one.tuned
-        _check_overwrite(options)
+        file = RunFile()
+    _check_overwrite(options)
     out = Path(options.resume or options.out) if options.resume or options.out else None
     check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=options.overwrite)
-    name, below, stop = _saved(options, given, stop) if options.resume else _new(options, given, stop or {})
-    criteria = check_stop(stop, known_keys(name, resolve_config(name, given, below)))
+    name, given, below, stop = (_saved if options.resume else _new)(options, file, given, stop)
+    config = resolve_config(name, given, below)
+    criteria = check_stop(stop, known_keys(name, config))
+    if options.explain:
+        return _explain(options, name, given, below, criteria, counts, notes)
+    if options.dry_run:
+        print(f"{options.config[0]}: one run of {name} on {entry_name(config.env)}; nothing varies. Nothing was run.")
+        return 0
+    return _train(options, name, given, below, criteria, counts, out, notes)
+
+
+def _train(
+    options: argparse.Namespace,
+    name: str,
+    given: Given,
+    below: Mapping[str, object],
+    stop: Mapping[str, float],
+    counts: Mapping[str, int],
+    out: Path | None,
+    notes: Sequence[str],
+) -> int:
+    """Build the agent, and run it to its end."""
+    from raypid.phases import listening
+    from raypid.reporting.panel import make_progress
+    from raypid.run.agent import Agent
+    from raypid.run.experiment import Run, RunOptions, clear_folder, lock_folder
+    from raypid.runtime.resources import ResourceError
+
+    progress = make_progress(stop, options.quiet)
+    if (phases := listening()) is not None:
+        phases.tell = progress.working
     if options.resume:
         agent = Agent.from_checkpoint(options.resume, given, out=out, trust=options.trust)
     else:
@@ -446,10 +499,88 @@ def main(options: argparse.Namespace) -> int:
         with lock_folder(agent.default_out()):
             if out is not None and options.overwrite:
                 clear_folder(out)
-            Run(agent, RunOptions(stop=criteria, **counts), make_progress(criteria, options.quiet))()
+            run = Run(agent, RunOptions(stop=stop, **counts), progress)  # type: ignore[arg-type]
+            run.closes_agent = True
+            run()
     finally:
         agent.close()
     return 0
+
+
+def _explain(
+    options: argparse.Namespace,
+    name: str,
+    given: Given,
+    below: Given,
+    stop: Mapping[str, float],
+    counts: Mapping[str, int],
+    notes: Sequence[str],
+) -> int:
+    """Print the settings that the run would have, and why. Nothing is started but an environment, for its spaces."""
+    from raypid.run.assembly import TO_FIT, examine, resolve_settings
+    from raypid.run.explain import Row, explain
+    from raypid.run.placement import fitted_here
+
+    resolved = resolve_settings(name, given, below)
+    network = examine(name, resolved.config, given=given).network
+    config, changed = fitted_here(resolved.config, network)
+    for setting, _, value in differences(resolved.config.to_dict(), config.to_dict()):
+        resolved.adapt(setting, value, TO_FIT)
+    out = options.resume or options.out
+    beside: dict[str, object] = {"run": name, "stop": dict(stop) or None, **({"out": out} if out else {}), **counts}
+    about = [Row(key, value, _source_of(options, key, value)) for key, value in beside.items()]
+    if not out:
+        about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
+    changes = _changes_with(options.resume, config) if options.resume else []
+    found = explain(name, config, resolved.sources, network, changes, about)
+    notes = [*notes, *changed]
+    if options.json:
+        print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
+        return 0
+    width = min(shutil.get_terminal_size().columns, 120)
+    print(found.text(width, everything=options.explain == "all", how="--explain all"))
+    print("\n".join([*notes, "Nothing was run."]))
+    return 0
+
+
+def _source_of(options: argparse.Namespace, key: str, value: object) -> list[Source]:
+    """Where something came from that is no setting: algorithm, stop criteria, folder, what is saved when."""
+    if value is None:
+        return []
+    files = [options.file, *options.config] if options.file else options.config
+    named = any(word.partition("=")[0] == f"--{key.replace('_', '-')}" for word in options.argv)
+    if named or not (files or options.resume):
+        return [Source("flag", "", value)]
+    return [Source("resume", options.resume, value) if options.resume else Source("file", files[-1], value)]
+
+
+def _changes_with(folder: str, config: Config) -> list[Change]:
+    """The changes of a run that goes on, with those that it would have now."""
+    from raypid.checkpoint import find, read_manifest
+
+    manifest = read_manifest(find(folder))
+    counters, before = manifest["counters"], {**manifest["config"], "init_from": None}
+    place = {"step": int(counters["timesteps_total"]), "iteration": int(counters["iteration"]), "by": RESUME}
+    new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differences(before, config.to_dict())]
+    return [*manifest.get("changes", []), *new]
+
+
+def _take_record(options: argparse.Namespace) -> None:
+    """Read a run's params.json, given by -f, as --config does: it is one run, and no experiment."""
+    with contextlib.suppress(ConfigError):  # -f says what is wrong with a file
+        if options.file and is_record(read_values(options.file, "-f")):
+            options.config, options.file = [options.file, *options.config], None
+
+
+def _under_flags(options: argparse.Namespace, file: RunFile) -> RunFile:
+    """Fill in what flags do not say and a file of --config does: algorithm, folder, tuned settings. Returns what the file has for the
+    algorithm that will run."""
+    options.run, options.is_repeated = options.run or file.run, bool(file.recorded)
+    if file.out is not None and options.out is None:
+        options.out = str(file.out)
+    options.tuned = options.tuned or file.tuned
+    _check_resume(options)
+    return for_algorithm(file, options.run) if options.run is not None else file
 
 
 def _experiments(
@@ -464,7 +595,7 @@ def _experiments(
         ConfigError: something in it is wrong. UntrustedError: it lies in a run's folder, and names code that may not be imported.
     """
     from raypid.experiments.experiment import Above, read_experiments
-    from raypid.experiments.marked import read_marked
+    from raypid.marked import read_marked
 
     file = Path(options.file)
     if run_folder_of(file) is not None:
@@ -510,10 +641,21 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "Give -f, which starts what a file says, or --resume, which goes on with what was started: not both."
         )
+    if options.json and not options.explain:
+        raise ConfigError("--json is for --explain, which then prints all settings as JSON.")
     if options.dry_run and not options.file:
         raise ConfigError("--dry-run shows the trials of a file: give it, -f FILE.")
     if options.max_concurrent and not (options.file or options.resume):
         raise ConfigError("--max-concurrent is for experiments, which have several trials: -f FILE.")
+    _check_resume(options)
+
+
+def _check_resume(options: argparse.Namespace) -> None:
+    """Refuse what only a new run can have.
+
+    Raises:
+        ConfigError: names the two options.
+    """
     if options.resume and options.out and Path(options.out) != Path(options.resume):
         raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
     if options.resume and options.overwrite:
@@ -522,8 +664,6 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--tuned is for new runs: --resume goes on with the saved settings and those given beside it."
         )
-    if not options.file:
-        _check_overwrite(options)
 
 
 def _check_overwrite(options: argparse.Namespace) -> None:
@@ -532,36 +672,43 @@ def _check_overwrite(options: argparse.Namespace) -> None:
 
 
 def _new(
-    options: argparse.Namespace, given: dict[str, object], stop: dict[str, object]
-) -> tuple[str, dict[str, object], dict[str, object]]:
-    """Return algorithm, tuned settings and stop criteria of a new run. A linear schedule ends with it, unless `given` says when."""
-    from raypid.experiments.plan import schedule_end
-    from raypid.run.assembly import tuned_settings
+    options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
+) -> tuple[str, Given, Given, Mapping[str, object]]:
+    """Return algorithm, settings given, those below (recorded or tuned), and stop criteria of a new run. A linear schedule ends with it,
+    unless settings say when."""
+    from raypid.run.assembly import entry_name, schedule_end, tuned_settings
 
-    name, env = options.run, given.get("env")
+    name, stop = options.run, stop or {}
     if name is None:
         raise ConfigError(
             f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}; or an agent and a model: --agent_name, --model_name."
         )
+    below = file.recorded
+    if "schedule_steps" in below and below["schedule_steps"] == (file.stop or {}).get("timesteps_total"):
+        below = below.without("schedule_steps")
+    env = overlay(below, given).get("env")
     if not env:
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    tuned = tuned_settings(name, env, options.tuned) if options.tuned is not False else {}
-    given |= schedule_end({**tuned, **given}, stop)
-    return name, tuned, stop
+    if options.tuned is not False:
+        about = options.tuned if isinstance(options.tuned, str) else f"{name} on {entry_name(env)}"
+        below = overlay(below, Given(tuned_settings(name, env, options.tuned), "tuned", about))
+    end = Given(schedule_end(overlay(below, given), stop), "adapted", "a linear schedule ends with the run")
+    return name, overlay(given, end), below, stop
 
 
 def _saved(
-    options: argparse.Namespace, given: dict[str, object], stop: dict[str, object] | None
-) -> tuple[str, dict[str, object], dict[str, object]]:
-    """Return algorithm and settings of a saved run, and the stop criteria: those given, or else the saved ones."""
+    options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
+) -> tuple[str, Given, Given, Mapping[str, object]]:
+    """As `_new`, of a run that goes on: below are its saved settings, and its saved stop criteria are those if none are given."""
     from raypid.run.saved import saved_run
 
+    given = overlay(file.recorded, given)
     _, manifest = saved_run(options.resume, given, run=options.run, trust=options.trust)
     algorithm = manifest["algorithm"]
     if options.run and options.run != algorithm:
         raise ConfigError(f"{options.resume} holds a run of {algorithm}, not of {options.run}.")
     saved = read_params(options.resume).get("stop") or {}
-    return algorithm, manifest["config"], saved if stop is None else stop
+    return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 
 
 def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
@@ -571,6 +718,6 @@ def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
     if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    if (agent.run, agent.config.env) in TUNED and not options.tuned:
+    if (agent.run, agent.config.env) in TUNED and not options.tuned and not options.is_repeated:
         return [f"Tuned settings for {agent.run} on {agent.config.env} are there: --tuned uses them."]
     return []

@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         default=0,
         help="first seed of the trials, at most 90 (default: 0)",
     )
-    text = "who proposes settings: optuna (pip install raypid[optuna]) or random;\nauto: optuna where it is installed (default)"
+    text = "who proposes settings: optuna (an extra) or random;\nauto: optuna where it is installed (default)"
     add("--by", default="auto", choices=("auto", "optuna", "random"), help=text)
     add("--concurrent", metavar="N", type=partial(at_least, 1), help="trials at a time (default: one for each core)")
     add(
@@ -237,7 +237,9 @@ def _new(options: argparse.Namespace) -> Any:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))
     if (out / SEARCH).exists() and any(trial.state != "failed" for trial in read_trials(out)):
-        raise ConfigError(f"{out} holds another search. Go on with it (--resume {out}), or choose another --out.")
+        raise ConfigError(
+            f"{out} holds another search. Go on with it (--resume {shlex.quote(str(out))}), or choose another --out."
+        )
     (out / TRIALS).unlink(missing_ok=True)
     for told in renamed(given):
         print(f"raypid: {told}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Callable
@@ -14,7 +13,9 @@ import gymnasium
 from gymnasium.envs import registration
 
 from raypid.envs.errors import EnvError
+from raypid.envs.foreign import refuse
 from raypid.envs.quiet import quiet
+from raypid.extras import extra_of, install_command, install_hint, installed
 from raypid.ownership import path_hint
 from raypid.registry import ENVS, suggest, within_remote
 
@@ -25,7 +26,6 @@ GYM_PACKAGES = {
     "gymnasium.envs.tabular": "jax",
 }
 """Which package an entry point's module needs."""
-EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
 VERSIONED = re.compile(r"-v\d+$")
 OLD_ATARI = re.compile(r"(Deterministic|NoFrameskip)$")
 """What Gym's ids of Atari games ended in, before the version."""
@@ -72,6 +72,8 @@ def portable(env: object) -> object:
         return env
     if env in ENVS:
         return resolved.name if resolved.kind in (*GYM, "envpool") else resolved.creator
+    if env.startswith("__main__:") and resolved.kind not in GYM:  # another process has another __main__
+        return resolved.creator
     if resolved.kind == "gym" and ":" not in env:
         registered = gymnasium.registry[resolved.name]
         if not str(registered.entry_point).startswith(("gymnasium.", "ale_py.")):
@@ -140,19 +142,27 @@ def _resolve_path(name: str) -> Resolved:
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
                 + path_hint()
             ) from error
-        raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error!r}") from error
+        raise EnvError(
+            f"Environment {name!r}: importing {module_name!r} failed: {error!r}{install_hint(error)}"
+        ) from error
     if attribute and hasattr(module, attribute):
         return _resolve_object(getattr(module, attribute), name)
     if attribute in gymnasium.registry:
         return _resolve_gym(attribute)
     names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
     near = suggest(attribute, names)
+    if module_name == "__main__" or "<" in attribute:
+        raise EnvError(
+            f"Environment {name!r} was defined in a script, a notebook or a function, and is not there now. Give the environment itself: "
+            "in Python env=..., on the command line --env module:Name."
+        )
     hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
     raise EnvError(f"Environment {name!r}: module {module_name!r} has no {attribute!r}.{hint}")
 
 
 def _resolve_object(target: object, name: str) -> Resolved:
     target = within_remote(target)
+    refuse(target, name)
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)
@@ -175,22 +185,15 @@ def require(package: str, name: str) -> None:
     Raises:
         EnvError: it is missing; the text has the extra to install.
     """
-    if _installed(package):
+    if installed(package):
         return
-    extra = EXTRAS.get(package)
-    command = f'pip install "raypid[{extra}]"' if extra else f"pip install {package}"
+    extra = extra_of(package)
+    command = install_command(extra) if extra else f"pip install {package}"
     raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {command}")
 
 
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _register_ale() -> None:
-    if not _installed("ale_py"):
+    if not installed("ale_py"):
         return
     with quiet():
         import ale_py

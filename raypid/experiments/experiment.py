@@ -9,22 +9,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raypid.config import ELSEWHERE, Config, ConfigError, ModelConfig, canonical, renamed, type_hints
+from raypid.changes import first_settings
+from raypid.config import (
+    ELSEWHERE,
+    Config,
+    ConfigError,
+    Given,
+    ModelConfig,
+    Source,
+    canonical,
+    renamed,
+    type_hints,
+)
 from raypid.errors import UserError, shown
-from raypid.experiments.marked import Keys, Marked, read_marked
 from raypid.experiments.population import FACTORS, Population
 from raypid.experiments.variants import GRID, check_spec, is_drawn, specs, word_of
 from raypid.experiments.variants import WORDS as SPECS
+from raypid.marked import Keys, Marked, read_marked
 from raypid.names import answer
+from raypid.ownership import SIGNATURE
 from raypid.registry import ALGORITHMS, did_you_mean, suggest
+from raypid.run_file import OPTIONS, OTHER_WORDS, is_record
 
-OPTIONS = {"checkpoint_interval": 0, "keep_checkpoints": 1, "final_episodes": 0}
-"""Fields of RunOptions that an experiment may have -> the least value."""
-_OTHER_WORDS = {
-    "checkpoint_freq": "checkpoint_interval", "keep_checkpoints_num": "keep_checkpoints", "trial_resources": "resources",
-    "resources_per_trial": "resources", "max_concurrent_trials": "max_concurrent",
-}  # fmt: skip
-"""What Ray Tune calls the same."""
 WORDS = (
     "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "tuned", "max_concurrent", "population",
     *OPTIONS,
@@ -79,7 +85,7 @@ class Experiment:
     name: str
     run: str
     """Name of the algorithm."""
-    settings: Mapping[str, object]
+    settings: Given
     """By our names, env among them; grids and distributions as they were written. Seeds are apart."""
     stop: Mapping[str, object]
     seeds: tuple[int, ...] = ()
@@ -123,7 +129,12 @@ def read_experiments(path: str | Path, above: Above | None = None) -> list[Exper
     Raises:
         ConfigError: the file cannot be read, or something in it is wrong; the message begins with file and line.
     """
-    return _experiments(read_marked(path), above or Above(), Path(path).stem)
+    marked = read_marked(path)
+    if is_record(marked.values):
+        first = first_settings(marked.values)
+        first.pop(SIGNATURE, None)
+        marked = dataclasses.replace(marked, values=first)
+    return _experiments(marked, above or Above(), Path(path).stem)
 
 
 def experiments_from(values: Mapping[str, object]) -> list[Experiment]:
@@ -202,7 +213,7 @@ def _known() -> list[str]:
 def _is_flat(key: str) -> bool:
     name = canonical(key)
     first = name.partition(".")[0]
-    return name in (*WORDS, *_OTHER_WORDS, *_ANSWERED) or first in _GROUPS or name in type_hints(Config)
+    return name in (*WORDS, *OTHER_WORDS, *_ANSWERED) or first in _GROUPS or name in type_hints(Config)
 
 
 class _Reader:
@@ -222,7 +233,7 @@ class _Reader:
         self.lines: dict[str, int] = {"": marked.line(keys)} if marked.path else {}
         self.where = Where(name, marked.path, self.lines)
         self.words: dict[str, object] = {}
-        self.settings: dict[str, object] = {}
+        self.settings = Given({})
         self._written: list[str] = []
         """Names of settings as they were written."""
         self._keys: dict[str, Keys] = {}
@@ -231,7 +242,7 @@ class _Reader:
         for key, value in values.items():
             if not isinstance(key, str):
                 raise self.where.error(f"The name of a setting is text, not {shown(key)}.")
-            word = _OTHER_WORDS.get(canonical(key), canonical(key))
+            word = OTHER_WORDS.get(canonical(key), canonical(key))
             if word in (*WORDS, *_ANSWERED) and word not in ("env", "seed"):
                 self._mark(word, (*keys, key))
                 if word in self.words:
@@ -278,7 +289,7 @@ class _Reader:
             raise self.where.error(
                 "Name the algorithm: run: PPO" + (", or --run PPO." if self.flat and self.marked.path else ".")
             )
-        from raypid.run.agent import algorithm_of
+        from raypid.run.training import algorithm_of
 
         try:
             return algorithm_of(run)
@@ -323,6 +334,7 @@ class _Reader:
         self._written.append(key)
         self._keys[name] = place
         self.settings[name] = value
+        self.settings.sources[name] = [Source("file" if self.marked.path else "given", self.marked.path, value)]
         self._check_value(name, value, place)
 
     def _check_value(self, name: str, value: object, place: Keys) -> None:
@@ -413,7 +425,7 @@ class _Reader:
             ConfigError: one of them varies here.
         """
         for key, value in self.above.settings.items():
-            name = canonical(key)
+            name, before = canonical(key), list[Source]()
             for ours in [
                 n
                 for n in self.settings
@@ -429,10 +441,14 @@ class _Reader:
                     )
                 if ours == name or not name.startswith(f"{ours}."):
                     del self.settings[ours]
+                    before += self.settings.sources.pop(ours, []) if ours == name else []
             if refusal := self._refusal(key, value):
                 raise ConfigError(refusal)
             self.lines.pop(name, None)  # what is wrong with it is not wrong in the file
             self.settings[name] = value
+            above = self.above.settings
+            own = above.sources_of(key) if isinstance(above, Given) else [Source("given", "", value)]
+            self.settings.sources[name] = [*before, *own]
         if self.above.stop is not None:
             for line in [line for line in self.lines if line.partition(".")[0] == "stop"]:
                 del self.lines[line]

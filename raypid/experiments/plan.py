@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, Given, overlay
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError, reason, shown
-from raypid.experiments.experiment import OPTIONS, RESOURCES, Experiment
+from raypid.experiments.experiment import RESOURCES, Experiment
 from raypid.experiments.experiment import Above as Above
 from raypid.experiments.experiment import check_experiments as check_experiments
 from raypid.experiments.experiment import experiments_from as experiments_from
@@ -30,10 +31,11 @@ from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
 from raypid.reporting.lineage import LINEAGE
-from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
+from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, schedule_end, tuned_settings
 from raypid.run.experiment import clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.placement import bundles
+from raypid.run_file import OPTIONS
 from raypid.runtime.resources import num_cores, num_gpus
 from raypid.trust import check_names
 
@@ -115,14 +117,6 @@ def plan(experiment: Experiment) -> list[Trial]:
         )
         trials.append(checks.checked(trial, told=bool(variant.varied)))
     return trials
-
-
-def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:
-    """The setting by which a linear schedule ends with the run, unless `settings` say when."""
-    linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
-    if linear and not settings.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
-        return {"schedule_steps": int(steps)}
-    return {}
 
 
 def _below(experiment: Experiment, settings: Mapping[str, object]) -> dict[str, object]:
@@ -221,15 +215,19 @@ def _settled(
         raise where.error(f"{which}{error}", f"stop.{key}", "stop") from None
 
 
-def check_run(experiment: Experiment) -> dict[str, object]:
+def check_run(experiment: Experiment) -> Given:
     """Check the settings of an experiment that is one run; returns them, with the seed if one is given.
 
     Raises:
         ConfigError: the message begins with file and line.
     """
-    settings = {**experiment.settings, **({"seed": experiment.seeds[0]} if experiment.seeds else {})}
-    _settled(experiment, settings, _below(experiment, settings), "")
-    return settings | ({"address": experiment.address} if experiment.address is not None else {})
+    apart: dict[str, object] = {"seed": experiment.seeds[0]} if experiment.seeds else {}
+    apart |= {"address": experiment.address} if experiment.address is not None else {}
+    taken = Given(apart)  # out of the settings, which still know where these came from
+    taken.sources |= {key: experiment.settings.sources[key] for key in apart if key in experiment.settings.sources}
+    settings = overlay(experiment.settings, taken)
+    _settled(experiment, settings.without("address"), _below(experiment, settings), "")
+    return settings
 
 
 def cpus_of(config: Config) -> float:
@@ -460,7 +458,8 @@ def check_new(out: Path, *, overwrite: bool) -> None:
     begun = (out / STATES).exists() or any(any(folder.iterdir()) for folder in _trial_folders(out))
     if begun and not overwrite:
         raise ConfigError(
-            f"{out} holds an experiment. Resume it (raypid train --resume {out}), replace it (--overwrite), or choose another --out."
+            f"{out} holds an experiment. Resume it (raypid train --resume {shlex.quote(str(out))}), replace it (--overwrite), or choose "
+            "another --out."
         )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raypid import names
 from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
 from raypid.errors import UserError
 from raypid.nn.given_observation import GivenObservation
@@ -59,6 +60,18 @@ class DeployedPolicy:
         if policy is self.policy:
             session._lock = self._lock
         return session
+
+    def __repr__(self) -> str:
+        """The network, and the observations that it takes."""
+        spec = self.policy.spec
+        shapes = ", ".join(f"{leaf.path} {leaf.shape}".strip() for leaf in spec.pipeline.leaves)
+        memory = f" with {spec.memory}" if spec.memory else ""
+        return f"<DeployedPolicy: observation {shapes}, network {spec.network}{memory}>"
+
+    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
+
+        def __getattr__(self, name: str) -> object:
+            raise names.missing_method(self, name)
 
     def reset(self, mask: Array | None = None) -> None:
         """Begin new episodes: in all streams, or where mask [B] bool is true.

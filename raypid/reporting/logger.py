@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.errors import UserError, reason, shown
 from raypid.outputs import AppendFile, Unwritten, explained, replacing
+from raypid.ownership import with_signature
 from raypid.plain_data import read_json
 
 if TYPE_CHECKING:
@@ -108,8 +109,9 @@ class RunLogger:
             raise FolderLost(f"{self._results.path} was deleted, moved or replaced while the run wrote to it.")
 
     def write_params(self, params: Mapping[str, object]) -> None:
-        """Write params.json in one piece. Classes and functions become "module:name"."""
-        text = json.dumps(_plain(params), indent=2, allow_nan=False)
+        """Write params.json in one piece, signed as this user's. Classes and functions become "module:name"."""
+        plain = {str(key): _plain(value) for key, value in params.items()}
+        text = json.dumps(with_signature(PARAMS, plain), indent=2, allow_nan=False)
         _replace(self.folder / PARAMS, (text + "\n").encode())
 
     def log(self, result: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
@@ -20,18 +21,20 @@ from raypid.algorithms.base import Algorithm, AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
-from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError, given_names, gpu_ids, overlay
+from raypid.callbacks import Callbacks, check_hooks
+from raypid.config import Config, ConfigError, Source, given_names, gpu_ids, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
 from raypid.errors import shown
+from raypid.extras import need
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
+from raypid.phases import phase
 from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
@@ -59,6 +62,8 @@ from raypid.tuned import TUNED
 from raypid.types import Weights
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
+TO_FIT = "to fit this machine"
+"""Why `fit` has changed a setting."""
 _PLACE_SECONDS = 60.0
 
 
@@ -81,6 +86,8 @@ class System:
     context: Context
     evaluations: Evaluations
     callbacks: Callbacks | None
+    observation_space: Space
+    action_space: Space
     notes: list[str]
     """What was changed to make the run fit."""
 
@@ -106,6 +113,28 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
     return dict(found)
 
 
+def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:
+    """The setting by which a linear schedule ends with the run, unless `settings` say when."""
+    linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
+    if linear and not settings.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
+        return {"schedule_steps": int(steps)}
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings of a run, and where each came from."""
+
+    config: Config
+    sources: dict[str, list[Source]]
+    """Name of a setting ("lr", "model.hidden") -> where its value came from, last, and before it the values that it replaced. One
+    that is missing has its default."""
+
+    def adapt(self, name: str, value: object, why: str) -> None:
+        """Write down that raypid itself has chosen a value."""
+        self.sources.setdefault(name, []).append(Source("adapted", why, value))
+
+
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
     """The algorithm's Config with `settings` over its defaults, checked. A seed is drawn if none is given.
 
@@ -114,8 +143,15 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     Raises:
         ConfigError: a setting that does not exist or does not fit, or would have no effect.
     """
+    return resolve_settings(run, settings, below).config
+
+
+def resolve_settings(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Resolved:
+    """As `resolve_config`, with where each value came from."""
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
-    config = algorithm.Config().replace(overlay(below or {}, settings))
+    laid = overlay(below or {}, settings)
+    config = algorithm.Config().replace(laid)
+    asked = copy.copy(config)
     config.env, config.env_config = by_id(config.env, config.env_config)
     config.custom_args = _custom_args(config.custom_args)
     if config.gpu is not None:
@@ -128,7 +164,37 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     config.validate()
     config.refuse(config.idle(), given_names(settings))
-    return config
+    _check_packages(run, algorithm, config)
+    resolved = Resolved(config, sources_by_setting(laid))
+    for name, why in _CHOSEN.items():
+        if (value := getattr(config, name)) != getattr(asked, name):
+            resolved.adapt(name, value, why)
+    return resolved
+
+
+_CHOSEN = {
+    "env": "the id that env_config names", "env_config": "without the id, which is env", "custom_args": "with the project's defaults",
+    "num_gpus": "one for each id in gpu", "num_learners": "one for each GPU", "seed": "drawn",
+}  # fmt: skip
+"""What `resolve_settings` may set -> why."""
+
+
+def _check_packages(run: str, algorithm: AlgorithmClass, c: Config) -> None:
+    """Check that what the settings need by themselves is installed; `_network` checks what the network needs.
+
+    Raises:
+        MissingPackage: names the setting, and the command that installs it.
+    """
+    needs, instead = {}, []
+    if algorithm.learns_with_torch:
+        needs["torch"] = run
+        instead.append("Without torch PPO, A2C, A3C, IMPALA, APPO, ES and ARS train fully connected networks.")
+    elif c.num_learners > 1:
+        needs["torch"] = f"num_learners {c.num_learners}"
+    if c.on_ray:
+        needs["ray"] = f"num_workers {c.num_workers}" if c.num_workers else "backend ray"
+        instead.append("num_workers 0 trains in one process without Ray.")
+    need(needs, " ".join(instead))
 
 
 def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
@@ -200,7 +266,8 @@ def assemble(
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
     config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
-    settled, surprises = algorithm.settled(config, network)
+    inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
+    settled, surprises = algorithm.settled(inner, network)
     notes += surprises
     if not found.sample.is_seeded:
         notes.append(
@@ -216,25 +283,42 @@ def assemble(
             observation_noise=config.observation_noise,
             action_noise=config.action_noise,
             max_crashes=config.max_restarts,
-            callbacks=callbacks,
+            callbacks=callbacks if backend.name == "local" else _copied(callbacks),
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
-        learner = _learner(algorithm, settled, spec, backend, program)
-        if found.initial is not None:
-            backend.get(learner.submit(Learner.set_weights, found.initial))
-        workers = _workers(algorithm, settled, spec, backend, program)
-        context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
+        with phase(_building(algorithm, config, network)):
+            learner = _learner(algorithm, settled, spec, backend, program)
+            if found.initial is not None:
+                backend.get(learner.submit(Learner.set_weights, found.initial))
+        with phase("starting workers" if config.on_ray else "making environments"):
+            workers = _workers(algorithm, settled, spec, backend, program)
+        context = Context(backend, workers, learner, _publisher(inner, network, backend, learner, workers))
         context.replay = (
-            _replay_plan(algorithm, config, network, backend, learner) if algorithm.flow == "replay" else None
+            _replay_plan(algorithm, inner, network, backend, learner) if algorithm.flow == "replay" else None
         )
-        context.plan = _asynchronous_plan(algorithm, config, backend, program) if algorithm.flow == "async" else None
+        context.plan = _asynchronous_plan(algorithm, inner, backend, program) if algorithm.flow == "async" else None
         parallel = _evaluates_beside(config, backend)
         evaluations = Evaluations(config, context, replace(spec, env=found.evaluation_env), parallel=parallel)
-        return System(config, network, context, evaluations, callbacks, notes)
+        observation_space, action_space = found.sample.observation_space, found.sample.action_space
+        return System(config, network, context, evaluations, callbacks, observation_space, action_space, notes)
     except BaseException:
         backend.shutdown()
         raise
+
+
+def _copied(callbacks: Callbacks | None) -> Callbacks | None:
+    """The callbacks as workers get them: a copy of what they are now, however often a worker is replaced.
+
+    Raises:
+        ConfigError: they hold what cannot be copied.
+    """
+    try:
+        return copy.deepcopy(callbacks)
+    except TypeError as error:
+        raise ConfigError(
+            f"callbacks are copied to each worker, and {type(callbacks).__name__} cannot be: {error}. Open files and connections in on_start."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +367,10 @@ def _sampled(c: Config) -> Sample:
     """The environment's spaces. Where workers will have it, it is made in a process of its own, so that it can neither end nor stop this
     one; but not once Ray has started here, whose threads a fork would leave behind."""
     ray = sys.modules.get("ray")
-    if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
-        return sample_apart(env_spec_of(c), c.worker_timeout_s)
-    return sample(env_spec_of(c))
+    with phase("making environments", f"making {entry_name(c.env)}"):
+        if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
+            return sample_apart(env_spec_of(c), c.worker_timeout_s)
+        return sample(env_spec_of(c))
 
 
 def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
@@ -314,6 +399,8 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
             f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
         )
+    if why := algorithm.wants_torch(c, network):
+        need({"torch": why})
     network = algorithm.network_spec(c, network)
     if network.head != "model" and not NETWORKS.is_own(network.network):
         from raypid.nn.networks import check_network
@@ -335,9 +422,7 @@ def _learner(
         ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
     """
     network = spec.network
-    wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
-    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
-    threads = c.num_threads or (num_cores() if wide and not c.num_learners else 1)
+    threads = learner_threads(algorithm, c, network)
     given = (network, spec.seed, spec.networks, threads)
     build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=program)
     if isinstance(c, OffPolicyConfig):
@@ -358,6 +443,21 @@ def _learner(
             f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
+
+
+def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str:
+    """What takes longest of building the learner."""
+    if c.num_learners:
+        return "starting learners"
+    needs_torch = algorithm.flow == "replay" or not network.torch_free
+    return "loading torch" if needs_torch and "torch" not in sys.modules else "building the learner"
+
+
+def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> int:
+    """Threads of the learner."""
+    wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
+    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
+    return c.num_threads or (num_cores() if wide and not c.num_learners else 1)
 
 
 def _workers(
@@ -542,7 +642,7 @@ def callbacks_of(entry: object) -> Callbacks | None:
     """The user's callbacks as an object, from a class, an object or "module:Name".
 
     Raises:
-        ConfigError: `entry` is not a Callbacks.
+        ConfigError: `entry` is not a Callbacks, or has an on_... that is no hook.
     """
     if isinstance(entry, str):
         entry = import_string(entry)
@@ -550,6 +650,8 @@ def callbacks_of(entry: object) -> Callbacks | None:
         entry = entry()
     if entry is not None and not isinstance(entry, Callbacks):
         raise ConfigError(f"callbacks takes a raypid.Callbacks subclass, its instance or 'module:Name', not {entry!r}.")
+    if entry is not None:
+        check_hooks(entry)
     return entry
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from raypid.checkpoint import BEST, OLD_BEST, CheckpointError, refusing
 from raypid.nn.policy import read_policy_weights
-from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
+from raypid.run.training import Training
 from raypid.types import Weights
 
 MIN_FINAL_EPISODES = 10
@@ -46,7 +46,7 @@ class BestPolicy:
                     self.weights = weights
                 return
 
-    def offer(self, played: Played, agent: Agent) -> None:
+    def offer(self, played: Played, agent: Training) -> None:
         """Keep the weights of an evaluation if they are the best so far."""
         evaluation = played.evaluation
         score, episodes = float(evaluation.rewards.mean()), len(evaluation.rewards)
@@ -57,13 +57,13 @@ class BestPolicy:
         self.weights = agent.weights_of(played)
         self.final = _final(evaluation.summary()) if evaluation.confirms else None
 
-    def write(self, agent: Agent) -> None:
+    def write(self, agent: Training) -> None:
         """Write the policy into its folder; the newest one if none was evaluated."""
         info = {"score": self.score, "timesteps_total": self.timesteps, "final": self.final}
         agent.write_policy(self.folder, self.weights, None if self.weights is None else info)
 
     def play(
-        self, agent: Agent, num_episodes: int, interrupted: Callable[[], bool], tell: Callable[[str], None]
+        self, agent: Training, num_episodes: int, interrupted: Callable[[], bool], tell: Callable[[str], None]
     ) -> None:
         """Play the final episodes and set `final`, unless these weights have already played that many since they were chosen.
 

@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import ClassVar
@@ -16,13 +16,15 @@ from raypid import checkpoint
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.envs import entry_of
+from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
+from raypid.outcome import Outcome
 from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import IntervalLines
 from raypid.roles.actor import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
-from raypid.run.assembly import new_run_folder, resolve_config
+from raypid.run.assembly import entry_name, new_run_folder, resolve_config
 from raypid.run.experiment import Run, RunOptions, lock_folder
 from raypid.runtime.resources import Words
 from raypid.types import Trajectory, Update
@@ -98,6 +100,9 @@ class DistributedAgent:
         given = _settings(kwargs, [f.name for f in fields(ALGORITHMS.get(self.algorithm).Config)])
         self._check()
         local = given.get("backend") == "local"
+        if not local:
+            several = {"torch": f"num_learners {num_learners}"} if num_learners > 1 else {}
+            need({**several, "ray": f"num_actors {num_actors}"}, 'backend="local" runs everything in this process.')
         env_config = given.get("env_config", {})
         entry = entry_of(env, dict(env_config) if isinstance(env_config, Mapping) else {})
         settings: dict[str, object] = {
@@ -241,6 +246,37 @@ class DistributedAgent:
             raise KeyboardInterrupt
         return outcome.result
 
+    def fit(
+        self,
+        stop: int | float | Mapping[str, object] | None = None,
+        *,
+        out: str | Path | None = None,
+        overwrite: bool = False,
+        quiet: bool = False,
+        checkpoint_interval: int = 0,
+        keep_checkpoints: int = 3,
+        final_episodes: int = 50,
+    ) -> Outcome:
+        """Train until a stop criterion is met, as `raypid.Agent.fit` does; arguments and errors are the same.
+
+        Evaluations are planned by time, as in `raypid train`; `train` has intervals of its own. By default the folder is runs/<tag>_...
+        """
+        agent = self._built()
+        agent.limit_iterations(None)
+        agent.config.evaluation_interval = None  # by time; `train` has an interval of its own
+        try:
+            return agent.fit(
+                stop,
+                out=out,
+                overwrite=overwrite,
+                quiet=quiet,
+                checkpoint_interval=checkpoint_interval,
+                keep_checkpoints=keep_checkpoints,
+                final_episodes=final_episodes,
+            )
+        finally:
+            agent.config.evaluation_interval = 0
+
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
         """Play episodes with the current weights, greedily; episode_reward_mean, episode_reward_ci95 and more."""
         return self._built().eval(num_eval_episodes)
@@ -288,6 +324,14 @@ class DistributedAgent:
         if self._agent is not None:
             self._agent.close()
 
+    def __repr__(self) -> str:
+        """The agent that trains, or what it would be."""
+        name = type(self).__name__
+        if self._agent is not None:
+            return f"<{name}: {self._agent!r}>"
+        actors, learners = self.num_actors, self.num_learners
+        return f"<{name}: {self.algorithm} on {entry_name(self.config.env)}, num_actors {actors}, num_learners {learners}, not started>"
+
     def __enter__(self) -> DistributedAgent:
         return self
 
@@ -296,7 +340,9 @@ class DistributedAgent:
 
     def __getstate__(self) -> dict[str, object]:
         """What actors and learners get."""
-        return self.__dict__ | {"_agent": None}
+        settings, given = ({**values, "callbacks": None} for values in (self.settings, self.given))
+        config = replace(self.config, callbacks=None)  # the driver's object may hold open files
+        return self.__dict__ | {"settings": settings, "given": given, "config": config, "_agent": None}
 
 
 class IMPALAAgent(DistributedAgent):

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from raypid import checkpoint
+from raypid.changes import CHANGES, read_changes
 from raypid.config import ConfigError
-from raypid.errors import Diverged, Halted
+from raypid.errors import Diverged, Halted, UserError, reason
+from raypid.outcome import Outcome as Outcome
+from raypid.outcome import end_by
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
-from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger
-from raypid.reporting.panel import EVALUATION, Progress
-from raypid.run.agent import Agent
+from raypid.phases import Phases, listening, parts_text, phase
+from raypid.registry import ALGORITHMS
+from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger, read_params
+from raypid.reporting.panel import COUNTS, EVALUATION, Progress
 from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.post_mortem import DIVERGED
+from raypid.run.training import Training
+from raypid.run_file import OPTIONS
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -43,6 +52,8 @@ HALT_S = 5.0
 """Seconds after the end of a run by time or by a signal when an iteration that waits for whole episodes is broken off."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
+STOP = "stop"
+"""Key of the stop criteria in params.json."""
 _RUN_FILES = (
     PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, "errors.txt", "learning_curve.png",
     DIVERGED, checkpoint.BEST, checkpoint.OLD_BEST,
@@ -72,22 +83,10 @@ class RunOptions:
     """Draw learning_curve.png at the end."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended."""
-
-    reason: str
-    result: dict[str, float]
-    folder: Path
-    checkpoint: Path | None
-    interrupted: bool = False
-    """Whether Ctrl-C or SIGTERM ended it."""
-    final: dict[str, float] | None = None
-    """episode_reward_mean, episode_reward_ci95 and episodes of the best policy, if it played at the end."""
-
-
-def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+def check_folder(out: Path, *, resume: bool, overwrite: bool, python: bool = False) -> None:
     """Check that a run may write to a folder: a folder with another run is not touched unless asked for.
+
+    `python`: name what to do as arguments, not as flags.
 
     Raises:
         ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to.
@@ -101,8 +100,12 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     results = out / "result.json"  # empty if a run failed in its first iteration: nothing would be lost
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
+        flags = f"--resume {shlex.quote(str(out))}", "--overwrite", "--out"
+        resuming, replacing, other = (
+            (f"raypid.train(resume={str(out)!r})", "overwrite=True", "out") if python else flags
+        )
         raise ConfigError(
-            f"{out} holds another run. Resume it (--resume {out}), replace it (--overwrite), or choose another --out."
+            f"{out} holds another run. Resume it ({resuming}), replace it ({replacing}), or choose another {other}."
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume.")
@@ -140,10 +143,37 @@ def clear_folder(out: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def further(stop: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
+    """Stop criteria by which a run that has reached one of these goes on, for about as long again."""
+    longer = dict(stop)
+    for key, goal in stop.items():
+        if totals.get(key, -math.inf) >= goal:
+            longer[key] = goal * math.ceil(1.5 * totals[key] / goal)  # twice it, or more if the run went far beyond
+    if longer == dict(stop):  # it was a return, or another metric: it would end the run again
+        size = 10 ** max(0, len(str(int(totals["timesteps_total"]))) - 2)
+        longer = {"timesteps_total": -(-2 * totals["timesteps_total"] // size) * size}
+    return {key: int(goal) if goal == int(goal) else goal for key, goal in longer.items()}
+
+
+def quoted(command: str, folder: Path) -> str:
+    """The command with the folder, as a shell takes it."""
+    return f"{command} {shlex.quote(str(folder))}"
+
+
+def next_lines(commands: Sequence[str]) -> list[tuple[str, str]]:
+    """The last lines of a summary."""
+    return [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
+
+
+def _is_stop(value: object) -> bool:
+    """Whether it can be stop criteria."""
+    return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
+
+
 class Run:
     """Trains an agent until a stop criterion is met or Ctrl-C ends it."""
 
-    def __init__(self, agent: Agent, options: RunOptions, progress: Progress) -> None:
+    def __init__(self, agent: Training, options: RunOptions, progress: Progress) -> None:
         self.agent, self.options, self.progress = agent, options, progress
         known = known_keys(agent.run, agent.config)
         self.stop = check_stop(options.stop, known)
@@ -160,14 +190,24 @@ class Run:
         self._periods = agent.timesteps // options.checkpoint_steps if options.checkpoint_steps else 0
         self._rollbacks = agent.rollbacks
         agent.on_rollback = self._tell_rollback
+        agent.on_failed_hook = self._tell_failed_hook
         agent.halt_when(self._must_halt)
         self._turn_began = 0.0
         self._over_since = math.inf
         """When the iteration that is under way should have ended."""
         self._broke_off = False
         self._interrupts = 0
+        self.ends_at_once_until = -math.inf
+        """Until this time (monotonic) the first signal is what a second one is."""
         self._playing = False
         self._told_cut = self._told_unwritten = False
+        self.phases = listening() or Phases()
+        """What it does besides training, and since its command began if one has started it."""
+        self.phases.tell = progress.working
+        self.closes_agent = False
+        """Close the agent at the end, before the summary says how long everything took."""
+        self._before = agent.totals()
+        """The counts of the run that is resumed."""
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
@@ -186,18 +226,31 @@ class Run:
         agent.write_losses_to(self.folder)
         if resumed:
             self.best.load()
+            self._note_stop()
         progress = self.progress
         self._logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
         self._logger.write_params(self._params())
         self.reason = self._reason(agent.totals()) if resumed else ""
-        about = {"algorithm": agent.run, "backend": agent.backend.name, "folder": str(self.folder)}
-        progress.start(agent.plain_config() | about)
+        progress.start(agent.plain_config() | self._about())
         for note in agent.notes:
             progress.message(note)
         if why := why_unsigned():
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
             progress.message(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
+        with self._failing():
+            agent.start_hooks(self._params() | {"folder": str(self.folder)})
+
+    def _about(self) -> dict[str, object]:
+        """What the progress shows of the run besides its settings."""
+        agent = self.agent
+        return {
+            "algorithm": agent.run,
+            "backend": agent.backend.name,
+            "folder": str(self.folder),
+            "shown_metrics": ALGORITHMS.get(agent.run).shown_metrics,
+            "warm_up_steps": agent.warm_up_steps,
+        }
 
     def advance(self, seconds: float, steps: float = math.inf) -> dict[str, float]:
         """Train for at least `seconds`, or up to an environment step, or until there is a `reason` to end; returns the last result."""
@@ -224,12 +277,14 @@ class Run:
     def leave(self) -> None:
         """Close the files as they are."""
         self._logger.close()
+        self.agent.detach()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
         """Before an error ends the run, save what was learnt, write the error to the folder, and close the files."""
         try:
-            yield
+            with self.phases.heard():
+                yield
         except BaseException as error:
             try:
                 if isinstance(error, Exception) and self._interrupts <= 1:
@@ -238,10 +293,13 @@ class Run:
                     rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
                     error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
                 self.progress.stop([("folder", str(self.folder))])
+                self.agent.end_hooks(
+                    self._outcome(end_by(error), checkpoint.latest(self.folder / "checkpoints"), error)
+                )
                 if isinstance(error, Exception) and self._interrupts > 1:
                     raise KeyboardInterrupt from error  # what it broke off said something of its own
             finally:
-                self._logger.close()
+                self.leave()
             raise
 
     def _turn(self) -> None:
@@ -249,7 +307,8 @@ class Run:
         agent = self.agent
         self._turn_began = time.monotonic()
         try:
-            self.result = result = agent.train()
+            with phase("training", ""):
+                self.result = result = agent.train()
         except Halted:
             self.reason = self._halt()
             return
@@ -278,12 +337,41 @@ class Run:
         return saved
 
     def _ended(self, saved: Path | None) -> Outcome:
-        self.progress.stop(self._summary(self.result, self.reason, saved))
-        return Outcome(self.reason, self.result, self.folder, saved, self._interrupts > 0, self.best.final)
+        try:
+            if self.closes_agent:
+                with self.phases.heard():
+                    self.agent.close()
+        finally:
+            self.progress.stop(self._summary(self.result, self.reason, saved))
+        outcome = self._outcome(self.reason, saved or checkpoint.latest(self.folder / "checkpoints"))
+        try:
+            self.agent.end_hooks(outcome)
+        finally:
+            self.agent.detach()
+        return outcome
+
+    def _outcome(self, reason: str, saved: Path | None, error: BaseException | None = None) -> Outcome:
+        result = self.result or self.agent.totals()  # a run that is resumed at its end has no iteration of its own
+        best = self.best
+        return Outcome(reason, result, self.folder, saved, self._interrupts > 0, best.final, best.score, error)
 
     def _params(self) -> dict[str, object]:
-        """What params.json has."""
-        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop}
+        """What params.json has: settings in force, algorithm, end, what is saved when as far as it was said, and what has changed."""
+        plain, default = RunOptions(), self.options
+        options = {name: value for name in OPTIONS if (value := getattr(default, name)) != getattr(plain, name)}
+        changes = {CHANGES: self.agent.changes} if self.agent.changes else {}
+        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | options | changes
+
+    def _note_stop(self) -> None:
+        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones."""
+        agent = self.agent
+        with contextlib.suppress(UserError, ValueError):  # no file, or a damaged one: it is written anew
+            params = read_params(self.folder)
+            before = [c for c in read_changes(params.get(CHANGES)) if c["key"] == STOP and c["step"] <= agent.timesteps]
+            ends = [c for c in before if c not in agent.changes and _is_stop(c["from"]) and _is_stop(c["to"])]
+            agent.changes = sorted([*agent.changes, *ends], key=lambda change: change["step"])
+            if _is_stop(params.get(STOP)) and params[STOP] != self.stop:
+                agent.note_change(STOP, params[STOP], dict(self.stop))
 
     def _renew_record(self, result: Mapping[str, float]) -> None:
         """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
@@ -323,8 +411,8 @@ class Run:
         newest = checkpoint.latest(parent)
         if newest is None:
             return f"Nothing was saved: {why}."
-        own = self.agent.program and not self.agent.program.startswith("raypid.")
-        how = f"restore({str(self.folder)!r})" if own else f"raypid train --resume {self.folder}"
+        own = self.agent.has_own_program
+        how = f"restore({str(self.folder)!r})" if own else quoted("raypid train --resume", self.folder)
         go_on = f"`{how}` goes on"
         if why:
             return f"Nothing was saved: {why}; {go_on} from {newest.name}."
@@ -337,6 +425,7 @@ class Run:
         self._rollbacks = self.agent.rollbacks
         self._logger.close()
         self._logger = RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
+        self._logger.write_params(self._params())
 
     def _tell_rollback(self) -> None:
         """Say that the run diverged and went back."""
@@ -345,6 +434,13 @@ class Run:
         self.progress.message(
             f"Training diverged: rollback {agent.rollbacks} of {agent.config.max_rollbacks}, to iteration {agent.iteration} with {rates}."
         )
+
+    def _tell_failed_hook(self, hook: str, error: Exception) -> None:
+        """Say that a hook raised where nothing is lost by it, and write its traceback to the run's folder."""
+        errors = ErrorFile(self.folder)
+        errors.add(f"{hook} of the callbacks raised:\n{''.join(traceback.format_exception(error)).rstrip()}\n\n")
+        where = errors.unwritten or "errors.txt has the traceback."
+        self.progress.message(f"{hook} of the callbacks raised {type(error).__name__}: {reason(error)}. {where}")
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""
@@ -462,7 +558,8 @@ class Run:
             from raypid.reporting.plots import learning_curve
 
             try:
-                learning_curve([self.folder], self.folder / "learning_curve.png")
+                with phase("drawing", "drawing learning_curve.png"):
+                    learning_curve([self.folder], self.folder / "learning_curve.png")
             except (ValueError, Unwritten) as error:
                 if self.agent.lengths:  # otherwise no episode has ended: nothing to draw
                     self.progress.message(f"No learning curve: {error}")
@@ -478,20 +575,61 @@ class Run:
             lines.append(("training return", mean))
         elif result:
             lines.append(("training return", "no episode has ended yet"))
-        if self.best.score is not None:
-            lines.append(("best policy", self.best.line()))
-        elif self.agent.config.evaluation_interval != 0:
-            why = "the run was too short for an evaluation"
-            if not self.agent.num_episodes:
-                why = "no episode has ended, so none was evaluated (time_limit ends them)"
-            lines.append(("best policy", f"none: {why}"))
-        seconds, steps = self.agent.time_total_s, self.agent.timesteps
-        lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
+        lines.append(("best policy", self._best_line()))
+        lines += self._below_known(reason)
+        lines += self._effort()
         lines.append(("folder", str(self.folder)))
-        if saved is not None:
-            lines.append(("next", f"raypid eval {self.folder}"))
-            lines.append(("", f"raypid train --resume {self.folder}"))
-        return lines
+        return lines + next_lines(self._next(reason) if saved is not None else [])
+
+    def _best_line(self) -> str:
+        if self.best.score is not None:
+            return self.best.line()
+        if self.agent.config.evaluation_interval == 0:
+            return "none: nothing was evaluated (evaluation_interval is 0)"
+        if not self.agent.num_episodes:
+            return "none: no episode has ended, so none was evaluated (time_limit ends them)"
+        return "none: the run was too short for an evaluation"
+
+    def _below_known(self, reason: str) -> list[tuple[str, str]]:
+        """What to try if the run used up its budget and its best policy stays well below the known return."""
+        agent, best = self.agent, self.best
+        if agent.program or best.score is None or not any(reason.startswith(f"{key} reached") for key in COUNTS):
+            return []
+        reached = best.score if best.final is None else best.final["episode_reward_mean"]
+        known = shortfall(agent.plain_config(), reached, agent.timesteps)
+        if known is None:
+            return []
+        tried = [
+            *remedies(agent.run, agent.plain_config(), known.value),
+            "more steps",
+            quoted("raypid doctor", self.folder),
+        ]
+        return [
+            ("known return", f"{known.value:g} for {agent.config.env} ({known.source}), well above {reached:.4g}"),
+            ("try", "; ".join(tried)),
+        ]
+
+    def _next(self, reason: str) -> list[str]:
+        """Commands for what may come next. Each does something."""
+        if str(self.agent.plain_config()["env"]).startswith("__main__:"):  # no command can import it
+            return [f"raypid.load_policy({str(self.folder)!r})"]
+        commands = [quoted("raypid eval", self.folder)]
+        if films(self.agent.config.env):
+            commands = [f"{commands[0]} --video {shlex.quote(str(self.folder / 'video.mp4'))}"]
+        if not self.agent.has_own_program:
+            stop = further(self.stop, self.agent.totals()) if reason.partition(" reached ")[1] else {}
+            more = f" --stop {shlex.quote(json.dumps(stop))}" if stop else ""
+            commands.append(quoted("raypid train --resume", self.folder) + more)
+        return commands
+
+    def _effort(self) -> list[tuple[str, str]]:
+        """Steps and seconds, and what the seconds were spent on."""
+        steps, total, seconds = self.agent.timesteps, self.phases.total, self.phases.seconds
+        now = steps - int(self._before["timesteps_total"])
+        new = f", {now:,} of them now," if now < steps else ""
+        training = seconds.get("training", 0.0)
+        text = f"{steps:,}{new} in {training:,.{1 if training >= 1 else 2}f} s of training"
+        return [("steps", text), ("took", parts_text(total, seconds))]
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -508,6 +646,8 @@ class Run:
                     raise SystemExit
                 return
             self._interrupts += 1
+            if time.monotonic() < self.ends_at_once_until:
+                self._interrupts += 1
             if self._interrupts > 2 and callable(outer := before[signal.Signals(number)]):
                 outer(
                     number, frame

@@ -14,6 +14,7 @@ import numpy as np
 from raypid import project
 from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
+from raypid.phases import phase
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import FLAGS, Has, Needs, Words, num_cores, num_gpus, preflight
@@ -32,6 +33,23 @@ _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
 
+def fitted_here(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, list[str]]:
+    """The settings that `place` would go on with, where that needs no cluster to be joined, and notes of what was changed. Starts nothing.
+
+    Raises:
+        ConfigError, ResourceError: as `place`.
+    """
+    if _joins(config):
+        return config, ["what the cluster has room for is known only once it is joined"]
+    return _fitted(config, needs_of(config, network), Has.here(config.num_cpus if config.on_ray else None), FLAGS)
+
+
+def _joins(config: Config) -> bool:
+    """Whether the run joins a cluster that is there already."""
+    ray = sys.modules.get("ray")
+    return config.on_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
+
+
 def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, list[str]]:
     """Check that a run fits, and only then start or join Ray where it is needed.
 
@@ -45,13 +63,13 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
     if config.gpu is not None and num_gpus() and config.address is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     needs = needs_of(config, network)
-    ray = sys.modules.get("ray")
-    joins = use_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
+    joins = _joins(config)
     if not joins:
         config, notes = _fitted(config, needs, Has.here(config.num_cpus if use_ray else None), words)
         if not use_ray:
             return config, LocalBackend(), notes
-    from raypid.runtime.ray import RayBackend
+    with phase("joining Ray", "") if joins else phase("starting Ray"):  # its import takes a second
+        from raypid.runtime.ray import RayBackend
 
     if not joins:
         return config, RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus()), notes

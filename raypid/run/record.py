@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from raypid import checkpoint
+from raypid.changes import CHANGES, read_changes
 from raypid.errors import UserError
 from raypid.reporting.ending import ERRORS, LOCK, is_held, read_end_by_error
 from raypid.reporting.logger import PARAMS, RESULTS
@@ -113,6 +114,11 @@ def _read_params(path: Path, damage: list[str]) -> dict[str, object]:
     if not isinstance(params, dict):
         damage.append(f"{PARAMS} is not a JSON object")
         return {}
+    try:
+        read_changes(params.get(CHANGES))
+    except ValueError as error:
+        damage.append(f"in {PARAMS}, {error}")
+        del params[CHANGES]
     return params
 
 

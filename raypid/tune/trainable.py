@@ -18,9 +18,10 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from raypid import project
 from raypid.config import ConfigError, canonical, overlay
 from raypid.registry import ALGORITHMS, ENVS, adopt, registered
-from raypid.run.agent import Agent, algorithm_of
+from raypid.run.agent import Agent
 from raypid.run.assembly import tuned_settings
 from raypid.run.placement import bundles
+from raypid.run.training import algorithm_of
 from raypid.tune.exploit import Exploits, write_fingerprints
 
 CPUS, GPUS, DRIVER_CPUS = "cpu", "gpu", "driver_cpu_limit"

@@ -38,6 +38,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 def params(folder: str) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(Path(folder, "params.json").read_text())
+    assert len(values.pop("signature")) == 64
     return values
 
 

@@ -284,7 +284,7 @@ def test_bad_json_says_the_line_and_bad_files_what_they_are() -> None:
     assert refused('{\n\t"run": "PPO",\n\t"lrr": 1}', "e.json").startswith("e.json:3: Unknown key 'lrr'")
     Path("e.bin").write_bytes(b"\xff\xfe\x00")
     for name, words in (
-        ("e.bin", "not text in UTF-8"),
+        ("e.bin", "no text file .byte 0 is not UTF-8"),
         ("nowhere.yaml", "no file 'nowhere.yaml'"),
         (".", "is a folder"),
     ):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from raypid.outputs import AppendFile
+from raypid.ownership import has_signature
 from raypid.reporting.logger import EventFile, RunLogger, read_params, read_results
 
 GOLDEN_EVENT = "1a00000000000000129bd82d09000000000000044010ac022a0c0a0a0a03612f62150000c03fd070276f"
@@ -103,7 +104,9 @@ def test_kill_loses_nothing_that_was_logged(tmp_path: Path) -> None:
 def test_params_are_json_whatever_they_hold(tmp_path: Path) -> None:
     with RunLogger(tmp_path / "new" / "run") as logger:
         logger.write_params({"env": RunLogger, "lr": 3e-4, "clip": float("inf"), "out": tmp_path, "sizes": (64, 64)})
-    assert read_params(tmp_path / "new" / "run") == {
+    params = read_params(tmp_path / "new" / "run")
+    assert has_signature("params.json", params) and not has_signature("params.json", {**params, "lr": 1})
+    assert {key: value for key, value in params.items() if key != "signature"} == {
         "env": "raypid.reporting.logger:RunLogger",
         "lr": 3e-4,
         "clip": None,

@@ -25,6 +25,6 @@ def test_calls_from_train_to_minimise(name: str, request: pytest.FixtureRequest)
     if RUNS[name][1].get("num_workers"):
         request.getfixturevalue("ray_session").cloudpickle.register_pickle_by_value(call_chains)
     calls = chain(name)
-    assert calls[0] == "Agent.train" and calls[-1] == "minimise"
+    assert calls[0] == "Training.train" and calls[-1] == "minimise"
     assert len(calls) - 1 <= MOST[name], calls
     assert f"{name} ({len(calls) - 1} calls): {' > '.join(calls)}" in DOCS.read_text()

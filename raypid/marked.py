@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import math
@@ -43,16 +44,11 @@ def read_marked(path: str | Path) -> Marked:
     """Read a file whose outermost value is a mapping; a name that ends in .json is JSON, any other YAML.
 
     Raises:
-        ConfigError: there is no such file, it is a folder or cannot be read, is too large, or a key is no text or stands twice. The message
-            begins with the file, and the line where one is known.
+        ConfigError: there is no such file (`check_file`), it cannot be read, is too large, or a key is no text or stands twice. The
+            message begins with the file, and the line where one is known.
     """
     name = str(path)
-    if os.path.isdir(path):
-        raise ConfigError(
-            f"{shown(name)} is a folder: name a file. (A folder that a run has left goes on by --resume.)"
-        )
-    if not os.path.isfile(path):
-        raise ConfigError(f"There is no file {shown(name)}.")
+    check_file(name)
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -63,7 +59,7 @@ def read_marked(path: str | Path) -> Marked:
     except ConfigError:
         raise
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{name} is not text in UTF-8 (byte {error.start:,}).") from None
+        raise ConfigError(f"{name} is no text file (byte {error.start:,} is not UTF-8): give YAML or JSON.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name} cannot be read: {reason(error)}.") from None
     for keys, value in _leaves(marked.values, ()):
@@ -74,6 +70,63 @@ def read_marked(path: str | Path) -> Marked:
                 f"{name}:{marked.line(keys)}: {keys[-1]} is a {type(value).__name__}: quote it to make it text."
             )
     return marked
+
+
+def check_file(name: str) -> None:
+    """Check that there is a file of this name that may hold settings.
+
+    Raises:
+        ConfigError: it is a web address, a folder, code, or there is none; the message has the nearest name in that folder.
+    """
+    given = shown(name)
+    if re.match(r"\w+://", name):
+        raise ConfigError(f"{given} is a web address, and files are read from this machine alone: download it first.")
+    if os.path.isdir(name):
+        raise ConfigError(f"{given} is a folder: name a file. {_in_folder(name)}")
+    try:
+        is_there = os.path.exists(name)
+    except ValueError:
+        is_there = False
+    if is_there and not os.path.isfile(name):
+        raise ConfigError(f"There is no file {given}: it is a device or a pipe.")
+    if not is_there:
+        raise ConfigError(f"There is no file {given}.{_near(name)}")
+    if name.endswith((".py", ".ipynb")):
+        raise ConfigError(f"{given} is code, not settings: run it with Python, or give a YAML or JSON file.")
+
+
+def _in_folder(name: str) -> str:
+    """What to do with a folder that was given in place of a file."""
+    folder = Path(name)
+    run = next((place for place in (folder, *folder.parents) if (place / "params.json").is_file()), None)
+    if run is not None:
+        return f"It is of a run: {run / 'params.json'} repeats that, --resume {run} goes on with it."
+    if (folder / "experiment.json").is_file():
+        return (
+            f"It holds an experiment: --resume {folder} goes on with it, the params.json of a trial repeats that one."
+        )
+    if (folder / "search.json").is_file():
+        return f"It holds a search: --tuned {folder} takes the settings that it has found."
+    found = sorted(entry.name for entry in folder.glob("*") if entry.suffix in (".yaml", ".yml", ".json"))[:3]
+    return f"In it there is {', '.join(found)}." if found else "No YAML or JSON file is in it."
+
+
+def _near(name: str) -> str:
+    """Say which file there is with nearly that name."""
+    folder, _, last = name.rpartition("/")
+    try:
+        names = [
+            entry.name for entry in os.scandir(folder or ("/" if name.startswith("/") else ".")) if entry.is_file()
+        ]
+    except (OSError, ValueError):
+        return "" if not folder or len(folder) > 200 else f" There is no folder {shown(folder)} either."
+    same = [one for one in names if os.path.splitext(one)[0] == os.path.splitext(last)[0]]
+    near = same or difflib.get_close_matches(last, names[:MOST_NAMES], 1, 0.75)
+    return f" Did you mean {shown(os.path.join(folder, near[0]))}?" if near else ""
+
+
+MOST_NAMES = 1000
+"""Files of a folder among which one with a near name is looked for."""
 
 
 def _leaves(value: object, keys: Keys) -> Iterator[tuple[Keys, object]]:

@@ -1,0 +1,150 @@
+"""What a notebook shows while a run trains: one table under the cell that stays in place, and the learning curve at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raypid.reporting.panel import (
+    COUNTS,
+    EVALUATION,
+    NAMES,
+    PARTS,
+    Progress,
+    State,
+    bottleneck,
+    clock,
+    count,
+    known,
+    make_progress,
+    reading,
+    sparkline,
+)
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
+REFRESH_S = 0.5
+"""Seconds between two updates of the table, which travel to the browser and into the file of the notebook."""
+_CELL = "text-align:left;padding:1px 12px 1px 0;border:none;background:none"
+_BAR = (
+    '<div style="width:160px;height:6px;background:#8884;display:inline-block;vertical-align:middle;margin-left:8px">'
+    '<div style="width:{}%;height:6px;background:#2a9d8f"></div></div>'
+)
+
+
+def progress_here(stop: Mapping[str, float], quiet: bool) -> Progress:
+    """The table in a notebook; what the command line shows anywhere else; nothing if `quiet`."""
+    return NotebookDisplay(stop) if in_notebook() and not quiet else make_progress(stop, quiet)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookDisplay(Progress):
+    """A table in HTML, and the same as text for what shows no HTML."""
+
+    def __init__(self, stop: Mapping[str, float]) -> None:
+        self._state = State(stop)
+        self._handle: DisplayHandle | None = None
+        self._messages: list[str] = []
+        self._summary: list[tuple[str, str]] = []
+        self._due = 0.0
+        self._stopped = False
+        self._started = time.time()
+
+    def start(self, run_info: Mapping[str, object]) -> None:
+        self._state.info = dict(run_info)
+        self._draw()
+
+    def update(self, result: Mapping[str, object]) -> None:
+        self._state.update(result)
+        if time.monotonic() >= self._due:
+            self._draw()
+
+    def message(self, text: str) -> None:
+        self._messages.append(text)
+        self._draw()
+
+    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
+        if self._stopped:
+            return
+        self._stopped, self._summary = True, list(summary)
+        self._draw()
+        curve = Path(str(self._state.info.get("folder"))) / "learning_curve.png"
+        if curve.is_file() and curve.stat().st_mtime >= self._started:
+            from IPython.display import Image, display
+
+            display(Image(filename=str(curve), width=640, alt="learning curve"))
+
+    def _draw(self) -> None:
+        from IPython.display import display
+
+        self._due = time.monotonic() + REFRESH_S
+        rows, title = self._rows(), f"raypid {self._state.title()}"
+        shown = {"text/html": as_html(title, rows, self._messages), "text/plain": as_text(title, rows, self._messages)}
+        if self._handle is None:
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+    def _rows(self) -> list[tuple[str, str, float | None]]:
+        """(label, text, share of the way to the stop criterion or None)."""
+        state, latest = self._state, self._state.latest
+        rows: list[tuple[str, str, float | None]] = [("run", " · ".join(state.facts()), None)]
+        if not latest and not self._stopped:
+            return [*rows, ("", "waiting for the first iteration", None)]
+        if latest:
+            mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
+            rows.append(("training return", f"{mean}  (min {low}, max {high})", None))
+            if spark := sparkline(state.history, 40):
+                rows.append(("training so far", spark, None))
+            if known(latest.get(EVALUATION)):
+                rows.append(("evaluation return", state.evaluation(), None))
+        for key in state.stop:
+            show = clock if key == "time_total_s" else count if key in COUNTS else reading
+            text = f"{NAMES.get(key, key)} {show(latest.get(key))} of {show(state.stop[key])}"
+            rows.append(("stop at", text, state.fraction(key)))
+        if latest:
+            totals = ("timesteps_total", "episodes_total", "learner_updates_total")
+            pace = [f"{count(latest[key])} {NAMES[key]}" for key in totals if key in latest]
+            pace += [f"iteration {count(latest.get('training_iteration'))}", clock(latest.get("time_total_s"))]
+            rows.append(("so far", " · ".join(pace), None))
+            rows.append(("speed", f"{count(latest.get('env_steps_per_s'))} steps/s", None))
+            shares = {part: share for part, share in state.shares().items() if share >= 0.005}
+            times = " · ".join(f"{PARTS[part][0]} {share:.0%}" for part, share in shares.items())
+            rows += [("time goes to", times, None)] if times else []
+            rows += [("bottleneck", hint, None)] if (hint := bottleneck(state.shares(), state.info)) else []
+            rows += [("lost", losses, None)] if (losses := state.losses()) else []
+        ended = {key for key, _ in self._summary}
+        return [*(row for row in rows if row[0] not in ended), *((key, text, None) for key, text in self._summary)]
+
+
+def as_html(title: str, rows: Sequence[tuple[str, str, float | None]], messages: Sequence[str]) -> str:
+    """The table, with everything that is not raypid's own words escaped."""
+    import html  # only notebooks need it, every run imports this file
+
+    lines = [f"<b>{html.escape(title)}</b>", '<table style="border:none">']
+    for label, text, share in rows:
+        bar = "" if share is None else f"{_BAR.format(round(100 * share))} {100 * share:.0f}%"
+        cells = (
+            f'<td style="{_CELL};opacity:.7">{html.escape(label)}</td><td style="{_CELL}">{html.escape(text)}{bar}</td>'
+        )
+        lines.append(f"<tr>{cells}</tr>")
+    lines.append("</table>")
+    lines += [f'<div style="white-space:pre-wrap">{html.escape(text)}</div>' for text in messages]
+    return "\n".join(lines)
+
+
+def as_text(title: str, rows: Sequence[tuple[str, str, float | None]], messages: Sequence[str]) -> str:
+    """The same in aligned columns."""
+    width = max(len(label) for label, _, _ in rows)
+    table = [f"{label:<{width}}  {text}" + ("" if share is None else f"  {share:.0%}") for label, text, share in rows]
+    return "\n".join([title, *table, *messages])

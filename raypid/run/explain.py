@@ -1,0 +1,228 @@
+"""Why a run has the settings that it has: each value, where it came from, what it replaced, and what raypid chose itself."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from raypid.changes import Change, described
+from raypid.config import Config, Source
+from raypid.nn.idle_settings import idle_settings
+from raypid.nn.network_spec import NetworkSpec
+from raypid.registry import ALGORITHMS
+from raypid.run.assembly import entry_name, learner_threads
+
+DEFAULT = "default"
+_GROUPS: dict[str, tuple[str, ...]] = {
+    "environment": (
+        "env", "env_config", "vectorizer", "num_envs_per_worker", "frame_stack", "atari", "action_repeat", "time_limit",
+        "observation_noise", "action_noise", "callbacks", "custom_args",
+    ),
+    "network": (),
+    "algorithm": (),
+    "evaluation": ("evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_parallel"),
+    "machine": (
+        "num_workers", "num_learners", "parameter_server", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "backend",
+        "address", "fit", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
+    ),
+    "run": ("run", "stop", "out", "seed", "init_from", "exact_resume", "on_divergence", "max_rollbacks", "checkpoint_interval",
+            "keep_checkpoints", "final_episodes"),
+}  # fmt: skip
+"""Group -> what stands in it; what begins with "model." is the network's, all else the algorithm's."""
+_ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
+_ALWAYS = ("run", "env", "stop", "out", "seed")
+"""What is shown in any case."""
+_NAME, _VALUE = 23, 14
+"""Columns of a name and of a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting."""
+
+    name: str
+    """Its full name, such as "model.hidden"."""
+    value: object
+    sources: Sequence[Source] = ()
+    """Where its value came from, last, and what it replaced; empty: it has its default."""
+    default: object = None
+
+    @property
+    def group(self) -> str:
+        """Under which heading it stands."""
+        if self.name.startswith("model."):
+            return "network"
+        return next((group for group, names in _GROUPS.items() if self.name in names), "algorithm")
+
+    @property
+    def kind(self) -> str:
+        """default, tuned, file, flag, resume, given (in Python) or adapted (chosen by raypid)."""
+        return self.sources[-1].kind if self.sources else DEFAULT
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is at its default, and nobody has asked for that here; a file of all settings does not count."""
+        asked = self.kind not in (DEFAULT, "file", "resume") or self.name in _ALWAYS
+        return _same(self.value, self.default) and not asked
+
+    def origin(self) -> str:
+        """Where the value came from, in words."""
+        if not self.sources:
+            return DEFAULT
+        *before, last = self.sources
+        others = [s for s in before if not _same(s.value, last.value) and not _same(s.value, self.default)]
+        said = [_named(last), *(f"over {shown(s.value)} ({_named(s)})" for s in reversed(others))]
+        is_open = last.kind == "adapted" and self.default in ("auto", 0)
+        if self.default is not None and not is_open and not _same(self.value, self.default):
+            said.append(f"default {shown(self.default)}")
+        return "; ".join(said)
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as JSON."""
+        replaced = [{"value": plain(s.value), "from": s.kind, "detail": s.detail} for s in self.sources[:-1]]
+        detail = self.sources[-1].detail if self.sources else ""
+        about = {"value": plain(self.value), "from": self.kind, "detail": detail, "default": plain(self.default)}
+        return {**about, "group": self.group, **({"replaced": replaced} if replaced else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All settings of a run, with their origins. `print` shows what differs from the defaults."""
+
+    title: str
+    rows: Sequence[Row]
+    changes: Sequence[Change] = field(default_factory=list)
+    """What has been changed since the run began."""
+
+    def text(self, width: int = 80, *, everything: bool = False, how: str = "text(everything=True)") -> str:
+        """Lines of at most `width` columns, by group.
+
+        Args:
+            everything: also settings that nobody has touched; `how` says what shows these.
+        """
+        lines = [self.title]
+        for group in _ORDER:
+            rows = [row for row in self.rows if row.group == group and (everything or not row.is_plain)]
+            if rows:
+                lines.append(group)
+                lines += [line for row in rows for line in _lines(row, width)]
+        if self.changes:
+            lines.append("changed since the run began")
+            lines += [f"  {line}" for change in self.changes for line in textwrap.wrap(described(change), width - 2)]
+        hidden = sum(row.is_plain for row in self.rows)
+        if hidden and not everything:
+            lines.append(f"{hidden} more settings have their defaults: {how} shows them.")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The explanation as JSON: {"settings": {name: {value, from, detail, default, group, replaced}}, "changes": [...]}."""
+        return {"settings": {row.name: row.as_dict() for row in self.rows}, "changes": list(self.changes)}
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+
+def explain(
+    run: str,
+    config: Config,
+    sources: Mapping[str, Sequence[Source]],
+    network: NetworkSpec,
+    changes: Sequence[Change] = (),
+    about: Sequence[Row] = (),
+) -> Explanation:
+    """Explain the settings of a run.
+
+    Args:
+        config: those in force, where they fit the machine.
+        sources: where each came from (`raypid.run.assembly.Resolved`).
+        network: what the environment's spaces made of the model's.
+        about: rows for what is no setting: algorithm, stop criteria, folder.
+    """
+    default = ALGORITHMS.get(run).Config()
+    chosen = _chosen(run, config, network)
+    rows = list(about)
+    for name in _names(default):
+        found, value = list(sources.get(name, ())), attrgetter(name)(config)
+        if name in chosen:
+            value, why = chosen[name]
+            found.append(Source("adapted", why, value))
+        rows.append(Row(name, value, found, attrgetter(name)(default)))
+    return Explanation(f"{run} on {entry_name(config.env)}", rows, changes)
+
+
+def _names(config: Config) -> list[str]:
+    names = list(config.to_dict())
+    at = names.index("model")
+    return [*names[:at], *(f"model.{name}" for name in config.model.to_dict()), *names[at + 1 :]]
+
+
+def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[object, str]]:
+    """Settings that leave a choice to raypid -> what it chooses here, and by what."""
+    algorithm = ALGORITHMS.get(run)
+    settled, _ = algorithm.settled(config, network)
+    kinds = "+".join(dict.fromkeys(leaf.kind for leaf in network.pipeline.leaves))
+    choices: dict[str, tuple[object, object, Callable[[], object], str]] = {
+        # name -> value that leaves it open, value in the settings, choice, why
+        "model.network": ("auto", config.model.network, lambda: network.network, f"for {kinds} observations"),
+        "model.distribution": (
+            "auto", config.model.distribution, lambda: "+".join(a.kind for a in network.actions), "for these actions",
+        ),
+        "backend": ("auto", config.backend, lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
+        "device": ("auto", config.device, lambda: config.learns_on, f"num_gpus is {config.num_gpus:g}"),
+        "kernel": ("auto", config.kernel, lambda: settled.kernel, "the faster for this network"),
+        "num_threads": (0, config.num_threads, lambda: learner_threads(algorithm, config, network), "for layers of these widths"),
+    }  # fmt: skip
+    idle = {**config.idle(), **idle_settings(config, network)}
+    return {
+        name: (choice(), why)
+        for name, (is_open, value, choice, why) in choices.items()
+        if value == is_open and name not in idle and choice() != is_open
+    }
+
+
+def _lines(row: Row, width: int) -> list[str]:
+    """A row: name, value, origin; what does not fit goes on below."""
+    value, origin = shown(row.value), row.origin()
+    line = f"  {row.name:{_NAME}} {value:{_VALUE}} {origin}"
+    if len(line) <= width:
+        return [line]
+    if len(value) > _VALUE or len(row.name) > _NAME:
+        whole, inner = f"{row.name:{_NAME}} {value}", " " * (_NAME + 5)
+        first = textwrap.wrap(whole, width, initial_indent="  ", subsequent_indent=" " * (_NAME + 3))
+        return [*first, *textwrap.wrap(origin, width, initial_indent=inner, subsequent_indent=inner)]
+    head = f"  {row.name:{_NAME}} {value:{_VALUE}} "
+    return textwrap.wrap(origin, width, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def _named(source: Source) -> str:
+    return f"{source.kind}{':' * (source.kind == 'adapted')} {source.detail}".rstrip(" ")
+
+
+def _same(one: object, other: object) -> bool:
+    return json.dumps(plain(one)) == json.dumps(plain(other)) or one == other
+
+
+def plain(value: object) -> object:
+    """A value as JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value if value is None or isinstance(value, str | bool | int | float) else entry_name(value)
+
+
+def shown(value: object) -> str:
+    """A value as settings are written: 0.0003, [64, 64], none."""
+    if value is None or isinstance(value, str):
+        return "none" if value is None else value
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, Mapping) and value and not any(isinstance(part, Mapping) for part in value.values()):
+        return ", ".join(f"{key} {shown(part)}" for key, part in value.items())
+    return json.dumps(plain(value))

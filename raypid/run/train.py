@@ -1,0 +1,142 @@
+"""`raypid.train`: a run in one call, as `raypid train` is on the command line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raypid.config import Config, ConfigError
+from raypid.outcome import Outcome
+from raypid.reporting.logger import read_params
+from raypid.run.agent import Agent, check_counts, stop_criteria
+from raypid.run.assembly import resolve_config, schedule_end, tuned_settings
+from raypid.run.distributed import DistributedAgent
+from raypid.run.experiment import RunOptions, check_folder
+from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.saved import saved_run
+from raypid.run.training import algorithm_of, settings_of
+from raypid.tuned import TUNED
+
+
+def train(
+    run: object = None,
+    env: object = None,
+    config: Mapping[str, object] | None = None,
+    *,
+    stop: int | float | Mapping[str, object] | None = None,
+    out: str | Path | None = None,
+    tuned: bool | str = False,
+    resume: str | Path | None = None,
+    trust: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    checkpoint_interval: int = 0,
+    keep_checkpoints: int = 3,
+    final_episodes: int = 50,
+    **settings: object,
+) -> Outcome:
+    """Train an agent until a stop criterion is met, and leave all that `raypid train` leaves. Workers and environments are ended.
+
+        outcome = raypid.train("PPO", "CartPole-v1", stop=100_000, out="runs/a", lr=1e-3, num_workers=2)
+        policy = outcome.load_policy()
+
+    Ctrl-C, or interrupting a notebook's kernel, ends the run after this iteration, with a checkpoint: the outcome has `interrupted`.
+    A second one, also in a run that follows within 5 s, raises KeyboardInterrupt, so that a loop over runs ends too.
+
+    Args:
+        run: the algorithm: its name, a subclass of `raypid.algorithms.base.Algorithm`, or a class of agents such as raypid.PPO or your own.
+        env: the environment, in any form that agents take: an id, a class, a function, "module:Name", a whole vector.
+        config: settings as a mapping; keywords override it.
+        stop: environment steps, or {key of a result: value}; the first that is reached ends the run. Without it a new run goes on until
+            Ctrl-C, a resumed one to the criteria that it had.
+        out: the run's folder; by default a new one under runs/.
+        tuned: start from tuned settings: True, or the name of those that a search has saved.
+        resume: go on with the run in this folder, with its settings and those given here.
+        trust: import what only that folder names, though this user's raypid did not write it.
+        overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`.
+        settings: those of the algorithm, and `callbacks`.
+
+    Raises:
+        UserError: something does not fit; nothing has been trained then. What ends a run by an error, after what was learnt was saved.
+    """
+    counts = {
+        "checkpoint_interval": checkpoint_interval,
+        "keep_checkpoints": keep_checkpoints,
+        "final_episodes": final_episodes,
+    }
+    check_counts(RunOptions(**counts))  # type: ignore[arg-type]
+    given = settings_of([env], config, settings)
+    agent: Agent | DistributedAgent
+    if resume is not None:
+        _check_beside_resume(resume, out, tuned, overwrite)
+        agent, stop = _resumed(run, Path(resume), given, stop, trust)
+    else:
+        agent = _new(run, given, stop, out, tuned, overwrite)
+    if not quiet and isinstance(agent, Agent):
+        agent.notes += _hints(agent, resume is not None, tuned)
+    with agent:
+        return agent.fit(stop, out=resume or out, overwrite=overwrite, quiet=quiet, **counts)
+
+
+def _new(
+    run: object, given: dict[str, object], stop: object, out: str | Path | None, tuned: bool | str, overwrite: bool
+) -> Agent | DistributedAgent:
+    """The agent of a new run. All that can be wrong is found before its environment is made."""
+    if run is None:
+        raise ConfigError('Name the algorithm: raypid.train("PPO", "CartPole-v1", stop=100_000).')
+    if overwrite and out is None:
+        raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
+    check_folder(Path(out or Path("runs", "new")), resume=False, overwrite=overwrite, python=True)
+    criteria = stop_criteria(stop)
+    if isinstance(run, type) and issubclass(run, DistributedAgent):
+        if tuned:
+            raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
+        settings: dict[str, Any] = given
+        return run(**settings)
+    name = algorithm_of(run)
+    below = tuned_settings(name, given.get("env"), tuned) if tuned else {}
+    given |= schedule_end({**below, **given}, criteria)
+    check_stop(criteria, known_keys(name, resolve_config(name, given, below)))
+    return _agent_class(run)(run=name, config=given, below=below)
+
+
+def _agent_class(run: object) -> type[Agent]:
+    return run if inspect.isclass(run) and issubclass(run, Agent) else Agent
+
+
+def _check_beside_resume(resume: str | Path, out: str | Path | None, tuned: bool | str, overwrite: bool) -> None:
+    if out is not None and Path(out) != Path(resume):
+        raise ConfigError("Give resume or out, not both: a resumed run goes on in its own folder.")
+    if overwrite:
+        raise ConfigError("Give resume, which goes on with a run, or overwrite, which replaces it: not both.")
+    if tuned:
+        raise ConfigError("tuned is for new runs: resume goes on with the saved settings and those given beside it.")
+
+
+def _resumed(
+    run: object, folder: Path, given: Mapping[str, object], stop: Any, trust: bool
+) -> tuple[Agent, int | float | Mapping[str, object]]:
+    """The agent that goes on with the run in a folder, and its stop criteria: those given, or else the saved ones."""
+    check_folder(folder, resume=True, overwrite=False, python=True)
+    name = algorithm_of(run) if run is not None else None
+    _, manifest = saved_run(folder, given, run=name, trust=trust)
+    if name is not None and name != manifest["algorithm"]:
+        raise ConfigError(f"{folder} holds a run of {manifest['algorithm']}, not of {name}.")
+    saved = read_params(folder).get("stop")
+    stop = (saved if isinstance(saved, Mapping) else {}) if stop is None else stop
+    config: Config = resolve_config(manifest["algorithm"], given, {**manifest["config"], "init_from": None})
+    check_stop(stop_criteria(stop), known_keys(manifest["algorithm"], config))
+    agent = _agent_class(run).from_checkpoint(folder, given, out=folder, trust=trust)
+    return agent, stop
+
+
+def _hints(agent: Agent, resumed: bool, tuned: bool | str) -> list[str]:
+    """Say from where a resumed run goes on, or that there are tuned settings which a new one does not use."""
+    if resumed:
+        rows = " with its replay buffer" if agent.replay_restored else ""
+        return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
+    if (agent.run, agent.config.env) in TUNED and not tuned:
+        return [f"Tuned settings for {agent.run} on {agent.config.env} are there: tuned=True uses them."]
+    return []

@@ -1,0 +1,928 @@
+"""Training: an algorithm and an environment. Builds the roles on a backend and runs a training loop, one iteration a call."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+import numpy as np
+
+from raypid import checkpoint, names
+from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, differences, without_code
+from raypid.config import ConfigError, Given, overlay, renamed
+from raypid.errors import Diverged, Halted, shown
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
+from raypid.outcome import Outcome
+from raypid.outputs import ErrorFile
+from raypid.phases import phase
+from raypid.registry import ALGORITHMS, Registries, get_registry
+from raypid.replay.disk import checksums_in
+from raypid.roles.evaluator import Evaluation, Order, cut_note
+from raypid.roles.fitness import FitnessRollout
+from raypid.roles.learner import Learner
+from raypid.roles.rollout import Rollout
+from raypid.run import loops
+from raypid.run.assembly import (
+    TO_FIT,
+    Resolved,
+    RunProgram,
+    assemble,
+    entry_name,
+    new_run_folder,
+    resolve_settings,
+    tuned_settings,
+)
+from raypid.run.evaluation import Played
+from raypid.run.post_mortem import write_post_mortem
+from raypid.run.saved import saved_run
+from raypid.run_file import read_for
+from raypid.runtime.learner_group import losses_named
+from raypid.runtime.local import LocalHandle
+from raypid.spaces import brief
+from raypid.types import Array, Report, Weights
+
+if TYPE_CHECKING:
+    from raypid.run.explain import Explanation
+
+T = TypeVar("T")
+
+EPISODE_WINDOW = 100
+"""Number of training episodes in episode_reward_mean."""
+_LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.replay}
+
+
+A = TypeVar("A", bound="Training")
+
+
+_COUNTERS = ("timesteps_total", "iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
+
+
+def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
+    """The counters of a checkpoint. (Larger ones than 2^53 would not be exact as results.)
+
+    Raises:
+        ValueError, KeyError: one is missing or cannot be.
+    """
+    for name in (*_COUNTERS, *({"owed_updates", "rollbacks"} & counters.keys())):
+        if not 0 <= counters[name] < 2**53:
+            raise ValueError(f"the counter {name!r} is {shown(counters[name])}")
+    return counters
+
+
+def _numbers(array: Array) -> list[float]:
+    """The numbers of an array [n] that was saved."""
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ValueError(f"the returns and lengths of episodes are arrays of numbers, not {array.dtype} {array.shape}")
+    numbers: list[float] = array.tolist()
+    return numbers
+
+
+def _raised(hook: str, error: Exception) -> NoReturn:
+    raise error
+
+
+class _DefaultConfig:
+    """All settings of an agent's algorithm with their defaults; a new dict whenever it is asked for."""
+
+    def __get__(self, agent: Training | None, owner: type[Training]) -> dict[str, object]:
+        if owner.algorithm is None:
+            raise AttributeError("DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has.")
+        return ALGORITHMS.get(owner.algorithm).Config().to_dict()
+
+
+def _check_registry(registry: Registries | None) -> None:
+    """Check that it is this process's own.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if registry is not None and registry is not get_registry():
+        raise ConfigError(
+            f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
+            "its kin; what is registered in this process is found without a registry too."
+        )
+
+
+def _with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
+    """The settings below those given, with tuned ones over them."""
+    env = overlay(below, given).get("env")
+    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
+    return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
+
+
+class Training:
+    """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds whole runs (`fit`).
+
+    Args:
+        given: the algorithm and the environment, in this order, each once: `Agent("PPO", "CartPole-v1")`. A class such as `raypid.PPO`
+            fixes the algorithm: `PPO("CartPole-v1")`. A mapping among them is `config`.
+        run: the algorithm: a name, or a subclass of `raypid.algorithms.base.Algorithm`, which is registered under its name.
+        config: settings as a mapping, or a file of them (YAML or JSON; a run's params.json repeats its settings); keywords override
+            it. `DEFAULT_CONFIG` has all of them.
+        tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that a search has
+            saved, given by their name or file.
+        out: the run's folder, for `save`, `fit` and errors. By default one under runs/ is chosen when it is needed.
+        below: settings below those given, from a checkpoint. They may be without effect.
+        program: replaces the algorithm's collecting and learning (`raypid.DistributedAgent`).
+        like: the network that the agent must have, for instance that of a checkpoint that will be restored.
+        registry: what `raypid.get_registry()` returns, or nothing: names are looked up in this process in either case.
+
+    Raises:
+        ConfigError: a setting that does not exist or does not fit. ResourceError: more workers or GPUs than there are.
+            EnvError: the environment cannot be used. Nothing has been started then.
+    """
+
+    algorithm: ClassVar[str | None] = None
+    DEFAULT_CONFIG = _DefaultConfig()
+    _in_hooks = False
+    """Whether on_start was called, and on_end not yet."""
+    _policy: DeployedPolicy | None = None
+    _policy_is_current = False
+
+    def __init__(
+        self,
+        *given: object,
+        run: object = None,
+        config: Mapping[str, object] | str | Path | None = None,
+        out: str | Path | None = None,
+        tuned: bool | str = False,
+        program: RunProgram | None = None,
+        like: NetworkSpec | None = None,
+        below: Mapping[str, object] | None = None,
+        registry: Registries | None = None,
+        **settings: object,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        _check_registry(registry)
+        name, notes = self._algorithm(given, run), tuple[str, ...]()
+        if isinstance(config, str | Path):
+            name, file = read_for(name, config, trust=False, given=settings)
+            below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
+            out, tuned = out or file.out, tuned or file.tuned
+        if name is None:
+            raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
+        self.run = name
+        chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
+        if tuned:
+            below = _with_tuned(name, tuned, below or {}, chosen)
+        resolved = resolve_settings(name, chosen, below)
+        self.out = Path(out) if out is not None else None
+        self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
+        self.time_total_s = 0.0
+        self.rewards = deque[float](maxlen=EPISODE_WINDOW)
+        self.lengths = deque[int](maxlen=EPISODE_WINDOW)
+        self.num_crashes = 0
+        """Environments that raised and were rebuilt, evaluations included."""
+        self.rollbacks = 0
+        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self.more_metrics: Callable[[], Mapping[str, float]] = dict
+        """What is added to each result."""
+        self._last_save: Path | None = None
+        """The checkpoint that a rollback goes to."""
+        self.replay_restored = False
+        """Whether the last restore included a replay buffer."""
+        self._replay_at: Path | None = None
+        """The newest saved replay buffer of this run."""
+        self.program = "" if program is None else entry_name(type(program))
+        """Class of the program, as "module:Class"; "" without one."""
+        system = assemble(name, resolved.config, program, like, chosen)
+        self.config, self.network, self.context = system.config, system.network, system.context
+        self.observation_space, self.action_space = system.observation_space, system.action_space
+        """Of one environment, as it gives and takes them."""
+        self.callbacks, self.evaluations = system.callbacks, system.evaluations
+        self.backend = system.context.backend
+        self.notes = [*system.notes, *renamed(chosen), *notes]
+        """What was changed to make the run fit, and settings that have another name."""
+        self.changes: list[Change] = []
+        """What was changed in this run, oldest first (`raypid.changes`)."""
+        self.sources = resolved.sources
+        """Where each setting came from (`raypid.run.assembly.Resolved`)."""
+        self._made_to_fit = self._note_fit(resolved)
+        self.on_rollback: Callable[[], None]
+        """Called after each rollback."""
+        self.on_failed_hook: Callable[[str, Exception], None]
+        """Called with the name of a hook and what it raised, where the run goes on in spite of it."""
+        self.detach()
+        self._loop = self._new_loop()
+        self._closed = False
+
+    def _algorithm(self, given: Sequence[object], run: object) -> str | None:
+        """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
+        if run is not None:
+            return algorithm_of(run)
+        if self.algorithm is not None:
+            return self.algorithm
+        return None if not given or isinstance(given[0], Mapping) else algorithm_of(given[0])
+
+    def _note_fit(self, resolved: Resolved) -> set[str]:
+        """Write down what was changed to make the run fit; returns the names of these settings."""
+        fitted = list(differences(resolved.config.to_dict(), self.config.to_dict()))
+        for name, before, after in fitted:
+            self.note_change(name, before, after, FIT)
+            resolved.adapt(name, after, TO_FIT)
+        return {name for name, _, _ in fitted}
+
+    def _new_loop(self) -> Iterator[loops.Iteration]:
+        return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
+
+    def detach(self) -> None:
+        """Forget what a run with a folder (`raypid.run.experiment.Run`) has set: `train` is on its own again."""
+        self.on_rollback = lambda: None
+        self.on_failed_hook = _raised
+        self.halt_when(lambda: False)
+        self.evaluations.goal, self.evaluations.automatic = None, False
+        self.evaluations.every(0)
+
+    @property
+    def timesteps(self) -> int:
+        """Environment steps so far."""
+        return self.context.timesteps
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Environment steps with random actions before learning starts; 0 once they are over."""
+        plan = self.context.replay
+        return plan.config.start_steps if plan is not None and self.timesteps < plan.config.start_steps else 0
+
+    @property
+    def has_own_program(self) -> bool:
+        """Whether a program of the user's replaces collecting or learning, so that the command line cannot go on with the run."""
+        return bool(self.program) and not self.program.startswith("raypid.")
+
+    @property
+    def errors(self) -> ErrorFile:
+        """Where the tracebacks go of what was lost."""
+        return self.context.workers.errors
+
+    def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
+        """Write down that a setting, or the stop criteria, have another value from here on."""
+        place = {"step": self.timesteps, "iteration": self.iteration}
+        self.changes.append({**place, "key": name, "from": before, "to": after, "by": by})
+
+    def write_losses_to(self, folder: Path) -> None:
+        """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
+        self.errors.folder = folder
+
+    def explain(self) -> Explanation:
+        """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
+        from raypid.run.explain import explain
+
+        return explain(self.run, self.config, self.sources, self.network, self.changes)
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    def train(self, num_train_steps: int | None = None) -> dict[str, float]:
+        """Run one iteration, or as many as `num_train_steps` environment steps take; returns the last one's result.
+
+        Raises:
+            Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
+            Halted: see `halt_when`.
+        """
+        self.check_open()
+        if not self._in_hooks:
+            self.start_hooks({**self.plain_config(), "run": self.run})
+        self._policy_is_current = False
+        goal = None if num_train_steps is None else self.timesteps + num_train_steps
+        result: dict[str, float] = {}
+        while goal is None or self.timesteps < goal:
+            if self.config.on_divergence == "rollback" and self._last_save is None:
+                self.save()
+            start, steps_before = time.perf_counter(), self.timesteps
+            try:
+                try:
+                    with losses_named(self.config.num_learners, "update()"):
+                        turn = next(self._loop)
+                except BaseException:
+                    self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
+                    raise
+                result = self._count(turn, start)
+            except Halted:
+                self.context.timesteps = steps_before
+                self.time_total_s += time.perf_counter() - start
+                raise
+            except Diverged as error:
+                self._keep(error)
+                if not self._may_roll_back():
+                    raise
+                self._roll_back()
+                continue
+            if goal is None:
+                break
+        return result
+
+    # -- divergence ------------------------------------------------------------------------------------------------
+
+    def _keep(self, error: Diverged) -> None:
+        """Complete the error, and write what is needed to look into it, if the run has a folder."""
+        if error.kept:
+            return
+        if error.timesteps is None:
+            error.timesteps = self.timesteps
+        if self.out is not None:
+            about = {"algorithm": self.run, "config": self.plain_config(), "rollbacks": self.rollbacks}
+            good = self.backend.get(self.context.weights.newest)
+            write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
+        if self.rollbacks:
+            rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
+            start = f" At the start, {rates}." if rates else ""
+            error.kept += f" Rollbacks before: {self.rollbacks}.{start}"
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """For evaluations outside of `train`: count environments that raised, keep what is needed to look into actions that are not
+        finite."""
+        try:
+            yield
+            self._take_crashes()
+        except Diverged as error:
+            self._keep(error)
+            raise
+
+    def _may_roll_back(self) -> bool:
+        return self.config.on_divergence == "rollback" and self.rollbacks < self.config.max_rollbacks
+
+    def _roll_back(self) -> None:
+        """Go back to the newest checkpoint with half the learning rate, and save it anew so that this outlives the process."""
+        assert self._last_save is not None
+        rollbacks, elapsed_s = self.rollbacks + 1, self.time_total_s
+        score = checkpoint.read_manifest(self._last_save).get("score")
+        self.restore(self._last_save)
+        self.time_total_s = elapsed_s
+        self._slow_down(rollbacks)
+        for name, rate in self.config.learning_rates().items():
+            self.note_change(name, rate * 0.5 ** (rollbacks - 1), rate * 0.5**rollbacks, ROLLBACK)
+        self.save(score=score)
+        self.on_rollback()
+
+    def _slow_down(self, rollbacks: int) -> None:
+        """Learn at the rate that is left after so many rollbacks."""
+        if rollbacks != self.rollbacks:
+            self.backend.get(self.context.learner.submit(Learner.scale_lr, 0.5**rollbacks))
+        self.rollbacks = rollbacks
+
+    def _drop_calls(self) -> None:
+        """Drop what workers have under way; of those that acted with diverged weights too."""
+        while True:
+            with contextlib.suppress(Diverged):
+                return self.context.workers.drop()
+
+    def limit_iterations(self, num_steps: int | None) -> None:
+        """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest; None: as it likes."""
+        assert self.context.plan is not None
+        self.context.plan.max_steps = num_steps
+
+    def halt_when(self, halted: Callable[[], bool]) -> None:
+        """Let `halted` break off iterations that wait for whole episodes, which may never end: `train` then raises Halted."""
+        if ALGORITHMS.get(self.run).collect != "fitness":
+            return
+        self.context.halted = halted
+        for handle in self.context.workers.handles:
+            if isinstance(handle, LocalHandle) and isinstance(handle.role, FitnessRollout):
+                handle.role.halted = halted
+
+    def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
+        """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
+        self.iteration += 1
+        self.num_updates += turn.update.num_updates
+        for report in turn.reports:
+            self.rewards.extend(report.episode_rewards)
+            self.lengths.extend(report.episode_lengths)
+            self.num_episodes += len(report.episode_rewards)
+            self._write_crashes(report.crashes, f"worker {report.worker_index}")
+        before = time.perf_counter()
+        try:
+            played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
+        except Exception:
+            self.iteration -= 1  # without a result; a run that goes on from here has it again
+            raise
+        self._take_crashes()
+        evaluation_s = time.perf_counter() - before
+        seconds = time.perf_counter() - start
+        self.time_total_s += seconds
+        result = self._result(turn, seconds, evaluation_s)
+        if played is not None:
+            result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
+        if self.callbacks is not None:
+            self.callbacks.on_iteration(result)
+        return result
+
+    def _evaluation_seconds(self, reports: list[Report]) -> float | None:
+        """Estimated seconds of an evaluation, from the length of training episodes and the workers' speed; None if unknown."""
+        if not self.lengths or not reports:
+            return None
+        seconds, steps = sum(r.timing["total"] for r in reports), sum(r.num_steps for r in reports)
+        return float(np.mean(self.lengths)) * seconds * self.config.num_envs_per_worker / max(1, steps)
+
+    def totals(self) -> dict[str, float]:
+        """The counts and times of the run so far, as results have them."""
+        return {
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            "episodes_total": self.num_episodes,
+            "learner_updates_total": self.num_updates,
+            "time_total_s": self.time_total_s,
+        }
+
+    def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, float]:
+        steps = sum(r.num_steps for r in turn.reports)
+        rewards, nan = self.rewards, float("nan")
+        ended = [reward for r in turn.reports for reward in r.episode_rewards]
+        share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
+        env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
+        result: dict[str, float] = {
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            "episodes_total": self.num_episodes,
+            "episode_reward_mean": float(np.mean(rewards)) if rewards else nan,
+            "episode_reward_min": min(rewards) if rewards else nan,
+            "episode_reward_max": max(rewards) if rewards else nan,
+            "episode_reward_this_iter": float(np.mean(ended)) if ended else nan,
+            "episode_len_mean": float(np.mean(self.lengths)) if self.lengths else nan,
+            "time_this_iter_s": seconds,
+            "time_total_s": self.time_total_s,
+            "env_steps_per_s": steps / max(seconds - evaluation_s, 1e-9),
+            "learner_updates_total": self.num_updates,
+        }
+        result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
+        result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
+        if self.context.plan is not None:
+            result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
+            result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
+        result |= {"lost/env_crashes": self.num_crashes, "lost/evaluators": self.evaluations.lost}
+        if self.config.on_divergence == "rollback":
+            result["lost/rollbacks"] = self.rollbacks
+        if self.config.parameter_server:
+            result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
+            result["lost/parameter_servers"] = self.context.weights.lost
+        result |= {
+            "timing/env": env,
+            "timing/inference": inference,
+            "timing/transport": max(0.0, turn.timing["collect"] - total),
+            "timing/learner": turn.timing["learner"],
+            "timing/evaluation": evaluation_s,
+        }
+        episodes = [r.episode_metrics for r in turn.reports]
+        for name in sorted({n for metrics in episodes for n in metrics}):
+            result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
+        return {**result, **self.more_metrics()}
+
+    def _write_crashes(self, crashes: list[str], where: str) -> None:
+        """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
+        self.num_crashes += len(crashes)
+        for crash in crashes:
+            self.errors.add(f"An environment of {where} raised and was rebuilt:\n{crash}\n", self.out)
+
+    def _take_crashes(self) -> None:
+        crashes, self.evaluations.crashes = self.evaluations.crashes, []
+        self._write_crashes(crashes, "an evaluation")
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    def eval(
+        self, num_eval_episodes: int | None = None, *, explore: bool = False, seed: int | None = None
+    ) -> dict[str, float]:
+        """Play whole episodes with the current weights, greedily unless `explore`. Normalisers are not updated.
+
+        Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
+        """
+        self.check_open()
+        seed = (self.config.seed or 0) if seed is None else seed
+        count = num_eval_episodes or self.config.evaluation_num_episodes
+        with self._keeping():
+            return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
+
+    def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
+        """Say when `train` evaluates, besides the settings.
+
+        Args:
+            goal: a mean return; an evaluation that reaches it is repeated with more episodes.
+            every_steps: environment steps between evaluations; 0: as the settings say, or by time if they say nothing.
+            num_episodes: episodes of an evaluation, from here on a setting of this agent; None: as the settings say.
+        """
+        if num_episodes is not None:
+            self.config.evaluation_num_episodes = num_episodes
+            saved = {"key": "evaluation_num_episodes", "from": num_episodes, "step": self.timesteps}
+            self.changes = [c for c in self.changes if not saved.items() <= c.items()]  # it is as it was
+        self.evaluations.goal = goal
+        self.evaluations.automatic = self.config.evaluation_interval is None
+        self.evaluations.every(every_steps)
+
+    @property
+    def last_evaluation(self) -> Played | None:
+        """The newest evaluation that has ended."""
+        return self.evaluations.last
+
+    @property
+    def cut_episodes(self) -> str:
+        """What to say if evaluation episodes have been cut since they did not end; "" if none has."""
+        return cut_note(self.evaluations.env, self.evaluations.cut) if self.evaluations.cut else ""
+
+    def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
+        """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
+        with self._keeping():
+            return self.evaluations.finish(patience_s, interrupted)
+
+    def evaluate_newest(self, interrupted: Callable[[], bool]) -> Played | None:
+        """Evaluate the current weights, as `train` does, and wait for the result; None if interrupted."""
+        with self._keeping():
+            return self.evaluations.newest(self.iteration, interrupted)
+
+    def evaluate_weights(
+        self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
+    ) -> Evaluation | None:
+        """Play episodes with given weights, after training; None if interrupted or if the evaluator was lost."""
+        with self._keeping():
+            return self.evaluations.play(weights, num_episodes, seed, interrupted)
+
+    def weights_of(self, played: Played) -> Weights:
+        """The weights that an evaluation played with."""
+        return self.backend.get(played.weights)
+
+    # -- callbacks and acting ----------------------------------------------------------------------------------------
+
+    def start_hooks(self, config: dict[str, object]) -> None:
+        """Tell the callbacks that training starts, unless they know already."""
+        if self.callbacks is not None and not self._in_hooks:
+            self.callbacks.on_start(config)
+        self._in_hooks = True
+
+    def end_hooks(self, outcome: Outcome) -> None:
+        """Tell the callbacks that training has ended, if they were told that it started."""
+        told, self._in_hooks = self._in_hooks, False
+        if self.callbacks is None or not told:
+            return
+        try:
+            self.callbacks.on_end(outcome)
+        except Exception as error:
+            self.on_failed_hook("on_end", error)
+
+    @property
+    def policy(self) -> DeployedPolicy:
+        """The current policy, to act with; always the same object, with the newest weights. `policy.reset()` begins new episodes."""
+        self.check_open()
+        if self._policy is None:
+            self._policy = DeployedPolicy(make_policy(self.network, self.config.seed or 0), self.config.seed)
+        if not self._policy_is_current:
+            self._policy.policy.load(self.get_weights())
+            self._policy_is_current = True
+        return self._policy
+
+    def act(self, obs: object, *, explore: bool = False) -> Any:
+        """Choose an action for one observation [*], or actions for a batch [B, *], with the current weights; greedy unless `explore`.
+
+        Frame stacks and memories of recurrent networks are kept from call to call, as `load_policy(...).act` keeps them:
+        `agent.policy.reset()` at the start of an episode clears them. Normalisers are not updated.
+
+        Raises:
+            ValueError: the observation does not have the shape that the policy takes. RuntimeError: the agent is closed.
+        """
+        return self.policy.act(obs, explore=explore)
+
+    def __repr__(self) -> str:
+        """Algorithm, environment, spaces, processes, how far it has come, its folder."""
+        if not hasattr(self, "_loop"):
+            return f"<{type(self).__name__}, not built>"
+        workers = self.config.num_workers
+        parts = [
+            f"observation {brief(self.observation_space)}",
+            f"action {brief(self.action_space)}",
+            f"{workers} worker{'s' * (workers != 1)} ({self.backend.name})" if workers else "one process",
+            f"{self.timesteps:,} steps",
+            f"folder {self.out}" if self.out is not None else "no folder yet",
+        ]
+        return f"<{self.run} on {entry_name(self.config.env)}: {', '.join(parts)}{', closed' * self._closed}>"
+
+    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
+
+        def __getattr__(self, name: str) -> object:
+            raise names.missing_method(self, name)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def save(
+        self, folder: str | Path | None = None, score: float | None = None, *, patience_s: float | None = None
+    ) -> Path:
+        """Write a checkpoint, completely or not at all; returns its folder. The checkpoint with the highest `score` is the best.
+
+        patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
+        """
+        path = self._write_checkpoint(folder, score, patience_s)
+        if self.callbacks is not None:
+            try:
+                self.callbacks.on_checkpoint(path)
+            except Exception as error:
+                self.on_failed_hook("on_checkpoint", error)
+        return path
+
+    def _write_checkpoint(
+        self, folder: str | Path | None = None, score: float | None = None, patience_s: float | None = None
+    ) -> Path:
+        """What `save` does, without telling the callbacks."""
+        self.check_open()
+        with phase("saving", "saving a checkpoint"):
+            return self._save(folder, score, patience_s)
+
+    def _save(self, folder: str | Path | None, score: float | None, patience_s: float | None) -> Path:
+        parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
+        group = self.context.workers
+        if patience_s is None:
+            workers = dict(enumerate(group.call_all(Rollout.state_dict)))
+        else:
+            workers = group.answers(Rollout.state_dict, patience_s)
+        self.num_saves += 1
+        in_order = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
+        # without an order runs differ anyway, by which worker is first
+        if self.config.exact_resume and in_order and patience_s is None:
+            self.context.workers.call_all(Rollout.boundary, self.num_saves)
+            self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
+        state: dict[str, object] = {
+            "learner": self.ask_learner(Learner.state_dict),
+            "workers": {str(i): w for i, w in workers.items()},
+            "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
+        }
+        manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
+        manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
+        weights, replay = self.get_weights(), self.context.replay
+
+        def more(place: Path) -> dict[str, str]:
+            self.write_policy(place / "policy", weights)
+            if replay is None or not replay.config.save_replay:
+                return {}
+            rows = place / checkpoint.REPLAY
+            replay.source.save(rows, self._replay_at)
+            return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
+
+        name = checkpoint.checkpoint_name(self.iteration)
+        path = self._last_save = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
+        if replay is not None and replay.config.save_replay:
+            before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
+            if before is not None and before.parent != path and before.parent.parent == parent:
+                checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
+        return path
+
+    def export(self, folder: str | Path) -> Path:
+        """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
+        before = self._last_save, self._replay_at
+        path = self._write_checkpoint(folder)
+        self._last_save, self._replay_at = before
+        return path
+
+    def unsaved_reason(self, patience_s: float) -> str:
+        """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
+        whole, weights = self.context.learner.submit(Learner.is_whole), self.context.learner.submit(Learner.weights)
+        if not self.backend.get(whole, patience_s):
+            return "the learner broke off in an update"
+        return "" if self.backend.get(weights, patience_s).version else "nothing had been learnt"
+
+    def get_weights(self) -> Weights:
+        """A copy of the current weights, with the normaliser's moments."""
+        return self.ask_learner(Learner.weights)
+
+    def ask_learner(self, method: Callable[[Learner], T]) -> T:
+        """The result of a method of the running learner's; of several, that of the first."""
+        with losses_named(self.config.num_learners, f"{method.__name__}()"):
+            return self.backend.get(self.context.learner.submit(method))
+
+    def set_weights(self, weights: Weights) -> None:
+        """Go on from these weights, and their moments.
+
+        Raises:
+            ConfigError: they belong to another network.
+        """
+        self.check_open()
+        self.context.workers.drop()  # fragments on their way were made with other weights
+        self.backend.get(self.context.learner.submit(Learner.set_weights, weights))
+        self._loop = self._new_loop()
+        self._policy_is_current = False
+
+    def write_policy(
+        self, folder: Path, weights: Weights | None = None, info: Mapping[str, object] | None = None
+    ) -> None:
+        """Write the current policy, or the one of `weights`, as a folder for `load_policy`. `info` is stored with it."""
+        weights = weights if weights is not None else self.get_weights()
+        c = self.config
+        env = {
+            "env": entry_name(c.env), "env_config": dict(c.env_config), "args": dict(c.custom_args),
+            "vectorizer": c.vectorizer, "time_limit": c.time_limit,
+            "action_repeat": c.action_repeat, "atari": c.atari,
+        }  # fmt: skip
+        about = {"algorithm": self.run, "env": env, "timesteps_total": self.timesteps, "score": None}
+        save_policy(folder, self.network, weights, {**about, "weights_version": weights.version, **(info or {})})
+
+    def _counters(self) -> dict[str, float]:
+        """How far the run has come, for a checkpoint's manifest. `restore` reads them by name."""
+        owed = {} if self.context.replay is None else {"owed_updates": self.context.replay.owed}
+        counts = {"iteration": self.iteration, "num_episodes": self.num_episodes, "num_updates": self.num_updates}
+        saved = {"num_saves": self.num_saves, "time_total_s": self.time_total_s}
+        return {"timesteps_total": self.timesteps, **counts, **saved, **owed, "rollbacks": self.rollbacks}
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a checkpoint, a run's folder (its newest checkpoint) or a folder of checkpoints, with this agent's settings.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or of a newer format. ConfigError: it belongs to another algorithm or network.
+        """
+        self.check_open()
+        folder = checkpoint.find(Path(path))
+        state, manifest = checkpoint.load_checkpoint(folder)
+        if "counters" not in manifest:
+            raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
+        with checkpoint.refusing(f"The checkpoint {folder}"):
+            counters = _checked(manifest["counters"])
+            learnt, workers = state["learner"], dict(state["workers"])
+            rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
+            whole_lengths = [int(length) for length in lengths]
+            if (algorithm := manifest["algorithm"]) != self.run:
+                raise ConfigError(f"{path} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}.")
+        self.evaluations.close()  # evaluations and fragments on their way belong to the time before
+        self._drop_calls()
+        self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
+        self.context.weights.start(self.context.learner.submit(Learner.weights))
+        self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
+        self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
+        self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
+        self._slow_down(int(counters.get("rollbacks", 0)))
+        self._take_history(manifest)
+        self._last_save = folder
+        self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
+        if self.replay_restored and manifest["format_version"] < 2:
+            self.notes.append(
+                f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
+            )
+        self.rewards, self.lengths = deque(rewards, EPISODE_WINDOW), deque(whole_lengths, EPISODE_WINDOW)
+        for i, handle in enumerate(self.context.workers.handles):
+            if str(i) in workers:
+                self.backend.get(handle.submit(Rollout.load_state_dict, workers[str(i)]))
+        self.context.workers.call_all(Rollout.boundary, self.num_saves)
+        self._loop = self._new_loop()
+        self._policy_is_current = False
+
+    def _take_history(self, manifest: checkpoint.Manifest) -> None:
+        """Go on with the changes up to a checkpoint, and write down which of its settings are others from here on."""
+        saved, changes = manifest["config"], manifest.get("changes", [])
+        self.changes = list(changes) if manifest["signed"] else without_code(changes)
+        if self.config.init_from is None:
+            began = saved.get("init_from")
+            self.config.init_from = str(began) if began is not None else None
+        for name, before, after in differences(saved, self.plain_config()):
+            self.note_change(name, before, after, FIT if name in self._made_to_fit else RESUME)
+
+    def _restore_replay(self, folder: Path, owed: float) -> None:
+        """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
+        replay = self.context.replay
+        if replay is None:
+            return
+        saved = folder / checkpoint.REPLAY
+        self.replay_restored, replay.filled = saved.is_dir(), False
+        if self.replay_restored:
+            with phase("loading", "loading the replay buffer"):
+                replay.source.load(saved)
+            self._replay_at, replay.owed = saved, owed
+        else:
+            replay.source.clear()
+            self._replay_at, replay.owed = None, 0.0
+            self.notes.append(f"{folder} has no replay buffer: it fills up before learning goes on")
+
+    @classmethod
+    def from_checkpoint(
+        cls: type[A],
+        path: str | Path,
+        config: Mapping[str, object] | None = None,
+        *,
+        out: str | Path | None = None,
+        trust: bool = False,
+        **settings: object,
+    ) -> A:
+        """The agent that wrote a checkpoint, with its settings; those given here override them.
+
+        Args:
+            trust: import what only the checkpoint names, though this user's raypid did not write it.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged. UntrustedError: it names code that may not be imported.
+        """
+        given = overlay(config or {}, settings)
+        folder, manifest = saved_run(path, given, trust=trust)
+        program = manifest.get("program", "")
+        if program and not program.startswith("raypid."):
+            raise ConfigError(
+                f"{path} was trained by {program}, which has its own run and update: build one in Python, call restore({str(path)!r}) "
+                "and then train."
+            )
+        like = read_policy_weights(folder / "policy")[0]
+        saved = Given({**manifest["config"], "init_from": None}, "resume", str(path))  # that was where it began
+        if given.keys() & {"init_from", "weights_file"}:
+            raise ConfigError(
+                "init_from has no effect here: the checkpoint's weights are those that training goes on with."
+            )
+        agent = cls(run=manifest["algorithm"], config=given, out=out, like=like, below=saved)
+        try:
+            with phase("loading", "loading the checkpoint"):
+                agent.restore(folder)
+        except BaseException:
+            agent.close()
+            raise
+        return agent
+
+    def plain_config(self) -> dict[str, object]:
+        """The settings as JSON, with "module:name" for classes and functions."""
+        plain: dict[str, object] = self.config.to_dict()
+        for name in ("env", "evaluation_env", "callbacks", "intrinsic_reward"):
+            if plain.get(name) is not None:
+                plain[name] = entry_name(plain[name])
+        plain["init_from"] = None if plain["init_from"] is None else str(plain["init_from"])
+        return plain
+
+    def default_out(self) -> Path:
+        """The run's folder. If none was given, the first call chooses one under runs/."""
+        if self.out is None:
+            self.out = new_run_folder(self.run, self.config)
+        return self.out
+
+    def close(self) -> None:
+        """End workers, environments and, if this agent started it, Ray."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._in_hooks:
+                self.end_hooks(Outcome("closed", self.totals(), self.out or Path(), self._last_save))
+        finally:
+            try:
+                self.evaluations.close()
+                self.context.workers.close()
+            finally:
+                self.backend.shutdown()
+
+    def check_open(self) -> None:
+        """Refuse to go on after `close`.
+
+        Raises:
+            RuntimeError: the agent is closed.
+        """
+        if self._closed:
+            raise RuntimeError(
+                "This agent is closed. Build a new one; Agent.from_checkpoint, or restore(), goes on from a checkpoint."
+            )
+
+    def __enter__(self: A) -> A:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+_POLICIES_OF_OTHERS = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy")
+
+
+def settings_of(given: Sequence[object], config: Mapping[str, object] | None, settings: Mapping[str, object]) -> Given:
+    """The settings of an agent: keywords over `config`. What was given by position is the environment, or a mapping, which is `config`.
+
+    Raises:
+        ConfigError: one of the two was given twice.
+    """
+    envs = [value for value in given if not isinstance(value, Mapping) and value is not None]
+    configs = [value for value in (*given, config) if isinstance(value, Mapping)]
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"config takes a mapping of settings, not {shown(config)}.")
+    if name := next((value for value in envs if value in _POLICIES_OF_OTHERS), None):
+        raise ConfigError(
+            f'There is no {name} here, the network fits the environment by itself: PPO("CartPole-v1"), or with '
+            'model={"hidden": [64, 64]} for another one.'
+        )
+    if len(envs) + ("env" in settings) > 1:
+        raise ConfigError(
+            f"Give one environment: {' or '.join(shown(env) for env in (*envs, *[settings['env']] * ('env' in settings)))}?"
+        )
+    if len(configs) > 1:
+        raise ConfigError("config was given twice: give one mapping of settings; keywords override it.")
+    return overlay(configs[0] if configs else {}, {**({"env": envs[0]} if envs else {}), **settings})
+
+
+def algorithm_of(run: object) -> str:
+    """The name of the algorithm that a name, or a class such as raypid.PPO, stands for. An Algorithm class of the user's own is
+    registered under its name.
+
+    Raises:
+        ConfigError: it is neither. UserError: an unknown name, with the nearest known ones.
+    """
+    if isinstance(run, str):
+        ALGORITHMS.get(run)
+        return run
+    named: object = getattr(run, "algorithm", None)
+    if isinstance(run, type) and issubclass(run, Training) and isinstance(named, str):
+        return named
+    known = next((name for name in ALGORITHMS.names() if ALGORITHMS.entry(name) is run), "")
+    if known:
+        return known
+    if isinstance(run, type) and hasattr(run, "Config"):
+        same = next((name for name in ALGORITHMS.names() if name == run.__name__ and ALGORITHMS.get(name) is run), "")
+        if not same:
+            ALGORITHMS.add(run.__name__, run)
+        return run.__name__
+    raise ConfigError(f"An algorithm is a name or a class, such as 'PPO' or raypid.PPO, not {shown(run)}.")
