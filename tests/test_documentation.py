@@ -1,7 +1,7 @@
 """What README and docs show runs: each block alone, and the blocks of a page in their order, in an empty folder.
 
 Budgets are shortened here: stop criteria, episodes and trials, and nothing else. A block is Python, YAML, or commands; what is
-tagged `text` is output, or a picture of the code, and is not run.
+tagged `text` or `json` is output, or a picture of the code, and is not run.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ def blocks_of(page: str) -> list[Block]:
     return [Block(page, i, language, text) for i, (language, text) in enumerate(found)]
 
 
+SHOWN = ("text", "json")
+"""Output and parts of files: not run."""
 BLOCKS = {page: blocks_of(page) for page in PAGES}
-RUN = [block for page in PAGES for block in BLOCKS[page] if block.language != "text"]
+RUN = [block for page in PAGES for block in BLOCKS[page] if block.language not in SHOWN]
 SLOW = r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander|HalfCheetah"
 QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]
 """What needs neither Ray nor a project nor a search, and no long iteration."""
@@ -229,7 +231,8 @@ class Reader:
 
     def command(self, argv: list[str]) -> int:
         module = any(re.fullmatch(r"[a-z]\w*:[A-Z]\w*", word) for word in argv)
-        if Path.cwd() != self.folder or "--num-workers" in argv and module:
+        trials = argv[0] == "tune" or "-f" in argv and "--dry-run" not in argv
+        if Path.cwd() != self.folder or trials or "--num-workers" in argv and module:
             # what is loaded of a project stays, and Ray's workers look for modules where the process that started Ray did
             return subprocess.run([sys.executable, "-m", "raypid", *argv]).returncode
         self.clean()
@@ -251,12 +254,13 @@ class Reader:
 
 
 def makers_of(page: str, folder: str) -> Iterator[tuple[str, list[str]]]:
-    """The commands, of this page if it has any, whose --out is `folder` or below it; each with its page."""
+    """The commands, of this page if it has any, whose --out is `folder`, or above or below it; each with its page."""
     texts = [(p, block.text) for p in (page, *PAGES) for block in BLOCKS[p] if block.language == ""]
     for place, text in [*texts, *((page, text) for text in EARLIER.values())]:
         if "--out" in text:
             for words in commands_in(text):
-                if "--out" in words and Path(words[words.index("--out") + 1]).is_relative_to(folder):
+                out = Path(words[words.index("--out") + 1]) if "--out" in words else None
+                if out and (out.is_relative_to(folder) or Path(folder).is_relative_to(out)):
                     yield place, words
 
 
@@ -276,7 +280,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
 
 def test_every_block_says_what_it_is() -> None:
     for block in [block for page in PAGES for block in BLOCKS[page]]:
-        assert block.language in ("", "python", "yaml", "text"), f"{block}: {block.language}"
+        assert block.language in ("", "python", "yaml", *SHOWN), f"{block}: {block.language}"
         if block.language == "":
             assert commands_in(block.text), f"{block} holds no command: tag it as text"
 

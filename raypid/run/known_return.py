@@ -85,5 +85,6 @@ def films(env: object) -> bool:
     if spec is None or not (module in sys.modules or module.startswith("gymnasium.envs.")):
         return False  # workers have imported it, this process has not
     creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
-    modes: object = getattr(creator, "metadata", {}).get("render_modes", ())
+    metadata = getattr(creator, "metadata", {})  # of a vector environment's class this is a property
+    modes: object = metadata.get("render_modes", ()) if isinstance(metadata, dict) else ()
     return "rgb_array" in modes if isinstance(modes, list | tuple) else False
