@@ -3,44 +3,78 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import ConfigError, UserError
+from raypid.modules import apart, defined, import_named, names_file
 from raypid.ownership import path_hint
 
 T = TypeVar("T")
 
 
+_NEAR, _NEAR_SHORT = 0.74, 0.66
+"""How alike names must be to be suggested (`difflib`'s ratio); names of at most four letters need less: DNQ is one swap away from DQN."""
+_ALIKE = 0.1
+"""What is less near than the best by more than this is not suggested beside it."""
+_MOST_KNOWN = 40
+"""Most names that a message lists."""
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
 def suggest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the names in `known` that are nearest to `name`, best first. Case does not matter."""
-    by_lower = {k.lower(): k for k in known}
-    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), list(by_lower), n=count, cutoff=0.5)]
+    """Return the names in `known` that `name` may be meant for, best first; none where nothing is near. Case does not matter.
+
+    Near is what is spelt almost the same, and what `name` is a part or a shortening of: workers, num_workers; eval_interval,
+    evaluation_interval.
+    """
+    scores = {other: _nearness(name, other) for other in known}
+    best = max(scores.values(), default=0.0)
+    near = [other for other, score in scores.items() if score and score >= best - _ALIKE]
+    return sorted(near, key=lambda other: -scores[other])[:count]
+
+
+def _nearness(name: str, other: str) -> float:
+    """How near two names are, up to 1; 0 if one cannot be meant by the other."""
+    one, two = (re.sub(r"[^0-9a-z]+", "-", text.lower()).strip("-") for text in (name, other))
+    if one == two:
+        return 1.0
+    ratio = difflib.SequenceMatcher(None, one, two).ratio()
+    least = _NEAR_SHORT if max(len(one), len(two)) <= 4 else _NEAR
+    parts, others = ([part.lower() for part in _PARTS.findall(text)] for text in (name, other))
+    long = [part for part in parts if len(part) > 2]
+    if long and len(long) == len(parts) and all(any(o.startswith(part) for o in others) for part in parts):
+        ratio = max(ratio, 0.8 + 0.1 * len(one) / len(two))
+    return ratio if ratio >= least else 0.0
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: " Did you mean 'x'?", or all known names where none is near."""
+    """Return the end of an error message: " Did you mean 'x'?", or all known names where none is near and they are not too many."""
     known = list(known)
     near = suggest(name, known)
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
-    return f" Known: {', '.join(sorted(known))}."
+    return f" Known: {', '.join(sorted(known))}." if len(known) <= _MOST_KNOWN else ""
 
 
 def import_string(entry: str) -> Any:
-    """Import "module:attribute".
+    """Import "module:attribute" or "path/file.py:attribute".
 
     Raises:
-        UserError: there is no such module, or it has no such attribute.
+        UserError: there is no such module or file, or it has no such attribute.
     """
-    module_name, _, attribute = entry.partition(":")
+    module_name, attribute = apart(entry)
+    if names_file(entry) and not attribute:
+        names = defined(import_named(module_name), lambda cls: True)
+        several = " or ".join(f"{module_name}:{name}" for name in names)
+        raise UserError(f"{entry!r} is a file: name what is meant in it, {several or f'{module_name}:Name'}.")
     if not module_name or not attribute:
         raise UserError(f"{entry!r} is no 'module:Name'.")
     try:
-        module = importlib.import_module(module_name)
+        module = import_named(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
             raise UserError(
@@ -50,7 +84,10 @@ def import_string(entry: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        raise UserError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
+        what = "" if names_file(entry) else "module "
+        near = suggest(attribute, defined(module, lambda cls: True))
+        hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        raise UserError(f"{entry!r}: {what}{module_name!r} has no {attribute!r}.{hint}") from error
 
 
 def within_remote(entry: Any) -> Any:
@@ -188,7 +225,7 @@ class Registry(Generic[T]):
         Raises:
             UserError: an unknown name, with the nearest known ones, or an object of the wrong type.
         """
-        if name not in self._entries and ":" not in name:
+        if name not in self._entries and ":" not in name and not names_file(name):
             raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}{self.hint}")
         entry = self._entries.get(name, name)
         found: T = import_string(entry) if isinstance(entry, str) else entry
