@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import ConfigError, UserError
-from raypid.modules import apart, defined, import_named, names_file
+from raypid.modules import apart, defined, import_named, located, names_file
+from raypid.names import ALGORITHMS as OTHER_ALGORITHMS
 from raypid.ownership import path_hint
 
 T = TypeVar("T")
@@ -163,6 +164,7 @@ class Registry(Generic[T]):
         hint: ends the message about an unknown name.
         base: "module:Class" that every entry must derive from; "" accepts any object.
         reserved: names that users cannot take either.
+        answers: names that other libraries have, without case and signs -> what to do here.
     """
 
     def __init__(
@@ -173,8 +175,9 @@ class Registry(Generic[T]):
         *,
         base: str = "",
         reserved: Iterable[str] = (),
+        answers: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind, self.hint, self.base = kind, hint, base
+        self.kind, self.hint, self.base, self.answers = kind, hint, base, answers or {}
         self._entries: dict[str, T | str] = dict(entries or {})
         self._own = frozenset(self._entries).union(reserved)
 
@@ -211,6 +214,13 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         return sorted(self._entries)
 
+    def canonical(self, name: str) -> str:
+        """The entry that differs from `name` by its case at most, "PPO" for "ppo"; a file of the user's with its whole path; else `name`."""
+        if name in self._entries or ":" in name or names_file(name):
+            return str(located(name))
+        same = [known for known in self._entries if known.lower() == name.lower()]
+        return same[0] if len(same) == 1 else name
+
     def entry(self, name: str) -> T | str:
         """Return what was registered, without importing it."""
         return self._entries[name]
@@ -226,6 +236,8 @@ class Registry(Generic[T]):
             UserError: an unknown name, with the nearest known ones, or an object of the wrong type.
         """
         if name not in self._entries and ":" not in name and not names_file(name):
+            if told := self.answers.get(re.sub("[^a-z0-9]", "", name.lower())):
+                raise UserError(f"Unknown {self.kind} {name!r}. {told}")
             raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}{self.hint}")
         entry = self._entries.get(name, name)
         found: T = import_string(entry) if isinstance(entry, str) else entry
@@ -294,7 +306,7 @@ ALGORITHMS: Registry[Any] = Registry("algorithm", {
     "ES": "raypid.algorithms.es:ES",
     "ARS": "raypid.algorithms.es:ARS",
 }, " One of your own is 'module:Class', or registered before (raypid.register_algorithm).",
-    base="raypid.algorithms.base:Algorithm")  # fmt: skip
+    base="raypid.algorithms.base:Algorithm", answers=OTHER_ALGORITHMS)  # fmt: skip
 REPLAYS: Registry[type] = Registry("replay", {
     "uniform": "raypid.replay.uniform:UniformReplay",
     "prioritized": "raypid.replay.prioritized:PrioritizedReplay",

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import shlex
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from raypid import project
 from raypid.arguments import declared, declares
 from raypid.cli import dashed
-from raypid.config import (
-    ALIASES,
-    OURS_TOO,
-    Config,
-    ConfigError,
-    ModelConfig,
-    Settings,
-    canonical,
-    field_docs,
-    load_file,
-    overlay,
-    parse_value,
-    type_hints,
-)
+from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder
+from raypid.config import OURS_TOO, Config, ConfigError, canonical, load_file, overlay, parse_value
 from raypid.errors import UserError, shown
+from raypid.modules import names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
+from raypid.stops import called_here, read_stop
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -41,7 +29,13 @@ if TYPE_CHECKING:
     from raypid.experiments.experiment import Experiment
     from raypid.run.agent import Agent
 
-_SETTING = "setting:"
+_STOP = "stop:"
+SAME_AS_STOP = {
+    ("--timesteps", "--total-timesteps", "--num-timesteps", "--n-timesteps", "--stop-timesteps"): "timesteps_total",
+    ("--stop-reward",): "episode_reward_mean",
+    ("--stop-iters",): "training_iteration",
+}
+"""Options of other libraries -> the stop criterion that they are."""
 _TEXTS = (
     "env",
     "evaluation_env",
@@ -61,7 +55,7 @@ _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 def algorithm_name(name: str) -> str:
     """Check the name while options are parsed: otherwise the algorithm's settings would be unknown options."""
     try:
-        ALGORITHMS.get(name)
+        ALGORITHMS.get(name := ALGORITHMS.canonical(name))
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
     return name
@@ -91,12 +85,12 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
         "train",
         help="train a policy",
-        description="Train a policy. `raypid train --run PPO --help` shows every setting with its default.",
-        formatter_class=argparse.RawTextHelpFormatter,
+        usage="raypid train --run NAME --env NAME [--stop N] [options]",
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
     parser.set_defaults(argv=list(argv))
-    _add_options(parser.add_argument)
     trains = argv[:1] == ["train"]
     named = _looked_ahead(argv if trains else [])
     _name_from_files(named)
@@ -120,55 +114,76 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if isinstance(name, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
-    title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
-    add_settings(parser.add_argument_group(title), cls(), "")
+    _describe(parser, name if cls is not Config else None)
+    groups = add_groups(parser, "every algorithm" if cls is Config else str(name), argv)
+    full = HELP_ALL in argv
+    _add_options(groups["run"].add_argument, adder(groups["run"], shown=full))
+    add_settings(groups, cls(), full=full)
     if trains:
         _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
 
-def _add_options(add: Callable[..., object]) -> None:
-    """Add what is no setting of a run."""
+def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
+    """Say what the help shows, and how to see more."""
+    parser.description = "Train a policy."
+    if name is None:
+        parser.description += (
+            " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
+        )
+    parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/names.md other names that are accepted."
+
+
+def _add_options(add: Callable[..., object], more: Callable[..., object]) -> None:
+    """Add what is no setting of a run: by `add` what the short help shows, by `more` the rest."""
+    more("--algo", "--algorithm", dest="run", metavar="NAME", type=algorithm_name, help=argparse.SUPPRESS)
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
-    example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
-    add("--stop", metavar="JSON", help=f"when to end, e.g. {example}")
+    text = (
+        "when to end: environment steps in all (100000, 1e6, 100k; also --timesteps N), time (90s, 10min), or results: reward=200,time=600, "
+        "'{\"evaluation/episode_reward_mean\": 200}', what comes first; with --resume, steps and time before it count too"
+    )
+    add("--stop", metavar="N|JSON", help=text)
+    for flags, key in SAME_AS_STOP.items():
+        more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
     text = (
-        "go on with the run in this folder; settings given here win over the saved ones.\n"
+        "go on with the run in this folder; settings given here win over the saved ones. "
         "With an experiment in it, or several in folders of its own: go on with their trials"
     )
     add("--resume", metavar="DIR", help=text)
     text = (
-        "one experiment or several, in YAML or JSON: run, env, stop, config; flags win over it.\n"
+        "one experiment or several, in YAML or JSON: run, env, stop, config; flags win over it. "
         "Grids, distributions and seeds make many trials, which learn from each other with population"
     )
     add("-f", "--file", metavar="FILE", help=text)
-    add("--dry-run", action="store_true", help="with -f: show the trials, and run none")
+    more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
-    add("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
+    more("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
     for count, (low, text) in _COUNTS.items():
-        add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
+        more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     text = "settings: JSON, or a file; flags win over it"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = (
-        "start from the tuned settings for this algorithm and environment (`raypid list tuned`);\n"
+        "start from the tuned settings for this algorithm and environment (`raypid list tuned`); "
         "NAME: from those that `raypid tune` has saved under this name, or in this file"
     )
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
     add("--overwrite", action="store_true", help="replace the run in the folder of --out, or the experiment of -f")
     add("--quiet", action="store_true", help="print errors only")
     text = "import what a run's folder names (--resume, --config), though you did not write it"
-    add("--trust", action="store_true", help=text)
+    more("--trust", action="store_true", help=text)
 
 
 def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
     """The options that say which others there are."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag, dest in (("--run", "run"), ("--resume", "resume"), *_NAMED):
+    for flag, dest in (("--run", "run"), ("--algo", "run"), ("--algorithm", "run"), ("--resume", "resume"), *_NAMED):
         early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
-    return early.parse_known_args(argv)[0]
+    named = early.parse_known_args(argv)[0]
+    named.run = ALGORITHMS.canonical(named.run) if named.run is not None else None
+    return named
 
 
 AGENT_RUN = "CustomModel"
@@ -258,7 +273,11 @@ def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str 
         ("model", model, NETWORKS, "model.custom"),
         ("agent", agent, AGENTS, "agent_config"),
     ):
-        if name is not None and (name in registry or ":" in name) and not name.startswith("envpool:"):
+        if (
+            name is not None
+            and (name in registry or ":" in name or names_file(name))
+            and not name.startswith("envpool:")
+        ):
             with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is used
                 owners.append((f"{kind} {name}", setting, declares(registry.get(name), name)))
     owners.append((project.OPTIONS, "custom_args", project.get_custom_args))
@@ -274,7 +293,7 @@ def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str 
                         f"Both {other} and {owner} declare {dashed(flag)}: give that of {owner} another name."
                     )
                 taken[dashed(flag)] = owner
-            _add_declared(group, action, f"{_SETTING}{setting}.{action.dest}")
+            _add_declared(group, action, f"{SETTING}{setting}.{action.dest}")
 
 
 def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest: str) -> None:
@@ -317,42 +336,6 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
 
 
-def add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
-    """Add a flag for each setting."""
-    docs, hints = field_docs(type(settings)), type_hints(type(settings))
-    for field in dataclasses.fields(settings):
-        value, hint = getattr(settings, field.name), hints[field.name]
-        text = docs[field.name]
-        if not isinstance(value, ModelConfig):
-            default = list(value) if isinstance(value, tuple) else value
-            text = f"{text} (default: {'none' if default is None else default})"
-        switch = bool in (hint, *get_args(hint))
-        flag = f"--{prefix}{field.name}".replace("_", "-")
-        others = [(name, f"the same as {flag}") for name, ours in ALIASES.items() if f"{prefix}{field.name}" == ours]
-        for name, said in [(f"{prefix}{field.name}", text), *others]:
-            group.add_argument(
-                f"--{name}".replace("_", "-"),
-                dest=f"{_SETTING}{name}",
-                metavar=_metavar(hint),
-                default=argparse.SUPPRESS,
-                help="\n".join(textwrap.wrap(said.replace("%", "%%"), 90)),
-                nargs="?" if switch else None,
-                const="true" if switch else None,
-            )
-        if isinstance(value, ModelConfig):
-            add_settings(group, value, f"{field.name}.")
-
-
-def _metavar(hint: object) -> str:
-    """Return what a value looks like in the help: N, NUMBER, TEXT, {a,b} or JSON."""
-    if get_origin(hint) is Literal:
-        return "{" + ",".join(map(str, get_args(hint))) + "}"
-    if hint is ModelConfig or get_origin(hint) in (tuple, dict):
-        return "JSON"
-    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
-    return next((kinds[kind] for kind in (hint, *get_args(hint)) if kind in kinds), "TEXT")
-
-
 def read_mapping(text: str, option: str) -> dict[str, object]:
     """Read a mapping from JSON text or from a file.
 
@@ -381,8 +364,8 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
     """
     flags: dict[str, object] = {}
     for name, value in vars(options).items():
-        if name.startswith(_SETTING):
-            key = name.removeprefix(_SETTING)
+        if name.startswith(SETTING):
+            key = name.removeprefix(SETTING)
             is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
     given: dict[str, object] = {}
@@ -415,7 +398,7 @@ def main(options: argparse.Namespace) -> int:
     for text in options.config if not options.resume else ():
         _, _, found = _apart(read_mapping(text, "--config"))
         stop = found or stop
-    stop = read_mapping(options.stop, "--stop") if options.stop else stop
+    stop = _stop(options) if _stop(options) else stop
     counts = {name: getattr(options, name) for name in _COUNTS if getattr(options, name) is not None}
     notes: Sequence[str] = ()
     if options.file:
@@ -439,7 +422,7 @@ def main(options: argparse.Namespace) -> int:
             if not error.fits:
                 raise
             raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
-    agent.notes += notes
+    agent.notes += [*notes, *called_here(options.stop)]
     if not options.quiet:
         agent.notes += _hints(options, agent)
     try:
@@ -450,6 +433,28 @@ def main(options: argparse.Namespace) -> int:
     finally:
         agent.close()
     return 0
+
+
+def _stop(options: argparse.Namespace) -> dict[str, object]:
+    """What --stop says, and the options that are criteria of their own; {} if nothing is given.
+
+    Raises:
+        ConfigError: two of them say different things of one result.
+    """
+    given = options.stop
+    if given and not isinstance(given, Mapping) and os.path.isfile(given.removeprefix("@")):
+        given = read_mapping(given, "--stop")
+    stop = read_stop(given or None, "--stop")
+    for flags, key in SAME_AS_STOP.items():
+        text = getattr(options, f"{_STOP}{key}")
+        if text is None:
+            continue
+        (unit, value) = next(iter(read_stop(text, flags[0]).items()))
+        if unit != "timesteps_total":
+            raise ConfigError(f"{flags[0]} takes a number, not {shown(text)}.")
+        if stop.setdefault(key, value) != value:
+            raise ConfigError(f"{flags[0]} {text} and --stop say two things of {key}: give one of them.")
+    return stop
 
 
 def _experiments(

@@ -119,7 +119,7 @@ class Agent:
         name = run or self.algorithm
         if name is None:
             raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
-        self.run = name
+        self.run = name = ALGORITHMS.canonical(name)
         given = overlay(config or {}, settings)
         if tuned:
             below = tuned_settings(name, given.get("env"), tuned)
@@ -686,7 +686,7 @@ def algorithm_of(run: object) -> str:
     """
     if isinstance(run, str):
         ALGORITHMS.get(run)
-        return run
+        return ALGORITHMS.canonical(run)
     named: object = getattr(run, "algorithm", None)
     if isinstance(run, type) and issubclass(run, Agent) and isinstance(named, str):
         return named
