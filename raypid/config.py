@@ -406,8 +406,8 @@ class Config(Settings):
     address: str | None = None
     """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); none starts Ray here."""
     fit: bool = False
-    """Shrink what does not fit on the machine, and say so. That is workers, learners, GPUs, environments, fragment_length and buffer_size; else the run
-    stops before it starts."""
+    """Shrink what does not fit on the machine, and say so. That is workers, learners, GPUs, environments, fragment_length and buffer_size; else
+    the run stops before it starts."""
     seed: int | None = None
     """Seed of everything; none draws one (it is written to params.json)."""
     model: ModelConfig = field(default_factory=ModelConfig)

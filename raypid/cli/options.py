@@ -32,7 +32,7 @@ def add_groups(
 ) -> dict[str, argparse._ArgumentGroup]:
     """Add the groups of the help, and --help-all, which `argv` may have."""
     titles = {name: name for name in GROUPS} | {
-        "algorithm": algorithm,
+        "algorithm": f"algorithm ({algorithm})",
         "network": "network (--model.hidden '[64, 64]')",
     }
     groups = {name: parser.add_argument_group(titles[name]) for name in GROUPS}

@@ -138,22 +138,16 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--algo", "--algorithm", dest="run", metavar="NAME", type=algorithm_name, help=argparse.SUPPRESS)
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     text = (
-        "when to end: environment steps in all (100000, 1e6, 100k; also --timesteps N), time (90s, 10min), or results: reward=200,time=600, "
-        "'{\"evaluation/episode_reward_mean\": 200}', what comes first; with --resume, steps and time before it count too"
+        "when to end, at what comes first: environment steps (100000, 100k; the same as --timesteps N), time (90s, 10min), results "
+        "(reward=200,time=600 or '{\"evaluation/episode_reward_mean\": 200}'). What --resume goes on from counts too"
     )
     add("--stop", metavar="N|JSON", help=text)
     for flags, key in SAME_AS_STOP.items():
         more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    text = (
-        "go on with the run in this folder; settings given here win over the saved ones. "
-        "With an experiment in it, or several in folders of its own: go on with their trials"
-    )
+    text = "go on with the run in this folder, or with the trials of the experiments in it; settings given here win over the saved ones"
     add("--resume", metavar="DIR", help=text)
-    text = (
-        "one experiment or several, in YAML or JSON: run, env, stop, config; flags win over it. "
-        "Grids, distributions and seeds make many trials, which learn from each other with population"
-    )
+    text = "experiments in YAML or JSON: run, env, stop, config; with grids, distributions and seeds these are many trials. Flags win over it"
     add("-f", "--file", metavar="FILE", help=text)
     more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
@@ -162,10 +156,7 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
         more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     text = "settings: JSON, or a file; flags win over it"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
-    text = (
-        "start from the tuned settings for this algorithm and environment (`raypid list tuned`); "
-        "NAME: from those that `raypid tune` has saved under this name, or in this file"
-    )
+    text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
     add("--overwrite", action="store_true", help="replace the run in the folder of --out, or the experiment of -f")
     add("--quiet", action="store_true", help="print errors only")

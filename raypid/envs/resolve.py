@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -17,7 +18,7 @@ import gymnasium
 from gymnasium.envs import registration
 
 from raypid.envs.errors import HEAD, EnvError, user_traceback
-from raypid.envs.ids import bare, brought_by, gone
+from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
 from raypid.errors import UserError
 from raypid.modules import apart, defined, import_named, located, names_file
@@ -92,13 +93,26 @@ def missing_package(name: str) -> tuple[str, str] | None:
     """The package that a registered name or id needs and that is not installed, and the command that installs it; None if none is."""
     if name in ENVS or name not in gymnasium.registry:
         return None
-    entry = gymnasium.registry[name].entry_point
-    module = entry.partition(":")[0] if isinstance(entry, str) else "gymnasium"
+    module = module_of(name)
     needed = [package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)]
     for package in (*needed, module.partition(".")[0]):
-        if not _installed(package):
+        if not is_installed(package):
             return package, _command(package)
     return None
+
+
+def register_packages() -> None:
+    """Import every installed package of `raypid.envs.ids.PACKAGES`, so that its ids are known. One that fails is left out."""
+    for brought in PACKAGES:
+        if is_installed(brought.module) and not _lies_here(brought.module):
+            with contextlib.suppress(Exception), quiet():
+                gymnasium.register_envs(importlib.import_module(brought.module))
+
+
+def module_of(name: str) -> str:
+    """The module of a registered name or id."""
+    entry = ENVS.entry(name) if name in ENVS else gymnasium.registry[name].entry_point
+    return entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "gymnasium")
 
 
 def _resolve_name(name: str) -> Resolved:
@@ -135,7 +149,7 @@ def _register_from_package(name: str) -> None:
     if brought is None:
         _register_ale()
         return
-    if not _installed(brought.module) or _lies_here(brought.module):
+    if not is_installed(brought.module) or _lies_here(brought.module):
         raise EnvError(
             f"Environment {name!r} comes with the package {brought.package!r}, which is not installed: "
             f"pip install {shlex.quote(brought.package)}"
@@ -262,7 +276,7 @@ def require(package: str, name: str) -> None:
     Raises:
         EnvError: it is missing; the text has the extra to install.
     """
-    if _installed(package):
+    if is_installed(package):
         return
     raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {_command(package)}")
 
@@ -272,7 +286,8 @@ def _command(package: str) -> str:
     return f'pip install "raypid[{extra}]"' if (extra := EXTRAS.get(package)) else f"pip install {package}"
 
 
-def _installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Tell whether a package or module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
@@ -280,7 +295,7 @@ def _installed(package: str) -> bool:
 
 
 def _register_ale() -> None:
-    if not _installed("ale_py"):
+    if not is_installed("ale_py"):
         return
     with quiet():
         import ale_py
