@@ -93,7 +93,9 @@ def _command(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"raypid {__version__}", help="print the version")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog="raypid", parser_class=_Parser
+    )
     try:
         completion = importlib.import_module("raypid.cli.completion") if "_ARGCOMPLETE" in os.environ else None
         if completion is not None:

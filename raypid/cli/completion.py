@@ -103,14 +103,11 @@ def _algorithms(**_: object) -> list[str]:
 
 
 def _envs(prefix: str, **_: object) -> list[str]:
-    """Ids and files, and EnvPool's tasks once "envpool:" is there."""
+    """Ids and files. Of EnvPool's tasks those that ALE has too: to ask EnvPool itself takes seconds."""
     from raypid.envs import list_envs
 
     if prefix.startswith("envpool:"):
-        with contextlib.suppress(ImportError):
-            import envpool
-
-            return [f"envpool:{task}" for task in envpool.list_all_envs()]
+        return [f"envpool:{name.removeprefix('ALE/')}" for name in list_envs() if name.startswith("ALE/")]
     here = [name for name in os.listdir(".") if name.endswith(".py")] if not prefix.startswith(("/", "../")) else []
     return [*list_envs(), "envpool:", *here]
 
