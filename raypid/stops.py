@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:
             raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
         ours = STOPS.get(key, key)
         value = _number(value)
-        if found.get(ours, value) != value:
+        if ours in found and found[ours] != value:
             raise ConfigError(f"{key!r} says of {ours} something else than another criterion: give one of them.")
         found[ours] = value
     return found
@@ -100,8 +101,10 @@ def _amount(value: object, option: str) -> tuple[str, float]:
 def _json(text: str, option: str) -> Mapping[object, object]:
     try:
         value = read_json(text)
-    except ValueError:
+    except json.JSONDecodeError:
         value = None
+    except ValueError as error:
+        raise ConfigError(f"{option} {shown(text)} cannot be read: {error}.") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{option} takes {_FORMS}, or JSON; this is not valid JSON: {shown(text)}.")
     return value
