@@ -40,6 +40,17 @@ def located(name: object) -> object:
     return f"{whole}:{attribute}" if attribute else whole
 
 
+_files: dict[str, str] = {}
+"""Modules that were imported by their file, under a name that no other process knows -> the file."""
+
+
+def name_of(entry: object) -> str:
+    """A class or function as "module:name", or as "/path/file.py:name", by which another process finds it."""
+    module = str(getattr(entry, "__module__", ""))
+    qualname: str = getattr(entry, "__qualname__", type(entry).__qualname__)
+    return f"{_files.get(module, module)}:{qualname}"
+
+
 def import_named(name: str) -> ModuleType:
     """Import a module by its dotted name or by its file.
 
@@ -70,6 +81,7 @@ def _import_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _files[name] = str(file)
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -389,7 +389,8 @@ def main(options: argparse.Namespace) -> int:
     for text in options.config if not options.resume else ():
         _, _, found = _apart(read_mapping(text, "--config"))
         stop = found or stop
-    stop = _stop(options) if _stop(options) else stop
+    said = _stop(options)
+    stop = stop if said is None else said
     counts = {name: getattr(options, name) for name in _COUNTS if getattr(options, name) is not None}
     notes: Sequence[str] = ()
     if options.file:
@@ -426,8 +427,8 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _stop(options: argparse.Namespace) -> dict[str, object]:
-    """What --stop says, and the options that are criteria of their own; {} if nothing is given.
+def _stop(options: argparse.Namespace) -> dict[str, object] | None:
+    """What --stop says, and the options that are criteria of their own; None if nothing is given.
 
     Raises:
         ConfigError: two of them say different things of one result.
@@ -445,7 +446,7 @@ def _stop(options: argparse.Namespace) -> dict[str, object]:
             raise ConfigError(f"{flags[0]} takes a number, not {shown(text)}.")
         if stop.setdefault(key, value) != value:
             raise ConfigError(f"{flags[0]} {text} and --stop say two things of {key}: give one of them.")
-    return stop
+    return stop if given or stop else None
 
 
 def _experiments(

@@ -26,7 +26,7 @@ from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
 from raypid.errors import shown
-from raypid.modules import apart, located, names_file
+from raypid.modules import apart, located, name_of, names_file
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
@@ -545,8 +545,7 @@ def entry_name(entry: object) -> str:
     """A class, function or object as "module:name"; a string as it is."""
     if isinstance(entry, str):
         return entry
-    qualname: str = getattr(entry, "__qualname__", type(entry).__qualname__)
-    return f"{entry.__module__}:{qualname}"
+    return name_of(entry)
 
 
 def callbacks_of(entry: object) -> Callbacks | None:
