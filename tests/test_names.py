@@ -18,6 +18,7 @@ from raypid import names, stops
 from raypid.algorithms import ppo
 from raypid.cli import main
 from raypid.config import ALIASES, ELSEWHERE, ConfigError
+from raypid.errors import UserError
 from raypid.registry import ALGORITHMS, ENVS
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +51,7 @@ def test_the_page_says_what_happens(name: str, kind: str, here: str, example: st
         if kind == "works":
             assert eval(example, dict(KNOWN))
             return
-        with pytest.raises((AttributeError, ConfigError)) as error:
+        with pytest.raises((AttributeError, UserError)) as error:
             eval(example, dict(KNOWN))
         said = str(error.value)
     else:

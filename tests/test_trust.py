@@ -290,7 +290,7 @@ def test_code_of_the_project(code: Code, foreign: Callable[..., Path], monkeypat
     assert not installed.ran()
 
 
-@pytest.mark.parametrize("name", ["{file}", "{file}:Env", "their_code.py", "./their_code.py:Env"])
+@pytest.mark.parametrize("name", ["{file}", "./their_code.py:Env"])
 @pytest.mark.parametrize("setting", ["env", "evaluation_env", "callbacks", "model.network", "env_config", "gym_env"])
 def test_files_are_code_too(
     setting: str, name: str, code: Code, foreign: Callable[..., Path], capsys: pytest.CaptureFixture[str]

@@ -90,11 +90,12 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         allow_abbrev=False,
         add_help=False,
     )
+    if argv[:1] != ["train"]:
+        return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv))
-    trains = argv[:1] == ["train"]
-    named = _looked_ahead(argv if trains else [])
+    named = _looked_ahead(argv)
     _name_from_files(named)
-    name = named.run or (_algorithm_in(named.resume, named.trust) if trains else None)
+    name = named.run or _algorithm_in(named.resume, named.trust)
     if named.agent is not None and name is not None and name != AGENT_RUN:
         raise ConfigError(
             f"--agent_name {named.agent} learns by an agent of its own, {f'--run {name}' if named.run else 'the run'} by an algorithm: "
@@ -119,8 +120,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     full = HELP_ALL in argv
     _add_options(groups["run"].add_argument, adder(groups["run"], shown=full))
     add_settings(groups, cls(), full=full)
-    if trains:
-        _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
+    _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
 
 def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:

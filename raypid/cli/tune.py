@@ -50,8 +50,10 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         allow_abbrev=False,
         add_help=False,
     )
+    if argv[:1] != ["tune"]:
+        return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv), trust=False)
-    cls, name = _settings_of(argv if argv[:1] == ["tune"] else [])
+    cls, name = _settings_of(argv)
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has", argv)
     _add_options(groups["run"].add_argument)
     add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
