@@ -31,8 +31,8 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
         "completion",
         help="complete commands, options and values by TAB",
-        description="Print what makes a shell complete raypid's commands, options, algorithms, environments and run folders. Put it into the "
-        "file that your shell reads when it starts.",
+        description="Print what makes a shell complete raypid's commands, options, algorithms,\n"
+        "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:",
         epilog="\n".join(f"{shell:5} {_LINES[shell]:38} in {FILES[shell]}" for shell in FILES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
