@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raypid.agents import *  # noqa: F403
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
+    from raypid.envcheck.check import check_env as check_env
     from raypid.envs import register_env as register_env
     from raypid.envs.adapter import OBSERVATION as OBSERVATION
     from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
@@ -51,6 +52,7 @@ _LAZY = {
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
     "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
+    "check_env": "raypid.envcheck.check:check_env",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
     "load_project": "raypid.project:load_project",

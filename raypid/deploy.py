@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import inspect
 import io
+import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ import numpy as np
 from raypid.checkpoint import CheckpointError, find_policy, refusing
 from raypid.config import coerce
 from raypid.envs import EnvSpec, VectorEnv, make_vector, resolve, spaces, stream_seeds
+from raypid.envs.creators import is_envpool_atari
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import GYM
 from raypid.errors import UserError, reason, shown
+from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy, try_policy
 from raypid.outputs import check_file_writable, replacing, usable
@@ -36,7 +38,12 @@ _ENV_HINTS = {
 }  # fmt: skip
 """What policy.json says of the environment."""
 MAX_VIDEO_STEPS = 5000
-FPS = 30
+FPS = 30.0
+"""Frames a second of a video of an environment that does not say in `metadata["render_fps"]` how many it has."""
+ATARI_FPS, ATARI_SKIP = 60.0, 4
+"""Frames of the console in a second, and how many each step of its environments takes where they do not say."""
+GIF_FPS = 50.0
+"""What programs that show a GIF keep up with; its times are in hundredths of a second."""
 _LITTLE = 1 << 20
 """Bytes that are free on a disk which has just become full: those of the part of a video that was written."""
 
@@ -126,15 +133,15 @@ def check_video(out: Path) -> None:
     """
     if out.suffix not in (".mp4", ".gif"):
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
-    if importlib.util.find_spec("imageio") is None:
-        raise UserError('Video needs imageio: pip install "raypid[video]".')
+    need({"video": "--video"})
     check_file_writable(out, "--video")
 
 
 def record_video(
     folder: Path, out: Path, env: EnvSpec, *, seed: int = 1, explore: bool = False, trust: bool = False
 ) -> None:
-    """Record one episode as a .mp4 or .gif; `env`, `seed`, `explore` and `trust` as for `evaluate_policy`.
+    """Record one episode as a .mp4 or .gif, as fast as it is in the environment's own time; `env`, `seed`, `explore` and `trust` as for
+    `evaluate_policy`.
 
     Environments that cannot draw are shown by their image observation.
 
@@ -147,7 +154,8 @@ def record_video(
         os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
     import imageio.v2 as imageio
 
-    frames = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
+    _check_spaces(read_saved_policy(find_policy(folder))[0], env, folder)
+    frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
     if not frames:
         raise UserError(
             f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
@@ -159,13 +167,21 @@ def record_video(
         with replacing(out) as beside:
             if out.suffix == ".gif":
                 picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
-                imageio.mimsave(picture, images, format="gif", duration=1000 / FPS, loop=0)
+                every = math.ceil(fps / GIF_FPS)
+                times = gif_times(len(images[::every]), fps / every)
+                imageio.mimsave(picture, images[::every], format="gif", duration=times, loop=0)
                 beside.write_bytes(picture.getbuffer())
             else:
-                _encode(beside, images)
+                _encode(beside, images, fps)
 
 
-def _encode(file: Path, images: list[Any]) -> None:
+def gif_times(num_frames: int, fps: float) -> list[int]:
+    """Milliseconds of each frame of a GIF: multiples of 10, as its format has them, that together last as long as they should."""
+    ends = [round(100 * i / fps) for i in range(num_frames + 1)]
+    return [10 * (after - before) for before, after in zip(ends, ends[1:])]
+
+
+def _encode(file: Path, images: list[Any], fps: float) -> None:
     """Write an .mp4.
 
     Raises:
@@ -175,7 +191,7 @@ def _encode(file: Path, images: list[Any]) -> None:
     from imageio_ffmpeg import count_frames_and_secs
 
     try:
-        imageio.mimsave(file, images, fps=FPS, macro_block_size=2, ffmpeg_log_level="quiet")
+        imageio.mimsave(file, images, fps=fps, macro_block_size=2, ffmpeg_log_level="quiet")
         count_frames_and_secs(file)  # raises if it cannot be read
     except (OSError, RuntimeError) as error:
         if shutil.disk_usage(file.parent).free < _LITTLE:
@@ -183,8 +199,8 @@ def _encode(file: Path, images: list[Any]) -> None:
         raise OSError(f"ffmpeg did not write it: {reason(error)}") from error
 
 
-def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> list[Array]:
-    """The frames [H, W, 3] of one episode; empty if the environment cannot be drawn."""
+def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> tuple[list[Array], float]:
+    """The frames [H, W, 3] of one episode, empty if the environment cannot be drawn; and how many there are in a second."""
     spec = _renderable(replace(env, num_envs=1, seed=seed, worker_index=EVALUATION_INDEX))
     vector = make_vector(spec)
     try:
@@ -192,13 +208,13 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
         frames: list[Array] = []
         for _ in range(MAX_VIDEO_STEPS):
             if (image := _drawn(vector, obs)) is None:
-                return []
+                return [], FPS
             frames.append(image)
             step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
             obs = step.obs
             if (step.terminated | step.truncated).any():
                 break
-        return frames
+        return frames, _steps_a_second(spec, vector)
     finally:
         vector.close()
 
@@ -211,6 +227,25 @@ def _renderable(spec: EnvSpec) -> EnvSpec:
     if resolved.kind not in GYM and "render_mode" not in inspect.signature(resolved.creator).parameters:
         return replace(spec, vectorizer="sync")
     return replace(spec, vectorizer="sync", env_config={**spec.env_config, "render_mode": "rgb_array"})
+
+
+def _steps_a_second(spec: EnvSpec, vector: VectorEnv) -> float:
+    """Steps of the policy in a second of the environment's own time."""
+    resolved = resolve(spec.env)
+    if resolved.kind == "ale" or (resolved.kind == "envpool" and is_envpool_atari(resolved)):
+        skip = spec.env_config.get("frameskip", spec.env_config.get("frame_skip", ATARI_SKIP))
+        if resolved.kind == "ale" and spec.atari is not False and isinstance(vector, PythonVector):
+            skip = ATARI_SKIP  # that of AtariPreprocessing
+        elif isinstance(skip, Sequence):  # drawn anew for each step, from the first to before the last
+            skip = (skip[0] + skip[-1] - 1) / 2
+        fps: object = ATARI_FPS / skip if isinstance(skip, int | float) and skip > 0 else None
+    else:
+        env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
+        metadata = getattr(env, "metadata", None)
+        fps = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
+    if not isinstance(fps, int | float | np.integer | np.floating) or not 0 < fps < math.inf:
+        fps = FPS
+    return float(fps) / spec.action_repeat
 
 
 def _drawn(vector: VectorEnv, obs: Tree) -> Array | None:

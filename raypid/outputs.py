@@ -142,17 +142,21 @@ def check_folder_writable(folder: Path, option: str) -> None:
     Raises:
         UserError: it cannot, and why.
     """
-    made: list[Path] = []
     with usable(folder, option):
-        try:
-            for part in reversed((folder, *folder.parents)):
-                if not part.exists():
-                    part.mkdir()
-                    made.append(part)
-            tempfile.TemporaryFile(dir=folder).close()
-        finally:
-            for part in reversed(made):
-                part.rmdir()
+        _try_folder(folder)
+
+
+def _try_folder(folder: Path) -> None:
+    made: list[Path] = []
+    try:
+        for part in reversed((folder, *folder.parents)):
+            if not part.exists():
+                part.mkdir()
+                made.append(part)
+        tempfile.TemporaryFile(dir=folder).close()
+    finally:
+        for part in reversed(made):
+            part.rmdir()
 
 
 def check_file_writable(file: Path, option: str) -> None:
@@ -167,7 +171,7 @@ def check_file_writable(file: Path, option: str) -> None:
         if any(part.is_file() for part in file.parents):
             raise NotADirectoryError
         existed = file.exists()
-        check_folder_writable(file.parent, option)
+        _try_folder(file.parent)
         if file.parent.exists():
             file.open("ab").close()
             if not existed:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import ConfigError, UserError
+from raypid.extras import MissingPackage, install_hint
 from raypid.modules import apart, defined, import_named, located, names_file
 from raypid.names import ALGORITHMS as OTHER_ALGORITHMS
 from raypid.ownership import path_hint
@@ -81,6 +82,8 @@ def import_string(entry: str) -> Any:
             raise UserError(
                 f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it.{path_hint()}"
             ) from error
+        if missing := install_hint(error):
+            raise MissingPackage(f"{entry!r} imports {error.name}, which is not installed{missing}") from error
         raise
     try:
         return getattr(module, attribute)

@@ -93,6 +93,11 @@ def _walk(space: Space, keys: tuple[Key, ...], role: str) -> Iterator[SpaceLeaf]
         yield SpaceLeaf(keys, space, "MultiBinary", tuple(space.shape), np.dtype(np.int8))
     else:
         at = f" at {'/'.join(map(str, keys))!r}" if keys else ""
+        if type(space).__module__.startswith("gym."):
+            raise SpaceError(
+                f"the {role} space{at} is a {type(space).__name__} of the old package gym: take gymnasium.spaces.{type(space).__name__} "
+                "in its place (import gymnasium as gym)."
+            )
         raise SpaceError(
             f"the {role} space{at} is {type(space).__name__}, which cannot be handled. "
             "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these. "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,38 @@ TUNED = {(name, env): settings for name, envs in _BY_ALGORITHM.items() for env, 
 def _results() -> list[dict[str, Any]]:
     path = Path(__file__).with_name("tuned_results.json")
     return json.loads(path.read_text()) if path.exists() else []
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What an algorithm's tuned settings reached on an environment, on every seed."""
+
+    algorithm: str
+    goal: float
+    """The return that they reached."""
+    seconds: float
+    """Median over the seeds, as are `steps`."""
+    steps: float
+    seeds: int
+
+
+def records(env: str) -> list[Record]:
+    """What is recorded of an environment: the algorithms whose tuned settings reached their goal on all seeds."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in _results():
+        if row["env"] == env:
+            rows.setdefault(row["algorithm"], []).append(row)
+    return [
+        Record(
+            algorithm,
+            min(row["threshold"] for row in found),
+            statistics.median(row["seconds"] for row in found),
+            statistics.median(row["steps"] for row in found),
+            len(found),
+        )
+        for algorithm, found in rows.items()
+        if all(row["solved"] for row in found)
+    ]
 
 
 def described(algorithm: str, env: str) -> str:

@@ -53,6 +53,18 @@ def ray_session() -> Iterator[Any]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="session")
+def members(ray_session: Any) -> Iterator[Any]:
+    """Three learner processes that have met (torch is seconds of each): `Members` of tests/chaos/member.py."""
+    from member import SIZE, Members
+
+    from raypid.runtime.ray import RayBackend
+
+    backend = RayBackend()
+    yield Members(backend, SIZE)
+    backend.shutdown()
+
+
 def _heed_ctrl_c() -> None:
     """As a terminal's commands do, also where the tests were sent to the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,9 +20,6 @@ from raypid.errors import UserError
 from raypid.registry import ALGORITHMS, INTRINSIC_REWARDS, NETWORKS
 
 SOURCE = Path(__file__).parent / "chaos" / "extension.py"
-SNIPPETS = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs" / "extending.md").read_text(), re.DOTALL
-)
 PLACES: dict[str, dict[str, Any]] = {
     "here": {},
     "workers": {"num_workers": 2},
@@ -244,23 +239,3 @@ def test_a_network_that_does_not_fit_is_refused(run: str, env: str, model: dict[
     # with workers: nothing has been started on Ray when it is refused
     with pytest.raises(UserError, match=says):
         raypid.Agent(run, env=env, model=model, num_workers=1, address="127.0.0.1:1")
-
-
-# -- the documentation ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", range(len(SNIPPETS)), ids=lambda i: SNIPPETS[i].split("\n")[0].strip("# "))
-def test_every_snippet_of_the_documentation_runs(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for i, text in enumerate(SNIPPETS):
-        title = re.match(r"# (\w+\.py)\n", text)
-        path = tmp_path / (title[1] if title else f"snippet{i}.py")
-        path.write_text(re.sub(r"num_train_steps=[\d_]+", "num_train_steps=3_000", text))
-        if i == number:
-            runpy.run_path(str(path), run_name="__main__")
-            break
-    for module in [name for name in sys.modules if (tmp_path / f"{name}.py").exists()]:
-        del sys.modules[module]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,9 +26,11 @@ FILES = {
         "spaces.py",
         "ownership.py",
         "outputs.py",
+        "phases.py",
         "plain_data.py",
         "names.py",
         "modules.py",
+        "extras.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py", "saved_settings.py", "stops.py"],
@@ -41,6 +44,7 @@ FILES = {
     "reporting": ["reporting/*"],
     "loops": ["run/loops.py"],
     "run": ["run/*"],
+    "envcheck": ["envcheck/*"],
     "experiments": ["experiments/*"],
     "tune": ["tune/*"],
     "deploy": ["deploy.py"],
@@ -63,11 +67,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reporting": {"base", "registry"},
     "loops": {"base", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
+    "envcheck": BELOW_ROLES | {"roles", "run"},
     "experiments": BELOW_ROLES | {"roles", "reporting", "run"},
     "tune": BELOW_ROLES | {"roles", "reporting", "run", "experiments"},
     "deploy": BELOW_ROLES | {"roles"},
-    "public": BELOW_ROLES | {"run"},
-    "cli": BELOW_ROLES | {"roles", "reporting", "run", "experiments", "tune", "deploy", "public"},
+    "public": BELOW_ROLES | {"run", "envcheck"},
+    "cli": BELOW_ROLES | {"roles", "reporting", "run", "envcheck", "experiments", "tune", "deploy", "public"},
 }
 RAY_FILES = {"runtime/ray.py", *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py"))}
 TORCH_FILES = {
@@ -78,6 +83,16 @@ TORCH_FILES = {
 
 def files() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "project_template" not in path.parts)
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def package_graph() -> dict[str, set[str]]:
+    return import_graph(PACKAGE)
 
 
 def name_of(path: Path) -> str:
@@ -122,7 +137,7 @@ def run_on_import(tree: ast.Module) -> set[ast.stmt]:
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_imports_point_one_way(path: Path) -> None:
     layer = layer_of(name_of(path))
-    for line, file in imported_files(ast.parse(path.read_text()), PACKAGE):
+    for line, file in imported_files(parsed(path), PACKAGE):
         target = layer_of(name_of(file))
         assert target == layer or target in MAY_IMPORT[layer], (
             f"line {line}: {name_of(path)} ({layer}) must not import {name_of(file)} ({target})"
@@ -130,13 +145,13 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 def test_roles_know_nothing_of_processes() -> None:
-    graph = import_graph(PACKAGE)
+    graph = package_graph()
     found = {name: {f for f in graph[name] if f.startswith("runtime/")} for name in graph if name.startswith("roles/")}
     assert not any(found.values()), found
 
 
 def test_no_files_import_each_other() -> None:
-    assert circles(import_graph(PACKAGE)) == []
+    assert circles(package_graph()) == []
 
 
 def test_circles_are_found_within_functions_and_under_type_checking(tmp_path: Path) -> None:
@@ -157,9 +172,13 @@ def test_circles_are_found_within_functions_and_under_type_checking(tmp_path: Pa
     assert circles(graph) == [["a.py", "b.py", "inner/c.py"]]
 
 
+CORE = {"gymnasium", "matplotlib", "numpy", "raypid", "rich", "safetensors", "threadpoolctl", "yaml"}
+"""What `pip install .` brings, as it is imported."""
+
+
 @pytest.mark.parametrize("path", files(), ids=name_of)
 def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     at_once = run_on_import(tree)
     torch_modules = tuple(f"raypid.{file.removesuffix('.py').replace('/', '.')}" for file in TORCH_FILES)
     for node, name in imports(tree):
@@ -170,6 +189,8 @@ def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
             continue
         assert root != "torch", f"line {node.lineno} imports torch when the module is imported"
         assert not name.startswith(torch_modules), f"line {node.lineno} imports torch by way of {name}"
+        known = root in CORE or root in sys.stdlib_module_names or name_of(path) in RAY_FILES
+        assert known, f"line {node.lineno} imports {root} when the module is imported: it is no dependency of the core"
 
 
 def test_layers_have_no_circle_and_no_dead_entries() -> None:

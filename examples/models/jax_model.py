@@ -1,4 +1,4 @@
-"""The actor-critic of numpy_model.py in JAX. `pip install "raypid[jax]"` has what it needs."""
+"""The actor-critic of numpy_model.py in JAX. `pip install ".[jax]"` has what it needs."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The actor-critic of numpy_model.py in TensorFlow. `pip install "raypid[tensorflow]"` has what it needs."""
+"""The actor-critic of numpy_model.py in TensorFlow. `pip install ".[tensorflow]"` has what it needs."""
 
 import numpy as np
 import tensorflow as tf

@@ -55,6 +55,7 @@ class A2C(AdvantageLoss[A2CConfig]):
 
     Config = A2CConfig
     metric_names = frozenset({"policy_loss", "value_loss", "entropy", "grad_norm", "lr"})
+    shown_metrics = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         lr, rows, steps = self.lr(timesteps), self.prepare(batch), []

@@ -34,6 +34,7 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
 
     Config = A3CConfig
     metric_names = A2C.metric_names
+    shown_metrics = (*A2C.shown_metrics, "staleness")
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
         """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""

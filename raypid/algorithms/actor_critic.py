@@ -17,6 +17,7 @@ from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, cut
 from raypid.config import Config, ConfigError
+from raypid.extras import install_command, installed, need
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
@@ -112,6 +113,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
         self.network, self.optimizer = network, NumpyOptimizer(network.gradient, rule, c.max_grad_norm)
 
     def _build_torch(self, seed: int) -> None:
+        need({"torch": self.wants_torch(self.config, self.spec)})
         from raypid.algorithms.torch_backprop import TorchBackprop, device_for
         from raypid.nn.torch_optimizers import FlatAdam, FlatRMSProp
 
@@ -134,6 +136,11 @@ class ActorCritic(Algorithm[ActorCriticT]):
         """The former way to take a gradient step."""
         _deprecated(f"{type(self).__name__}.learner", "network, objective and optimizer (docs/extending.md)")
         return GradientSteps(self)
+
+    @classmethod
+    def wants_torch(cls, config: ActorCriticT, spec: NetworkSpec) -> str:
+        needed = super().wants_torch(config, spec)
+        return needed or ("" if kernel_for(cls, config, spec)[0] == "numpy" else why_torch(cls, config, spec))
 
     @classmethod
     def settled(cls, config: ActorCriticT, spec: NetworkSpec) -> tuple[ActorCriticT, list[str]]:
@@ -324,18 +331,50 @@ def _deprecated(old: str, new: str) -> None:
     warnings.warn(f"{old} is now {new}; the old name goes in the next version.", DeprecationWarning, stacklevel=3)
 
 
+WIDE = 128
+"""Wider layers learn with torch, where it is installed."""
+
+
+def _fits_numpy(spec: NetworkSpec) -> bool:
+    """Whether the NumPy kernel can learn it: fully connected, without memory, one Discrete or Box action."""
+    simple = [not leaf.path and leaf.kind in ("categorical", "gaussian") for leaf in spec.actions]
+    return spec.network == "mlp" and not spec.memory and simple == [True]
+
+
+def _lacks_gradient(cls: type[ActorCritic[Any]]) -> bool:
+    """Whether a class has a loss of its own without the NumPy form beside it."""
+    order = [next(i for i, c in enumerate(cls.__mro__) if n in vars(c)) for n in ("loss_gradient", "loss")]
+    return order[0] > order[1]
+
+
+def why_torch(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: NetworkSpec) -> str:
+    """What keeps a fully connected network from learning with NumPy, as the subject of a sentence."""
+    action = spec.actions[0]
+    named = {"multi_categorical": "MultiDiscrete actions", "bernoulli": "MultiBinary actions"}
+    kind = named.get(action.kind, f"model.distribution {action.kind}")
+    if len(spec.actions) > 1 or action.path:
+        kind = "actions of several parts"
+    reasons = {
+        "kernel torch": config.kernel == "torch",
+        "th_compile": config.th_compile,
+        f"device {config.device}": config.device not in ("auto", "cpu"),
+        f"num_gpus {config.num_gpus:g}": config.num_gpus > 0,
+        f"learning with a memory ({spec.memory})": bool(spec.memory),
+        f"learning with {kind}": not _fits_numpy(spec),
+        f"{cls.__name__}, whose loss has no NumPy form (loss_gradient),": True,
+    }
+    return next(reason for reason, holds in reasons.items() if holds)
+
+
 def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: NetworkSpec) -> tuple[str, str]:
     """numpy or torch: what `config.kernel` asks for, or the faster one that fits; and a note for the user if that is a surprise.
 
     Raises:
         ConfigError: numpy was asked for where it cannot serve.
     """
-    simple = [not leaf.path and leaf.kind in ("categorical", "gaussian") for leaf in spec.actions]
-    fits = spec.network == "mlp" and not spec.memory and simple == [True]
+    fits, lacks = _fits_numpy(spec), _lacks_gradient(cls)
     if config.kernel == "torch":
         return "torch", ""
-    order = [next(i for i, c in enumerate(cls.__mro__) if n in vars(c)) for n in ("loss_gradient", "loss")]
-    lacks = order[0] > order[1]
     if config.kernel == "numpy" and not fits:
         raise ConfigError(
             "kernel numpy serves fully connected networks without memory and with one Discrete or Box action; "
@@ -346,9 +385,15 @@ def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: Net
             f"kernel numpy: {cls.__name__} has a loss of its own without a loss_gradient beside it. Write one, or use kernel torch."
         )
     on_gpu = config.num_gpus > 0 or config.device not in ("auto", "cpu")
-    small = not on_gpu and not config.th_compile and max(spec.hidden, default=0) <= 128
-    if config.kernel == "auto" and not (fits and small):
+    widest = max(spec.hidden, default=0)
+    if config.kernel == "auto" and (not fits or on_gpu or config.th_compile):
         return "torch", ""
+    if config.kernel == "auto" and widest > WIDE:
+        if lacks or installed("torch"):
+            return "torch", ""
+        return "numpy", (
+            f"torch is not installed, so layers of {widest} learn with NumPy; above {WIDE} torch is taken where it is: {install_command('torch')}"
+        )
     note = (
         f"{cls.__name__} has a loss of its own without a NumPy form (loss_gradient) beside it, so it learns with torch."
     )

@@ -155,8 +155,12 @@ class Algorithm(ABC, Generic[ConfigT]):
 
     metric_names: ClassVar[frozenset[str] | None] = None
     """Names of all metrics that an update can report (learner/NAME). A class whose own body declares none may report any."""
+    shown_metrics: ClassVar[tuple[str, ...]] = ()
+    """The metrics that tell most about its learning, in the order in which a terminal shows them; (): all that updates report."""
     several_learners: ClassVar[bool] = False
     """`update` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
+    learns_with_torch: ClassVar[bool] = False
+    """It needs torch whatever its settings are."""
     own_model: ClassVar[bool] = False
     """It trains a whole model (`raypid.register_model`), which acts and differentiates by itself, in place of a network."""
     collective: Collective | None = None
@@ -182,6 +186,11 @@ class Algorithm(ABC, Generic[ConfigT]):
     def network_spec(cls, config: ConfigT, spec: NetworkSpec) -> NetworkSpec:
         """The network that this algorithm acts with, from the default one for the spaces."""
         return spec
+
+    @classmethod
+    def wants_torch(cls, config: ConfigT, spec: NetworkSpec) -> str:
+        """What of a run needs torch, as the subject of a sentence; "" if nothing does."""
+        return "" if spec.torch_free or spec.head == "model" else f"model.network {spec.network}"
 
     @classmethod
     def settled(cls, config: ConfigT, spec: NetworkSpec) -> tuple[ConfigT, list[str]]:

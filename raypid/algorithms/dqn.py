@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -87,6 +87,7 @@ class DQN(OffPolicy[DQNConfig]):
 
     Config = DQNConfig
     metric_names = frozenset({"loss", "q", "td_error"})
+    shown_metrics: ClassVar[tuple[str, ...]] = ("loss", "td_error", "q", "epsilon", "replay_rows")
     losses = ("loss",)
 
     @classmethod
@@ -198,6 +199,7 @@ class Rainbow(DQN):
 
     Config = RainbowConfig
     metric_names = DQN.metric_names
+    shown_metrics = ("loss", "td_error", "q", "replay_rows")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -81,6 +81,7 @@ class ES(Algorithm[ESConfig]):
 
     Config = ESConfig
     metric_names = frozenset({"fitness_mean", "fitness_std", "fitness_max", "grad_norm", "weight_norm", "lr"})
+    shown_metrics = ("fitness_mean", "fitness_std", "fitness_max", "grad_norm", "weight_norm")
     network: Parameters
     optimizer: Adam | SGD
     flow = "async"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
 
     Config = IMPALAConfig
     metric_names = A2C.metric_names
+    shown_metrics: ClassVar[tuple[str, ...]] = (*A2C.shown_metrics, "staleness")
     flow = "async"
 
     @property
@@ -166,6 +167,7 @@ class APPO(ClippedLoss, IMPALA):
 
     Config = APPOConfig
     metric_names = CLIPPED_METRICS
+    shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "staleness")
     config: APPOConfig
 
     def __init__(self, config: APPOConfig, spec: NetworkSpec, seed: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
+from raypid.extras import need
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
@@ -203,12 +204,13 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     flow = "replay"
     collect = "trajectory"
-    several_learners = True
+    several_learners = learns_with_torch = True
     losses: ClassVar[tuple[str, ...]] = ()
     """Methods that th_compile compiles."""
 
     def __init__(self, config: OffPolicyT, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
+        need({"torch": type(self).__name__})
         import torch
 
         from raypid.algorithms.torch_backprop import device_for

@@ -116,6 +116,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     Config = PPOConfig
     config: PPOConfig
     metric_names = CLIPPED_METRICS | {"explained_variance"}
+    shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance")
 
     def __init__(self, config: PPOConfig, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)

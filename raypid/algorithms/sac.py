@@ -49,6 +49,7 @@ class SAC(PolicyAndCritics[SACConfig]):
 
     Config = SACConfig
     metric_names = frozenset({"critic_loss", "policy_loss", "q", "entropy", "alpha"})
+    shown_metrics = ("critic_loss", "policy_loss", "q", "entropy", "alpha", "replay_rows")
 
     @classmethod
     def network_spec(cls, config: SACConfig, spec: NetworkSpec) -> NetworkSpec:

@@ -39,6 +39,7 @@ class SQN(DQN):
 
     Config = SQNConfig
     metric_names = frozenset({"loss", "q", "td_error", "entropy", "alpha"})
+    shown_metrics = ("loss", "td_error", "q", "entropy", "alpha", "replay_rows")
     config: SQNConfig
 
     @classmethod

@@ -42,6 +42,7 @@ class TD3(PolicyAndCritics[TD3Config]):
 
     Config = TD3Config
     metric_names = frozenset({"critic_loss", "policy_loss", "q"})
+    shown_metrics = ("critic_loss", "policy_loss", "q", "replay_rows")
 
     @classmethod
     def network_spec(cls, config: TD3Config, spec: NetworkSpec) -> NetworkSpec:

@@ -1,4 +1,4 @@
-"""The command line: `raypid train | tune | eval | plot | compare | list | doctor | init | completion`, one file per command.
+"""The command line: `raypid train | tune | eval | plot | compare | check-env | list | doctor | init | completion`, one file per command.
 
 Nothing heavy is imported before it is needed.
 """
@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -21,14 +22,17 @@ from raypid import __version__, names
 from raypid.cli.options import HELP_ALL
 from raypid.config import ELSEWHERE
 from raypid.errors import UserError, one_line, reason, shown
+from raypid.extras import install_hint
 from raypid.ownership import put_on_path
+from raypid.phases import Phases
 from raypid.project import find_project, foreign_project
 from raypid.registry import ALGORITHMS, suggest
+from raypid.reporting.status_line import StatusLine
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "tune", "eval", "plot", "compare", "list", "doctor", "init", "completion")
-USES_PROJECT = ("train", "tune", "eval", "list")
+COMMANDS = ("train", "tune", "eval", "plot", "compare", "check-env", "list", "doctor", "init", "completion")
+USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 """What a command adds its parser to."""
@@ -37,7 +41,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 1: a run failed, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or before a run has started.
+    0: success; 1: a run failed, an environment has problems, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or
+    before a run has started.
     """
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in names.SAME_COMMANDS:
@@ -86,6 +91,7 @@ def _recorded_ctrl_c() -> Iterator[list[int]]:
 def _command(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    phases = Phases()
     parser = _Parser(
         prog="raypid",
         usage="raypid COMMAND [options]",
@@ -106,7 +112,7 @@ def _command(arguments: Sequence[str]) -> int:
             find_project(Path.cwd())
             if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
                 print(f"raypid: {_NOT_YOURS.format(foreign)}", file=sys.stderr)
-        commands = {name: importlib.import_module(f"raypid.cli.{name}") for name in COMMANDS}
+        commands = {name: importlib.import_module(f"raypid.cli.{name.replace('-', '_')}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments if completion is None else [*arguments, HELP_ALL])
         if completion is not None:
@@ -119,7 +125,10 @@ def _command(arguments: Sequence[str]) -> int:
             return USER_ERROR
         if unknown:
             _refuse(unknown[0], subparsers.choices[options.command])
-        code: int = commands[options.command].main(options)
+        if not getattr(options, "quiet", False):
+            phases.tell = StatusLine()
+        with phases.heard():
+            code: int = commands[options.command].main(options)
         return code
     except (UserError, RuntimeError) as error:
         text = _with_saved(error) + _unmarked(error)
@@ -128,6 +137,13 @@ def _command(arguments: Sequence[str]) -> int:
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
             print(f"raypid: {saved}", file=sys.stderr)
+        if isinstance(error, ModuleNotFoundError) and (advice := install_hint(error)):
+            place = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename[0] != "<")
+            print(
+                f"raypid: {place.filename}:{place.lineno} imports {error.name}, which is not installed{advice}",
+                file=sys.stderr,
+            )
+            return USER_ERROR
         raise
 
 

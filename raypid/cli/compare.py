@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from raypid.cli.plot import tell_skipped
 from raypid.errors import UserError, shown
+from raypid.phases import phase
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -101,7 +102,8 @@ def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
 
     found = []
     for path in paths:
-        runs, skipped = find_runs([path])
+        with phase("reading", f"reading the runs in {path}"):
+            runs, skipped = find_runs([path])
         tell_skipped(skipped)
         found.append(runs)
     if len(paths) == 1 or (len(paths) > 2 and all(len(runs) == 1 for runs in found)):

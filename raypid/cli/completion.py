@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raypid.errors import UserError
+from raypid.extras import install_command
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -49,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         argcomplete: Any = importlib.import_module("argcomplete")
     except ImportError:
-        raise UserError('Completion needs the package argcomplete: pip install "raypid[completion]"') from None
+        raise UserError(f"Completion needs the package argcomplete: {install_command('completion')}") from None
     print(argcomplete.shellcode(["raypid"], shell=options.shell), end="")
     return 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.cli.train import at_least, read_mapping
+from raypid.phases import phase
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -59,9 +60,11 @@ def main(options: argparse.Namespace) -> int:
         int(options.seed),
         bool(options.explore),
     )
-    summary, info = evaluate_policy(path, num_episodes, seed=seed, explore=explore, env=env, trust=trust)
-    if video is not None:
-        record_video(path, video, env, seed=seed, explore=explore, trust=trust)
+    if video is not None:  # first, since it is known at its first frame whether there is anything to film
+        with phase("video", "filming an episode"):
+            record_video(path, video, env, seed=seed, explore=explore, trust=trust)
+    with phase("evaluation", f"playing {num_episodes} episodes"):
+        summary, info = evaluate_policy(path, num_episodes, seed=seed, explore=explore, env=env, trust=trust)
     if options.json:
         row = {**summary, "env": env.env, "algorithm": info["algorithm"], "policy": str(folder)}
         print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # JSON has no NaN

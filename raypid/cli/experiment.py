@@ -21,10 +21,12 @@ from raypid.experiments.plan import (
     rows_of,
 )
 from raypid.experiments.population import Population
+from raypid.extras import need
 from raypid.run.assembly import entry_name
 from raypid.run.experiment import check_folder
 
 FAILURE = 1
+_TUNE = {"tune": "An experiment of several runs"}
 
 
 def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
@@ -35,6 +37,8 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
         check_folder(one.out if one.out_given else Path("runs", "new"), resume=False, overwrite=options.overwrite)
         print(f"{one.name}: one run of {one.run} on {entry_name(settings['env'])}; nothing varies. Nothing was run.")
         return 0
+    if not options.dry_run:
+        need(_TUNE)
     planned = [(experiment, plan(experiment)) for experiment in experiments]
     if options.dry_run:
         for experiment, trials in planned:
@@ -74,6 +78,7 @@ def resume_experiments(options: argparse.Namespace, given: Mapping[str, object])
         raise ConfigError(
             f"{options.resume} holds an experiment, which goes on as it was planned: leave {', '.join(changes)} out, or start a new one."
         )
+    need(_TUNE)
     places = experiments_in(Path(options.resume))
     planned = [(out, *read_plan(out, trust=options.trust)) for out in places]
     address = None if given.get("address") is None else str(given["address"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,7 +102,8 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
     """
     from raypid.envs import list_envs
     from raypid.envs.ids import PACKAGES
-    from raypid.envs.resolve import EXTRAS, missing_package, module_of, register_packages
+    from raypid.envs.resolve import missing_package, module_of, register_packages
+    from raypid.extras import install_command
 
     if whole:
         register_packages()
@@ -120,25 +122,25 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
                 "name": "ALE/Pong-v5",
                 "package": "Atari",
                 "installed": False,
-                "install": f'pip install "raypid[{EXTRAS["ale_py"]}]"',
+                "install": install_command("atari"),
             }
         )
     for brought in PACKAGES:
         if brought.module.partition(".")[0] not in there:
             rows.append(_row_of(brought.example, brought.package, brought.module))
-    return [*rows, _row_of("envpool:Pong-v5", "envpool", "envpool", f'pip install "raypid[{EXTRAS["envpool"]}]"')]
+    return [*rows, _row_of("envpool:Pong-v5", "envpool", "envpool", install_command("envpool"))]
 
 
 def _row_of(name: str, package: str, module: str, install: str = "") -> dict[str, object]:
     """The row of an example of a package, whose other environments are known when it is imported."""
-    from raypid.envs.resolve import is_installed
+    from raypid.extras import installed
 
-    there = is_installed(module)
+    there = installed(module.partition(".")[0])
     return {
         "name": name,
         "package": package,
         "installed": there,
-        "install": "" if there else install or f"pip install {package}",
+        "install": "" if there else install or f"pip install {shlex.quote(package)}",
     }
 
 
@@ -166,7 +168,7 @@ def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
             print(f"  {row['name']!s:31} {row['install']}")
     if cut:
         print(
-            "`raypid list envs TEXT` shows all that have TEXT in their name or package, --all all; `raypid check-env NAME` tries one."
+            "`raypid list envs TEXT` shows all that have TEXT in their name or package, --all all of them; `raypid check-env NAME` tries one."
         )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raypid.phases import phase
+
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.reporting.plots import Curve, XAxis
@@ -54,12 +56,15 @@ def main(args: argparse.Namespace) -> int:
     from raypid.reporting.runs import find_runs
 
     x = X_AXES[args.x]
-    runs, skipped = find_runs(args.runs)
+    with phase("reading", "reading the runs"):
+        runs, skipped = find_runs(args.runs)
     tell_skipped(skipped)
-    drawn = curves(runs, x, y=args.y, centre=args.centre, smooth=args.smooth)
+    with phase("drawing"):
+        drawn = curves(runs, x, y=args.y, centre=args.centre, smooth=args.smooth)
     for line in told_of(drawn) if args.y is None else ():
         print(f"raypid: {line}", file=sys.stderr)
-    path = draw(drawn, args.out, x, y=args.y, centre=args.centre, smooth=args.smooth, title=args.title)
+    with phase("drawing"):
+        path = draw(drawn, args.out, x, y=args.y, centre=args.centre, smooth=args.smooth, title=args.title)
     if args.json:
         print(json.dumps({"picture": str(path), "x": x, "y": args.y, "curves": [_plain(curve) for curve in drawn]}))
     else:

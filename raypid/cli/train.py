@@ -374,6 +374,7 @@ def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.cli.experiment import resume_experiments, run_experiments
     from raypid.experiments.plan import check_run, experiments_in
+    from raypid.phases import listening
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
     from raypid.run.assembly import resolve_config
@@ -405,6 +406,9 @@ def main(options: argparse.Namespace) -> int:
     check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=options.overwrite)
     name, below, stop = _saved(options, given, stop) if options.resume else _new(options, given, stop or {})
     criteria = check_stop(stop, known_keys(name, resolve_config(name, given, below)))
+    progress = make_progress(criteria, options.quiet)
+    if (phases := listening()) is not None:
+        phases.tell = progress.working
     if options.resume:
         agent = Agent.from_checkpoint(options.resume, given, out=out, trust=options.trust)
     else:
@@ -421,7 +425,9 @@ def main(options: argparse.Namespace) -> int:
         with lock_folder(agent.default_out()):
             if out is not None and options.overwrite:
                 clear_folder(out)
-            Run(agent, RunOptions(stop=criteria, **counts), make_progress(criteria, options.quiet))()
+            run = Run(agent, RunOptions(stop=criteria, **counts), progress)
+            run.closes_agent = True
+            run()
     finally:
         agent.close()
     return 0

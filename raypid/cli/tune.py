@@ -79,7 +79,7 @@ def _add_options(add: Callable[..., object]) -> None:
         default=0,
         help="first seed of the trials, at most 90 (default: 0)",
     )
-    text = "who proposes settings: optuna (pip install raypid[optuna]) or random; auto: optuna where it is installed"
+    text = "who proposes settings: optuna (an extra) or random; auto: optuna where it is installed"
     add("--by", default="auto", choices=("auto", "optuna", "random"), help=text)
     add("--concurrent", metavar="N", type=partial(at_least, 1), help="trials at a time (default: one for each core)")
     add(
@@ -234,7 +234,9 @@ def _new(options: argparse.Namespace) -> Any:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))
     if (out / SEARCH).exists() and any(trial.state != "failed" for trial in read_trials(out)):
-        raise ConfigError(f"{out} holds another search. Go on with it (--resume {out}), or choose another --out.")
+        raise ConfigError(
+            f"{out} holds another search. Go on with it (--resume {shlex.quote(str(out))}), or choose another --out."
+        )
     (out / TRIALS).unlink(missing_ok=True)
     for told in renamed(given):
         print(f"raypid: {told}.")

@@ -25,6 +25,7 @@ from raypid.arguments import arguments
 from raypid.envs.adapter import Adapted, takes_seed
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_signal, user_traceback
+from raypid.envs.foreign import refuse
 from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.ids import text_of
 from raypid.envs.python_vector import PythonVector
@@ -32,6 +33,7 @@ from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, Checked
+from raypid.extras import install_command
 from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
@@ -82,10 +84,11 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
             f"Environment {resolved.name!r} is a vector; vectorizer {spec.vectorizer!r} needs single environments. "
             "Take auto or native."
         )
+    refuse(env, resolved.name)
     missing = [n for n in ("reset", "step", "observation_space", "action_space") if not hasattr(env, n)]
     if missing:
         raise EnvError(
-            f"Environment {resolved.name!r} gave a {type(env).__name__} without {', '.join(missing)}; "
+            f"Environment {resolved.name!r} gave an object of type {type(env).__name__} without {', '.join(missing)}; "
             "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
         )
     if not isinstance(env, gymnasium.Env) or not takes_seed(env):
@@ -155,6 +158,10 @@ def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVecto
         return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer)
 
 
+_LACKED = {"box2d": "box2d", "mujoco": "mujoco", "opencv": "atari", "cv2": "atari", "pygame": "video", "jax": "jax"}
+"""What Gymnasium calls a package that it lacks -> the extra that brings it."""
+
+
 @contextmanager
 def _making(name: str) -> Iterator[None]:
     try:
@@ -164,8 +171,8 @@ def _making(name: str) -> Iterator[None]:
     except SpaceError as error:
         raise EnvError(f"Environment {name}: {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
-        extra = next((e for e in ("box2d", "mujoco") if e in str(error).lower()), None)
-        advice = f'pip install "raypid[{extra}]"' if extra else str(error)
+        extra = next((extra for word, extra in _LACKED.items() if word in str(error).lower()), None)
+        advice = install_command(extra) if extra else str(error)
         raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
     except BaseException as error:
         reraise_signal(error)
@@ -264,12 +271,18 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     )
 
 
-def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    import envpool
+def is_envpool_atari(resolved: Resolved) -> bool:
+    """Whether EnvPool has this environment among its Atari games."""
     from envpool.registration import registry
 
+    return str(registry.specs[resolved.name.partition(":")[2]][0]).startswith("envpool.atari")
+
+
+def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
+    import envpool
+
     task = resolved.name.partition(":")[2]
-    atari = registry.specs[task][0].startswith("envpool.atari")
+    atari = is_envpool_atari(resolved)
     config: dict[str, Any] = {"num_threads": min(spec.num_threads, spec.num_envs)}
     config |= {**(ATARI_TASK if atari else {}), **spec.env_config}
     if spec.time_limit is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import inspect
 import re
 import shlex
@@ -18,9 +17,11 @@ import gymnasium
 from gymnasium.envs import registration
 
 from raypid.envs.errors import HEAD, EnvError, user_traceback
+from raypid.envs.foreign import refuse
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
 from raypid.errors import UserError
+from raypid.extras import extra_of, install_command, install_hint, installed
 from raypid.modules import apart, defined, import_named, located, names_file
 from raypid.ownership import path_hint
 from raypid.registry import ENVS, suggest, within_remote
@@ -32,7 +33,6 @@ GYM_PACKAGES = {
     "gymnasium.envs.tabular": "jax",
 }
 """Which package an entry point's module needs."""
-EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
 
 Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
 GYM = ("gym", "ale")
@@ -96,7 +96,7 @@ def missing_package(name: str) -> tuple[str, str] | None:
     module = module_of(name)
     needed = [package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)]
     for package in (*needed, module.partition(".")[0]):
-        if not is_installed(package):
+        if not installed(package):
             return package, _command(package)
     return None
 
@@ -104,7 +104,7 @@ def missing_package(name: str) -> tuple[str, str] | None:
 def register_packages() -> None:
     """Import every installed package of `raypid.envs.ids.PACKAGES`, so that its ids are known. One that fails is left out."""
     for brought in PACKAGES:
-        if is_installed(brought.module) and not _lies_here(brought.module):
+        if installed(brought.module.partition(".")[0]) and not _lies_here(brought.module):
             with contextlib.suppress(Exception), quiet():
                 gymnasium.register_envs(importlib.import_module(brought.module))
 
@@ -149,7 +149,7 @@ def _register_from_package(name: str) -> None:
     if brought is None:
         _register_ale()
         return
-    if not is_installed(brought.module) or _lies_here(brought.module):
+    if not installed(brought.module.partition(".")[0]) or _lies_here(brought.module):
         raise EnvError(
             f"Environment {name!r} comes with the package {brought.package!r}, which is not installed: "
             f"pip install {shlex.quote(brought.package)}"
@@ -200,7 +200,9 @@ def _resolve_path(name: str) -> Resolved:
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
                 + path_hint()
             ) from error
-        raise EnvError(f"Environment {name!r}: importing {module_name!r} failed: {error!r}") from error
+        raise EnvError(
+            f"Environment {name!r}: importing {module_name!r} failed: {error!r}{install_hint(error)}"
+        ) from error
     return _resolve_in(module, module_name, attribute)
 
 
@@ -214,7 +216,9 @@ def _resolve_file(name: str) -> Resolved:
         raise
     except Exception as error:
         theirs = f"{HEAD}{user_traceback()}\nraypid: "
-        raise EnvError(f"{theirs}Environment {name!r}: importing {file} failed: {error!r}") from error
+        raise EnvError(
+            f"{theirs}Environment {name!r}: importing {file} failed: {error!r}{install_hint(error)}"
+        ) from error
     if attribute:
         return _resolve_in(module, file, attribute)
     found = defined(module, _is_environment)
@@ -254,6 +258,7 @@ def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolve
 
 def _resolve_object(target: object, name: str) -> Resolved:
     target = within_remote(target)
+    refuse(target, name)
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)
@@ -276,26 +281,18 @@ def require(package: str, name: str) -> None:
     Raises:
         EnvError: it is missing; the text has the extra to install.
     """
-    if is_installed(package):
+    if installed(package):
         return
     raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {_command(package)}")
 
 
 def _command(package: str) -> str:
     """What installs a package."""
-    return f'pip install "raypid[{extra}]"' if (extra := EXTRAS.get(package)) else f"pip install {package}"
-
-
-def is_installed(package: str) -> bool:
-    """Tell whether a package or module can be imported, without importing it."""
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
+    return install_command(extra) if (extra := extra_of(package)) else f"pip install {package}"
 
 
 def _register_ale() -> None:
-    if not is_installed("ale_py"):
+    if not installed("ale_py"):
         return
     with quiet():
         import ale_py

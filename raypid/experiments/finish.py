@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from raypid.errors import UserError
 from raypid.experiments.board import Ended
 from raypid.outputs import Unwritten
+from raypid.phases import phase
 from raypid.reporting.lineage import lineage
 from raypid.reporting.logger import RESULTS
 from raypid.reporting.plots import learning_curve
@@ -23,12 +25,14 @@ def finish(out: Path, ended: Sequence[Ended]) -> str:
     lines: list[str] = []
     picture: Path | None = out / CURVES
     try:
-        learning_curve([folder for folder in folders if (folder / RESULTS).is_file()], out / CURVES)
+        with phase("drawing", f"drawing {CURVES}"):
+            learning_curve([folder for folder in folders if (folder / RESULTS).is_file()], out / CURVES)
     except (UserError, Unwritten) as error:
         picture = None
         lines.append(f"No picture: {error}")
     try:
-        lines.append(summary_table(folders, picture=picture))
+        with phase("comparing", "comparing the trials"):
+            lines.append(summary_table(folders, picture=picture))
     except UserError as error:
         lines.append(str(error))
     try:
@@ -38,5 +42,7 @@ def finish(out: Path, ended: Sequence[Ended]) -> str:
         lines.append(f"No lineage: {error}")
     if left := sum(trial.state == "unfinished" for trial in ended):
         trials = "trial has" if left == 1 else "trials have"
-        lines.append(f"{left} of {len(ended)} {trials} not ended: `raypid train --resume {out}` goes on.")
+        lines.append(
+            f"{left} of {len(ended)} {trials} not ended: `raypid train --resume {shlex.quote(str(out))}` goes on."
+        )
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -460,7 +461,8 @@ def check_new(out: Path, *, overwrite: bool) -> None:
     begun = (out / STATES).exists() or any(any(folder.iterdir()) for folder in _trial_folders(out))
     if begun and not overwrite:
         raise ConfigError(
-            f"{out} holds an experiment. Resume it (raypid train --resume {out}), replace it (--overwrite), or choose another --out."
+            f"{out} holds an experiment. Resume it (raypid train --resume {shlex.quote(str(out))}), replace it (--overwrite), or choose "
+            "another --out."
         )
 
 

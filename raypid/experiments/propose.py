@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -11,6 +10,7 @@ import numpy as np
 from raypid.config import ConfigError
 from raypid.errors import reason
 from raypid.experiments.space import SearchSpace
+from raypid.extras import install_command, installed
 from raypid.tunable import Choices
 
 Units: TypeAlias = dict[str, float]
@@ -118,12 +118,12 @@ def check_proposer(name: str) -> None:
     if name not in PROPOSERS:
         raise ConfigError(f"Settings are proposed by {', '.join(PROPOSERS)}, not by {name!r}.")
     if name == "optuna" and (why := _why_no_optuna()):
-        raise ConfigError(f"{why}: `pip install raypid[optuna]`, or leave --by out for random search.")
+        raise ConfigError(f"{why}: {install_command('optuna')}, or leave --by out for random search.")
 
 
 def _why_no_optuna() -> str:
     """Why Optuna cannot be used; "" if it can."""
-    if importlib.util.find_spec("optuna") is None:
+    if not installed("optuna"):
         return "Optuna is not installed"
     try:
         import optuna  # noqa: F401

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 import numpy as np
 
 from raypid.config import ModelConfig
+from raypid.extras import need
 from raypid.nn.catalog import action_leaf, build_spec
 from raypid.nn.distributions import ActionDistribution, array_module
 from raypid.spaces import Space, space_leaves
@@ -86,9 +87,10 @@ class ModelCatalog:
         ({"network": "lstm"}), the next call takes `state` along. `module.log_std` goes to `dist_class`.
 
         Raises:
-            SpaceError: a space that cannot be handled. ConfigError: a setting that does not exist or does not fit.
+            SpaceError: a space that cannot be handled. ConfigError: a setting that does not exist or does not fit, or torch is missing.
         """
         spec = build_spec(observation_space, action_space, _config(model))
+        need({"torch": "ModelCatalog.get_model"})
         from raypid.nn.catalog_network import CatalogNetwork
 
         return CatalogNetwork(spec, seed)

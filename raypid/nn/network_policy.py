@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.random import Generator
 
+from raypid.extras import need
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, split_state
@@ -219,6 +220,7 @@ class ActorCriticPolicy(NetworkPolicy):
 def _acting_network(spec: NetworkSpec, flat: Array) -> SmallNetwork | TorchNetwork:
     if spec.torch_free:
         return SmallNetwork(spec, flat)
+    need({"torch": f"A policy with the network {spec.network}"})
     from raypid.nn.networks import TorchNetwork
 
     network = TorchNetwork(spec)

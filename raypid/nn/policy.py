@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
+from raypid.errors import UserError
+from raypid.nn.given_observation import GivenObservation
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec, check_weights
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import ModelPolicy
 from raypid.registry import NETWORKS
 from raypid.trust import check_names
-from raypid.types import Array, Tree, Weights, as_tree, matching, tree_leaves, tree_map
+from raypid.types import Array, Tree, Weights, matching, tree_leaves, tree_map
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
 
@@ -30,54 +33,100 @@ def make_policy(spec: NetworkSpec, seed: int = 0) -> NetworkPolicy:
 class DeployedPolicy:
     """A trained policy by itself: `act(obs)` takes what the environment gives and returns what it takes.
 
-    One observation or a batch with a leading axis; frame stacks and memories are kept between calls (`reset` clears them).
+    One observation or a batch with a leading axis. Frame stacks and memories are kept between calls, and `reset` clears them: so
+    a policy that has any plays for one client. Each further one is given a `session` of its own.
     """
 
     def __init__(self, policy: NetworkPolicy, seed: int | None = None) -> None:
         self.policy, self.rng = policy, np.random.default_rng(seed)
+        self.remembers = policy.initial_state(1) is not None
+        """Whether an action depends on earlier observations too: the network has a memory, or frames are stacked."""
+        self._given = GivenObservation(policy.spec)
+        self._lock = threading.Lock()  # networks keep intermediate results, and the noise of noisy layers
+        self._is_session = False
         self.reset()
 
+    def session(self, seed: int | None = None) -> DeployedPolicy:
+        """Make a policy for one more client: with the same weights, and frame stacks, memory and random numbers of its own.
+
+        Sessions may act at the same time in different threads. (A model of the user's own is built anew for each session.)
+        """
+        policy = self.policy
+        if isinstance(policy, ModelPolicy):
+            policy = policy.copy()
+        session = DeployedPolicy(policy, seed)
+        session._is_session = True
+        if policy is self.policy:
+            session._lock = self._lock
+        return session
+
     def reset(self, mask: Array | None = None) -> None:
-        """Begin new episodes: in all streams, or where mask [B] bool is true."""
+        """Begin new episodes: in all streams, or where mask [B] bool is true.
+
+        Raises:
+            ValueError: the mask has not one element for each observation of the last batch.
+        """
         if mask is None:
             self._state: Tree | None = None
             self._first: Array | None = None
+            self._thread: threading.Thread | None = None
         elif self._first is not None:
-            self._first = self._first | np.asarray(mask, bool)
+            mask = np.asarray(mask, bool)
+            if mask.shape != self._first.shape:
+                raise UserError(
+                    f"reset() was given a mask of shape {mask.shape}; the last batch had {len(self._first)} observations, "
+                    f"so it takes ({len(self._first)},), true where an episode begins."
+                )
+            self._first = self._first | mask
 
     def act(self, obs: object, *, explore: bool = False) -> Any:
         """Choose an environment action for obs [*], or actions for obs [B, *]; greedy unless `explore`.
 
         Raises:
-            ValueError: the observation does not have the shape that the policy was trained with.
+            ValueError: the observation is not one that the policy was trained with; or episodes under way are mixed with others,
+                by a batch of another size or by another thread.
         """
-        tree = tree_map(np.asarray, as_tree(obs))
-        single = self._is_single(tree)
-        batch = tree_map(lambda x: x[None], tree) if single else tree
+        batch, num, single = self._given.read(obs)
         if self.policy.spec.head == "model":
             # networks are behind a pipeline that converts; a model sees the arrays themselves
             batch = _as_trained(batch, self.policy.spec)
-        num = len(next(leaf for _, leaf in tree_leaves(batch)))
-        if self._first is None or len(self._first) != num:
-            self._state, self._first = self.policy.initial_state(num), np.ones(num, bool)
-        acted = self.policy.act(batch, self._state, self._first, self.rng, explore=explore)
-        self._state, self._first = acted.state, np.zeros(num, bool)
+        with self._lock:
+            self._check_client(num)
+            if self._first is None or len(self._first) != num:
+                self._state, self._first = self.policy.initial_state(num), np.ones(num, bool)
+            acted = self.policy.act(batch, self._state, self._first, self.rng, explore=explore)
+            self._state, self._first = acted.state, np.zeros(num, bool)
         env_action = self.policy.to_env(acted.action)
         return _with_tuples(tree_map(_scalar, env_action) if single else env_action)
 
-    def _is_single(self, tree: Tree) -> bool:
-        """Whether this is one observation, not a batch."""
-        leaves = dict(tree_leaves(tree))
-        for leaf in self.policy.spec.pipeline.leaves:
-            if leaf.path not in leaves:
-                raise ValueError(f"The observation lacks {leaf.path!r}; it has {sorted(leaves)}.")
-            shape = leaves[leaf.path].shape
-            if shape == leaf.shape:
-                return True
-            if shape[1:] != leaf.shape:
-                name = f"observation {leaf.path!r}" if leaf.path else "observation"
-                raise ValueError(f"The {name} has shape {shape}; this policy takes {leaf.shape} or a batch of it.")
-        return False
+    def _check_client(self, num: int) -> None:
+        """Check that what the policy remembers belongs to these `num` observations, as far as can be seen.
+
+        Raises:
+            UserError: the batch had another size before, or another thread has begun the episodes.
+        """
+        if not self.remembers:
+            return
+        if self._first is not None and len(self._first) != num:
+            raise UserError(
+                f"This policy remembers episodes in a batch of {len(self._first)}, and a batch of {num} was given. Call reset() "
+                "to begin new episodes, or give each batch a session: policy.session()."
+            )
+        if self._is_session:
+            return
+        thread, self._thread = self._thread, self._thread or threading.current_thread()
+        if thread not in (None, threading.current_thread()):
+            raise UserError(
+                "This policy remembers what it has seen, and another thread is in the middle of an episode with it. Give each "
+                "client a session: policy.session(). It has the same weights, and a memory of its own."
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy is made of, in this process or another: it has a lock of its own."""
+        return {**self.__dict__, "_lock": None, "_thread": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
 
 def _as_trained(obs: Tree, spec: NetworkSpec) -> Tree:

@@ -13,6 +13,7 @@ import numpy as np
 from raypid.arguments import arguments
 from raypid.config import ConfigError
 from raypid.errors import CodeError, UserError
+from raypid.extras import install_hint
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.ops.returns import gae, next_values
@@ -135,7 +136,9 @@ def called(owner: str, method: str, function: Callable[..., T], *args: object, *
         theirs = [place for place, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
         frames = frames[theirs[0] if theirs else 0 :]
         place = f" ({frames[0].filename}:{frames[0].lineno})" if frames else ""
-        raise CodeError.after(frames, error, f"{owner}.{method}() raised {type(error).__name__}{place}.") from None
+        raise CodeError.after(
+            frames, error, f"{owner}.{method}() raised {type(error).__name__}{place}{install_hint(error)}."
+        ) from None
 
 
 class ModelPolicy(NetworkPolicy):
@@ -167,6 +170,12 @@ class ModelPolicy(NetworkPolicy):
     def load(self, weights: Weights) -> None:
         self._call("set_weights", self.model.set_weights, self.layout.parts(weights.flat))
         self.version = weights.version
+
+    def copy(self) -> ModelPolicy:
+        """Build the model once more, with the same weights: what it keeps between calls is its own."""
+        policy = ModelPolicy(self.spec, self.seed)
+        policy.load(Weights(self.version, self.weights(), self.layout.table, {}))
+        return policy
 
     def weights(self) -> Array:
         """Return the model's weights [P]."""

@@ -13,9 +13,11 @@ import sys
 import textwrap
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, TypeGuard
 
+from raypid.reporting.status_line import StatusLine, is_terminal
 from raypid.reporting.streams import lenient
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ NAMES = {
     "learner_updates_total": "updates",
 }
 COUNTS = frozenset(NAMES) - {EVALUATION, TRAINING}
+LEARNER = "learner/"
+PACE_SECONDS = 30
+"""Seconds of a run by whose pace the time to its end is estimated."""
+MIN_PACE_SECONDS = 3.0
+"""Seconds of training before there is an estimate."""
 
 # timing/<key>: (name, colour, glyph for terminals without colours, advice if it takes most of the time)
 PARTS = {
@@ -52,13 +59,17 @@ class Progress:
     """Shows a run to its user."""
 
     def start(self, run_info: Mapping[str, object]) -> None:
-        """Show the header. Keys: algorithm, backend, folder and the settings; each may be missing."""
+        """Show the header. Keys: algorithm, backend, folder, shown_metrics (names without learner/, in their order), warm_up_steps (the
+        step at which learning starts) and the settings; each may be missing."""
 
     def update(self, result: Mapping[str, object]) -> None:
         """Add the result of an iteration."""
 
     def message(self, text: str) -> None:
         """Show a line of text."""
+
+    def working(self, text: str) -> None:
+        """Show what is done besides training, such as "starting Ray", before `start` and after `stop` too; "": it is done."""
 
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         """Show the last state and the summary, and leave the terminal as it was. A second call does nothing."""
@@ -69,9 +80,8 @@ def make_progress(stop: Mapping[str, float], quiet: bool, file: IO[str] | None =
     file = lenient(file or sys.stdout)
     if quiet:
         return Quiet()
-    capable = file.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
     utf8 = (getattr(file, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    return Panel(stop, file) if capable and utf8 else PlainLines(stop, file)
+    return Panel(stop, file) if is_terminal(file) and utf8 else PlainLines(stop, file)
 
 
 class State:
@@ -83,7 +93,12 @@ class State:
         self.latest: dict[str, object] = {}
         self.first: dict[str, float] = {}
         self.best = math.nan
-        self.history = array("d")
+        self.history: dict[str, array[float]] = {TRAINING: array("d"), EVALUATION: array("d")}
+        """The values so far of both returns and of the learner's metrics."""
+        self.has_ended = False
+        self.doing = ""
+        """What is done besides training."""
+        self._paces: deque[tuple[float, dict[str, float]]] = deque(maxlen=PACE_SECONDS)
         self.lost: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
 
@@ -93,9 +108,11 @@ class State:
         for key in self.stop:
             if key not in self.first and known(first := result.get(key)):
                 self.first[key] = first
-        if known(mean := result.get(TRAINING)):
-            self.history.append(mean)
-        score = self.latest.get(EVALUATION, mean)
+        for key in result:
+            if key in (TRAINING, EVALUATION) or key.startswith(LEARNER):
+                if known(value := result[key]):
+                    self.history.setdefault(key, array("d")).append(value)
+        score = self.latest.get(EVALUATION, result.get(TRAINING))
         if known(score) and not score <= self.best:
             self.best = score
         for key, value in result.items():
@@ -103,6 +120,30 @@ class State:
                 name = key.removeprefix("lost/").replace("_", " ")
                 self.lost[name] = max(value, self.lost.get(name, 0))
         self._add_times(result)
+        self._add_pace()
+
+    def _add_pace(self) -> None:
+        """Remember about once a second how far the counts were; learning starts a new pace."""
+        now = number(self.latest, "time_total_s")
+        if self._paces and self._paces[-1][1]["timesteps_total"] < number(self.info, "warm_up_steps"):
+            self._paces.clear()
+        if not self._paces or now >= self._paces[-1][0] + 1:
+            self._paces.append((now, {key: number(self.latest, key) for key in COUNTS}))
+
+    def seconds_left(self, key: str) -> float | None:
+        """About how many seconds it takes to this stop criterion, at the pace of the last half minute; None if nobody can know: for
+        returns, in a warm-up, and in the first seconds."""
+        left = self.stop[key] - number(self.latest, key)
+        now = number(self.latest, "time_total_s")
+        if self.has_ended or key not in COUNTS or left <= 0 or not self._paces:
+            return None
+        if key == "time_total_s":
+            return left
+        then, counts = self._paces[0]
+        gained = number(self.latest, key) - counts[key]
+        if gained <= 0 or now - then < MIN_PACE_SECONDS:
+            return None
+        return left * (now - then) / gained
 
     def _add_times(self, result: Mapping[str, object]) -> None:
         parts = {part: number(result, f"timing/{part}") for part in PARTS}
@@ -138,6 +179,20 @@ class State:
             str(info.get("folder")): info.get("folder"),
         }
         return [fact for fact, applies in facts.items() if applies]
+
+    def metrics(self) -> dict[str, float]:
+        """The newest values of the learner's metrics that the algorithm shows, by name; of one that names none, all of them."""
+        names = self.info.get("shown_metrics") or [
+            key.removeprefix(LEARNER) for key in self.latest if key.startswith(LEARNER)
+        ]
+        assert isinstance(names, Iterable)
+        values = {str(name): self.latest.get(f"{LEARNER}{name}") for name in names}
+        return {name: value for name, value in values.items() if known(value)}
+
+    def returns_drawn(self) -> tuple[str, array[float]]:
+        """(what it is, its values): evaluations if there are several, else training returns."""
+        key = EVALUATION if len(self.history[EVALUATION]) > 1 else TRAINING
+        return NAMES[key], self.history[key]
 
     def evaluation(self) -> str:
         half = self.latest.get("evaluation/episode_reward_ci95")
@@ -186,7 +241,7 @@ class PlainLines(Progress):
         self._started = time.monotonic()
         self._due = 0.0
         self._is_new = self._stopped = False
-        self._losses = ""
+        self._losses = self._waits_for = ""
 
     def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
@@ -219,6 +274,12 @@ class PlainLines(Progress):
         if (losses := state.losses()) != self._losses:
             self._losses = losses
             self.message(f"lost so far: {losses}")
+
+    def working(self, text: str) -> None:
+        """Print the first thing that the run waits for: Ray. The lines that follow show that it goes on."""
+        if not self._waits_for and text.startswith(("starting Ray", "joining Ray")):
+            self._waits_for = text
+            self.message(f"{text} ...")
 
     def _print_row(self, cells: Sequence[str]) -> None:
         self.message("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS.values(), strict=True)))
@@ -265,6 +326,21 @@ class IntervalLines(Progress):
                 self.message(f"{name:16}{text}")
 
 
+MAX_WIDTH, TWO_COLUMNS = 160, 116
+"""Columns of the widest panel, and those from which it has two columns of sections."""
+INSIDE = frozenset({"learner", "spent on", "bottleneck", "lost"})
+"""Sections of the right column."""
+LEAST_FIRST = ("bottleneck", "facts", "spent on", "pace", "learner", "lost", "stop at")
+"""Sections that are left out where there is no room for all."""
+NARROW = 45
+"""Columns of a section below which only its main numbers are shown."""
+MAX_METRICS = 10
+WRAPPED = frozenset({"took", "try", "best policy"})
+"""Lines of a summary that may be wrapped."""
+SLOW_SECONDS = 1.0
+"""Seconds from which on a thing besides training is worth a drawing of its own."""
+
+
 class Panel(Progress):
     """A panel that stays in place at the bottom of the terminal, drawn at most five times a second."""
 
@@ -273,12 +349,18 @@ class Panel(Progress):
 
         self._state = State(stop)
         self._console = console or Console(file=lenient(file or sys.stdout), highlight=False)
+        self._line = StatusLine(self._console.file)
         self._live: Live | None = None
-        self._due = 0.0
+        self._due = self._began = 0.0
+        self._took: dict[str, float] = {}
+        """Seconds that each thing besides training took when it was last done."""
+        self._says_doing = False
+        """Whether one stands on the screen."""
 
     def start(self, run_info: Mapping[str, object]) -> None:
         from rich.live import Live
 
+        self._line("")
         self._state.info = dict(run_info)
         self._live = Live(self.render(), console=self._console, auto_refresh=False, vertical_overflow="crop")
         atexit.register(self._live.stop)  # brings the cursor back even if `stop` is never called
@@ -286,78 +368,168 @@ class Panel(Progress):
 
     def update(self, result: Mapping[str, object]) -> None:
         self._state.update(result)
+        if time.monotonic() >= self._due:
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._live is None:
+            return
         now = time.monotonic()
-        if self._live is not None and now >= self._due:
-            self._live.update(self.render(), refresh=True)
-            done = time.monotonic()
-            self._due = done + max(0.2, 50 * (done - now))  # at most 2% of the time, also on a slow terminal
+        self._live.update(self.render(), refresh=True)
+        self._says_doing = bool(self._state.doing)
+        done = time.monotonic()
+        self._due = done + max(0.2, 50 * (done - now))  # at most 2% of the time, also on a slow terminal
+
+    def working(self, text: str) -> None:
+        if self._live is None:
+            self._line(text)
+            return
+        state, now = self._state, time.monotonic()
+        if state.doing:
+            self._took[state.doing] = now - self._began
+        state.doing, self._began = text, now
+        is_slow = now >= self._due or self._took.get(text, math.inf) > SLOW_SECONDS
+        if is_slow if text else self._says_doing:  # what is over does not stay until the next iteration has ended
+            self._draw()
 
     def message(self, text: str) -> None:
+        self._line("")
         self._console.print(styled(text), soft_wrap=True)
 
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         if self._live is None:
             return
+        self._state.doing, self._state.has_ended = "", True
         self._live.update(self.render())
         self._live.stop()
         atexit.unregister(self._live.stop)
         self._live = None
-        for line in summary_lines(summary):
+        for line in summary_lines(summary, self._console.width):
             self.message(line)
 
     def render(self) -> RenderableType:
         """Draw the panel, as wide and as high as the terminal allows."""
         from rich.panel import Panel as Box
 
-        width = min(self._console.width, 100)
-        sections = [section for section in self._sections(width - 4) if section]
-        room = self._console.height - 3
-        gap = [styled()] if room >= sum(map(len, sections)) + len(sections) - 1 else []
-        lines = [line for section in sections for line in (*gap, *section)][len(gap) :]
-        title = styled("raypid ", (self._state.title(), "bold cyan"))
-        body = styled("\n").join(lines[: max(room, 1)])
+        width, room = min(self._console.width, MAX_WIDTH), max(1, self._console.height - 3)
+        lines = (
+            self._side_by_side(width - 4, room)
+            if width >= TWO_COLUMNS
+            else self._below(self._sections(width - 4), room)
+        )
+        body = styled("\n").join(lines[:room])
         body.no_wrap, body.overflow = True, "ellipsis"
-        return Box(body, title=title, title_align="left", width=width, border_style="bright_black")
+        title = styled("raypid ", (self._state.title(), "bold cyan"))
+        now = styled((f"{self._state.doing} ...", "bold")) if self._state.doing else None
+        return Box(
+            body,
+            title=title,
+            title_align="left",
+            subtitle=now,
+            subtitle_align="left",
+            width=width,
+            border_style="bright_black",
+        )
 
-    def _sections(self, width: int) -> list[list[Text]]:
+    def _below(self, sections: Mapping[str, list[Text]], room: int) -> list[Text]:
+        """The sections one below the other, with gaps if there is room; without room, the least important are left out."""
+        there = {name: lines for name, lines in sections.items() if lines}
+        for name in LEAST_FIRST:
+            if sum(map(len, there.values())) > room and len(there) > 1:
+                there.pop(name, None)
+        gaps = room >= sum(map(len, there.values())) + len(there) - 1
+        lines: list[Text] = []
+        for name, section in there.items():
+            lines += [styled()] * (gaps and bool(lines) and name != "bottleneck") + section
+        return lines
+
+    def _side_by_side(self, width: int, room: int) -> list[Text]:
+        """Two columns: how far the run is, and what goes on inside."""
+        half = int(0.54 * width) - 2
+        left, right = self._sections(half), self._sections(width - half - 4)
+        facts = [styled((line, "bright_black")) for line in flow(self._state.facts(), width)]
+        columns = [
+            self._below(
+                {name: lines for name, lines in part.items() if (name in INSIDE) == inside and name != "facts"},
+                room - len(facts),
+            )
+            for part, inside in ((left, False), (right, True))
+        ]
+        rows = []
+        for i in range(max(map(len, columns))):
+            a, b = (column[i].copy() if i < len(column) else styled() for column in columns)
+            a.truncate(half, overflow="ellipsis", pad=True)
+            rows.append(styled(a, "    ", b))
+        gap = [styled()] if len(facts) + 1 + len(rows) <= room else []
+        return [*facts, *gap, *rows]
+
+    def _sections(self, width: int) -> dict[str, list[Text]]:
+        """The sections by name, in their order; those of which nothing is known are empty."""
         state, latest, room = self._state, self._state.latest, width - 11
         facts = [styled((line, "bright_black")) for line in flow(state.facts(), width)]
         if not latest:
-            return [facts, [styled("waiting for the first iteration")]]
+            return {"facts": facts, "return": [styled("waiting for the first iteration")]}
         pace = [f"{count(latest.get('env_steps_per_s'))} steps/s"]
         totals = ("timesteps_total", "episodes_total", "learner_updates_total")
         pace += [f"{count(latest[key])} {NAMES[key]}" for key in totals if key in latest]
-        pace += [f"iteration {count(latest.get('training_iteration'))}", clock(latest.get("time_total_s"))]
+        pace += [f"iteration {count(latest.get('training_iteration'))}", f"{clock(latest.get('time_total_s'))} so far"]
         hint = textwrap.wrap(bottleneck(state.shares(), state.info), room)
-        return [
-            facts,
-            labelled("return", self._returns(room)),
-            labelled("stop at", [self._criterion(key, room) for key in state.stop]),
-            labelled("pace", [styled(line) for line in flow(pace, room)]),
-            labelled("time", self._times(room)) + labelled("bottleneck", [styled((line, "bold")) for line in hint]),
-            labelled("lost", [styled((line, "yellow")) for line in textwrap.wrap(state.losses(), room)]),
-        ]
+        return {
+            "facts": facts,
+            "return": labelled("return", self._returns(room)),
+            "stop at": labelled("stop at", self._criteria(room)),
+            "pace": labelled("pace", [styled(line) for line in flow(pace, room)]),
+            "learner": labelled("learner", self._metrics(room)),
+            "spent on": labelled("spent on", self._times(room)),
+            "bottleneck": labelled("bottleneck", [styled((line, "bold")) for line in hint]),
+            "lost": labelled("lost", [styled((line, "yellow")) for line in textwrap.wrap(state.losses(), room)]),
+        }
 
     def _returns(self, width: int) -> list[Text]:
         state, latest = self._state, self._state.latest
         mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
-        lines = [styled("training   ", (mean, "bold"), f"   min {low}  max {high}")]
+        spread = f"   min {low}  max {high}" if width >= NARROW else ""
+        lines = [styled("training   ", (mean, "bold"), spread)]
         if known(latest.get(EVALUATION)):
             lines.append(styled("evaluation ", (state.evaluation(), "bold cyan")))
-        lines[-1].append(f"   best {reading(state.best)}")
-        if spark := sparkline(state.history, min(width, 60)):
-            lines.append(styled((spark, "cyan")))
+        lines[-1].append(f"   best {reading(state.best)}" if width >= NARROW else "")
+        name, values = state.returns_drawn()
+        if len(values) > 1:
+            what = f"{name} {reading(values[0])} → {reading(values[-1])}"
+            drawn = sparkline(values, min(width - len(what) - 1, 40)) if width >= NARROW else sparkline(values, width)
+            lines.append(styled((drawn, "cyan"), (f" {what}" if width >= NARROW else "", "bright_black")))
         return lines
 
-    def _criterion(self, key: str, width: int) -> Text:
-        """Name, value and target, bar, percent."""
-        show = clock if key == "time_total_s" else count if key in COUNTS else reading
-        fraction = self._state.fraction(key)
-        value = f"{show(self._state.latest.get(key)):>7} / {show(self._state.stop[key])}"
-        room = min(30, max(4, width - 18 - 17 - 5))
-        full = int(fraction * room)
-        bar = [("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")]
-        return styled(f"{NAMES.get(key, key)[:17]:<18}{value:<17}", *bar, f" {math.floor(100 * fraction):>3}%")
+    def _criteria(self, width: int) -> list[Text]:
+        """A line for each stop criterion: name, value and target, bar, percent, and of what only grows about how long it takes."""
+        state = self._state
+        names, values = [], []
+        for key, target in state.stop.items():
+            show = clock if key == "time_total_s" else count if key in COUNTS else reading
+            names.append(NAMES.get(key, key)[:22])
+            values.append(f"{show(state.latest.get(key)):>6} / {show(target)}")
+        size, longest = max(map(len, names), default=0), max(map(len, values), default=0)
+        room = min(30, width - size - longest - 3 - 18)
+        lines = []
+        for key, name, value in zip(state.stop, names, values, strict=True):
+            fraction, left = state.fraction(key), state.seconds_left(key)
+            full = int(fraction * room)
+            bar = [("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")]
+            drawn = [f"{name:<{size}} {value:<{longest}} ", *bar] if room >= 4 else [f"{name} {value.strip()}"]
+            ends = "" if left is None else f"  {about(left)}"
+            lines.append(styled(*drawn, f" {math.floor(100 * fraction):>3}%{ends}"))
+        return lines
+
+    def _metrics(self, width: int) -> list[Text]:
+        """What the learner reports: in one flow, or with room for it a line for each with its course."""
+        values = {name: (title(name), metric(value)) for name, value in self._state.metrics().items()}
+        if self._console.width < TWO_COLUMNS:
+            return [styled(line) for line in flow([" ".join(pair) for pair in values.values()], width)]
+        lines = []
+        for name, (called, value) in list(values.items())[:MAX_METRICS]:
+            course = sparkline(self._state.history[f"{LEARNER}{name}"], max(4, min(30, width - 32)))
+            lines.append(styled(f"{called[:19]:<20}{value:>9}  ", (course if len(course) > 1 else "", "cyan")))
+        return lines
 
     def _times(self, width: int) -> list[Text]:
         """A bar split by part, and its legend on as many lines as it needs."""
@@ -406,9 +578,19 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join("▁▂▃▄▅▆▇█"[int(7.999 * (p - low) / (high - low)) if high > low else 0] for p in points)
 
 
-def summary_lines(summary: Sequence[tuple[str, str]]) -> list[str]:
+def summary_lines(summary: Sequence[tuple[str, str]], columns: int = 0) -> list[str]:
+    """The lines of a summary. Long ones are wrapped to this many columns, if any; but no command and no path, which are pasted."""
     width = max((len(key) for key, _ in summary), default=0)
-    return [f"{key:<{width}}  {value}" for key, value in summary]
+    lines = []
+    for key, value in summary:
+        wraps = columns > width + 20 and key in WRAPPED
+        parts = (
+            textwrap.wrap(value, columns - width - 3, break_long_words=False, break_on_hyphens=False)
+            if wraps
+            else [value]
+        )
+        lines += [f"{key if i == 0 else '':<{width}}  {part}" for i, part in enumerate(parts)]
+    return lines
 
 
 def known(value: object) -> TypeGuard[float]:
@@ -436,6 +618,24 @@ def count(value: object) -> str:
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
     return f"{value:,.0f}"
+
+
+def metric(value: float) -> str:
+    """A learner's metric as text: three digits, also of a small one."""
+    return reading(value) if abs(value) >= 10 else f"{value:.3g}" if abs(value) >= 1e-3 or not value else f"{value:.1e}"
+
+
+def title(name: str) -> str:
+    """A metric's name as a person writes it: "kl" as KL, "value_loss" as value loss."""
+    return {"kl": "KL", "q": "Q", "td_error": "TD error"}.get(name, name.replace("_", " "))
+
+
+def about(seconds: float) -> str:
+    """A duration that nobody knows exactly: "about 3 min"."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s left"
+    minutes = round(seconds / 60)
+    return f"{minutes} min left" if minutes < 120 else f"{seconds / 3600:.3g} h left"
 
 
 def clock(seconds: object) -> str:

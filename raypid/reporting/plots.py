@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from raypid.errors import UserError, shown
 from raypid.outputs import replacing, usable
 from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, known, number
-from raypid.reporting.runs import Group, RunRecord, check_key, find_runs, group_by_seed, seeds_text
+from raypid.reporting.runs import (
+    EPISODES,
+    NEW_EPISODES,
+    Group,
+    RunRecord,
+    check_key,
+    find_runs,
+    group_by_seed,
+    seeds_text,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -168,7 +177,7 @@ def _has(group: Group, key: str) -> bool:
 def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float, evaluated: bool) -> Curve:
     import numpy as np
 
-    training = [_smoothed(run.column(x, y or TRAINING), smooth) for run in group.runs]
+    training = [_smoothed(run.column(x, y) if y else run.training(x), smooth) for run in group.runs]
     if len(group.runs) > 1:
         if not evaluated:
             return _over_seeds(group, training, x, centre)
@@ -459,7 +468,10 @@ def _legend(
     evaluated = any(curve.is_evaluation for curve in drawn)
     if y is None and _shows_training(drawn):
         thin = evaluated
-        entries.append(line(f"training{kind or ' return'}{means}", lw=1.0 if thin else 1.8, alpha=0.6 if thin else 1.0))
+        runs = [run for curve in drawn for run in curve.group.runs]
+        num = EPISODES if any(known(row.get(NEW_EPISODES)) for run in runs for row in run.results) else 100
+        label = f"training{kind or ' return'} ({num} episodes){means}"
+        entries.append(line(label, lw=1.0 if thin else 1.8, alpha=0.6 if thin else 1.0))
     elif y is not None and (kind or means):
         entries.append(line(f"{NAMES.get(y, y)}{kind}{means}"))
     if any(curve.is_evaluation and len(curve.x) for curve in drawn):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from raypid.errors import UserError, reason, shown
 from raypid.registry import did_you_mean, suggest
 from raypid.reporting.ending import Ending, read_ending
 from raypid.reporting.logger import PROGRESS, RESULTS, read_params, read_results
-from raypid.reporting.panel import known
+from raypid.reporting.panel import TRAINING, known, number
 
 if TYPE_CHECKING:
     from raypid.reporting.statistics import Column
@@ -27,6 +28,9 @@ NOT_SETTINGS = frozenset(
 LONGEST_LABEL = 60
 """Characters of a label; runs that differ in more than fits are named by their folder."""
 LONGEST_VALUE = 30
+EPISODES = 20
+"""Training episodes of which a curve shows the mean."""
+NEW_EPISODES = "episode_reward_this_iter"
 MOST_KEYS = 100
 """Keys among which a near one is looked for."""
 _INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
@@ -77,6 +81,32 @@ class RunRecord:
         xs, ys = zip(*points, strict=True) if points else ((), ())
         return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
 
+    def training(self, x: str) -> tuple[Column, Column]:
+        """Training returns (x [K], value [K]): the means of EPISODES episodes that ended one after the other, each at the mean of the
+        x at which they ended, so that the curve is not late by the episodes that it is a mean of. Of a run of an earlier version, which
+        has no returns of single iterations: the mean of the last 100 episodes."""
+        import numpy as np
+
+        rows = [
+            row
+            for row in self.results
+            if known(row.get(NEW_EPISODES)) and known(row.get(x)) and known(row.get("episodes_total"))
+        ]
+        if not rows:
+            return self.column(x, TRAINING)
+        xs, means, totals = (
+            np.array([row[key] for row in rows], np.float64) for key in (x, NEW_EPISODES, "episodes_total")
+        )
+        before = {id(row): number(earlier, "episodes_total") for earlier, row in zip(self.results, self.results[1:])}
+        counts = np.maximum(totals - [before.get(id(row), 0.0) for row in rows], 1.0)
+        ended, returns, places = (
+            np.concatenate([[0.0], np.cumsum(part)]) for part in (counts, counts * means, counts * xs)
+        )
+        first = np.maximum(np.searchsorted(ended, ended[1:] - EPISODES, side="right") - 1, 0)
+        size = ended[1:] - ended[first]
+        whole = size >= min(EPISODES, ended[-1]) / 4  # a mean of the first one or two would be a matter of luck
+        return ((places[1:] - places[first]) / size)[whole], ((returns[1:] - returns[first]) / size)[whole]
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -120,13 +150,9 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunRe
     runs: dict[Path, RunRecord] = {}
     skipped: list[str] = []
     for path in map(Path, paths):
-        if not os.path.isdir(path):
-            raise UserError(f"no such folder: {shown(str(path))}")
-        folders = list(_folders_of_runs(path))
+        folders = list(_folders_of_runs(path)) if os.path.isdir(path) else []
         if not folders:
-            raise UserError(
-                f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
-            )
+            raise UserError(_why_none(path))
         for folder in folders:
             if (real := Path(os.path.realpath(folder))) in runs:
                 continue
@@ -142,6 +168,25 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunRe
     if not runs:
         raise UserError(f"No run here can be read. {skipped[0]}")
     return list(runs.values()), skipped
+
+
+def _why_none(path: Path) -> str:
+    """Say why there are no results in a folder, and which folder would do."""
+    whole = next((folder for folder in path.parents if (folder / RESULTS).is_file() and folder.name), None)
+    if os.path.exists(path) and whole is not None:
+        return f"{shown(str(path))} is a part of the run {shown(str(whole))}: give that folder."
+    if not os.path.isdir(path):
+        return f"no such folder: {shown(str(path))}"
+    if _has_checkpoints(path):
+        return (
+            f"{path} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
+            f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(path))}` plays what was saved."
+        )
+    return f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob("*/manifest.json")) or any(folder.glob("*/manifest.json"))
 
 
 def check_key(runs: Sequence[RunRecord], key: str) -> None:

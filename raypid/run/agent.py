@@ -17,6 +17,7 @@ from raypid.errors import Diverged, Halted, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.outputs import ErrorFile
+from raypid.phases import phase
 from raypid.registry import ALGORITHMS, Registries, get_registry
 from raypid.replay.disk import checksums_in
 from raypid.roles.evaluator import Evaluation, Order, cut_note
@@ -329,6 +330,7 @@ class Agent:
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, float]:
         steps = sum(r.num_steps for r in turn.reports)
         rewards, nan = self.rewards, float("nan")
+        ended = [reward for r in turn.reports for reward in r.episode_rewards]
         share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
         env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
         result: dict[str, float] = {
@@ -338,6 +340,7 @@ class Agent:
             "episode_reward_mean": float(np.mean(rewards)) if rewards else nan,
             "episode_reward_min": min(rewards) if rewards else nan,
             "episode_reward_max": max(rewards) if rewards else nan,
+            "episode_reward_this_iter": float(np.mean(ended)) if ended else nan,
             "episode_len_mean": float(np.mean(self.lengths)) if self.lengths else nan,
             "time_this_iter_s": seconds,
             "time_total_s": self.time_total_s,
@@ -447,6 +450,10 @@ class Agent:
         patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
         """
         self.check_open()
+        with phase("saving", "saving a checkpoint"):
+            return self._save(folder, score, patience_s)
+
+    def _save(self, folder: str | Path | None, score: float | None, patience_s: float | None) -> Path:
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
         if patience_s is None:
@@ -586,7 +593,8 @@ class Agent:
         saved = folder / checkpoint.REPLAY
         self.replay_restored, replay.filled = saved.is_dir(), False
         if self.replay_restored:
-            replay.source.load(saved)
+            with phase("loading", "loading the replay buffer"):
+                replay.source.load(saved)
             self._replay_at, replay.owed = saved, owed
         else:
             replay.source.clear()
@@ -627,7 +635,8 @@ class Agent:
             )
         agent = cls(manifest["algorithm"], given, out=out, like=like, below=saved)
         try:
-            agent.restore(folder)
+            with phase("loading", "loading the checkpoint"):
+                agent.restore(folder)
         except BaseException:
             agent.close()
             raise

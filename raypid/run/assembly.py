@@ -26,6 +26,7 @@ from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
 from raypid.errors import shown
+from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
@@ -33,6 +34,7 @@ from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
+from raypid.phases import phase
 from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
@@ -130,6 +132,7 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
     config.validate()
     config.refuse(config.idle(), given_names(settings))
+    _check_packages(run, algorithm, config)
     return config
 
 
@@ -140,6 +143,24 @@ def _locate_files(config: Config) -> None:
             setattr(config, name, located(entry))
     if names_file(config.model.network):
         config.model = config.model.replace({"network": located(config.model.network)})
+
+
+def _check_packages(run: str, algorithm: AlgorithmClass, c: Config) -> None:
+    """Check that what the settings need by themselves is installed; `_network` checks what the network needs.
+
+    Raises:
+        MissingPackage: names the setting, and the command that installs it.
+    """
+    needs, instead = {}, []
+    if algorithm.learns_with_torch:
+        needs["torch"] = run
+        instead.append("Without torch PPO, A2C, A3C, IMPALA, APPO, ES and ARS train fully connected networks.")
+    elif c.num_learners > 1:
+        needs["torch"] = f"num_learners {c.num_learners}"
+    if c.on_ray:
+        needs["ray"] = f"num_workers {c.num_workers}" if c.num_workers else "backend ray"
+        instead.append("num_workers 0 trains in one process without Ray.")
+    need(needs, " ".join(instead))
 
 
 def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
@@ -231,10 +252,12 @@ def assemble(
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
-        learner = _learner(algorithm, settled, spec, backend, program)
-        if found.initial is not None:
-            backend.get(learner.submit(Learner.set_weights, found.initial))
-        workers = _workers(algorithm, settled, spec, backend, program)
+        with phase(_building(algorithm, config, network)):
+            learner = _learner(algorithm, settled, spec, backend, program)
+            if found.initial is not None:
+                backend.get(learner.submit(Learner.set_weights, found.initial))
+        with phase("starting workers" if config.on_ray else "making environments"):
+            workers = _workers(algorithm, settled, spec, backend, program)
         context = Context(backend, workers, learner, _publisher(config, network, backend, learner, workers))
         context.replay = (
             _replay_plan(algorithm, config, network, backend, learner) if algorithm.flow == "replay" else None
@@ -294,9 +317,10 @@ def _sampled(c: Config) -> Sample:
     """The environment's spaces. Where workers will have it, it is made in a process of its own, so that it can neither end nor stop this
     one; but not once Ray has started here, whose threads a fork would leave behind."""
     ray = sys.modules.get("ray")
-    if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
-        return sample_apart(env_spec_of(c), c.worker_timeout_s)
-    return sample(env_spec_of(c))
+    with phase("making environments", f"making {entry_name(c.env)}"):
+        if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
+            return sample_apart(env_spec_of(c), c.worker_timeout_s)
+        return sample(env_spec_of(c))
 
 
 def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
@@ -325,6 +349,8 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
             f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
         )
+    if why := algorithm.wants_torch(c, network):
+        need({"torch": why})
     network = algorithm.network_spec(c, network)
     if network.head != "model" and not NETWORKS.is_own(network.network):
         from raypid.nn.networks import check_network
@@ -369,6 +395,14 @@ def _learner(
             f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
         ) from None
     return handle
+
+
+def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str:
+    """What takes longest of building the learner."""
+    if c.num_learners:
+        return "starting learners"
+    needs_torch = algorithm.flow == "replay" or not network.torch_free
+    return "loading torch" if needs_torch and "torch" not in sys.modules else "building the learner"
 
 
 def _workers(

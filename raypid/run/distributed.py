@@ -16,6 +16,7 @@ from raypid import checkpoint
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.envs import entry_of
+from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.registry import ALGORITHMS
@@ -98,6 +99,9 @@ class DistributedAgent:
         given = _settings(kwargs, [f.name for f in fields(ALGORITHMS.get(self.algorithm).Config)])
         self._check()
         local = given.get("backend") == "local"
+        if not local:
+            several = {"torch": f"num_learners {num_learners}"} if num_learners > 1 else {}
+            need({**several, "ray": f"num_actors {num_actors}"}, 'backend="local" runs everything in this process.')
         env_config = given.get("env_config", {})
         entry = entry_of(env, dict(env_config) if isinstance(env_config, Mapping) else {})
         settings: dict[str, object] = {

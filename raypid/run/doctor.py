@@ -17,7 +17,10 @@ import numpy as np
 from raypid import checkpoint
 from raypid.errors import UserError, one_line
 from raypid.registry import ALGORITHMS
-from raypid.reporting.panel import PARTS, bottleneck
+from raypid.reporting.ending import ERRORS
+from raypid.reporting.logger import PARAMS, RESULTS
+from raypid.reporting.panel import COUNTS, PARTS, bottleneck
+from raypid.run.known_return import remedies, shortfall
 from raypid.run.record import DIVERGED, Record, Saved, has_finite_weights, newest_sound
 from raypid.runtime.resources import num_cores
 from raypid.types import Array
@@ -86,6 +89,11 @@ def end(record: Record) -> Findings:
         yield Finding("end", "note", "It is still running.", numbers)
         return
     saved, wrong = newest_sound(record.folder)
+    if _is_saved_alone(record) and saved is not None:
+        text = "It has checkpoints alone, as agent.save() in Python leaves them: nothing here says how training went."
+        advice = "raypid.train, agent.fit and `raypid train` write the results of each iteration."
+        yield Finding("end", "warning", text, {"step": saved.timesteps}, advice)
+        return
     numbers["resumes_from_step"] = saved.timesteps if saved is not None else None
     resume = _resume(record, saved, last)
     if wrong:
@@ -114,9 +122,14 @@ def end(record: Record) -> Findings:
 
 def damage(record: Record) -> Findings:
     """Files that could not be read."""
-    if record.damage:
+    if record.damage and not _is_saved_alone(record):
         text = f"{'; '.join(record.damage)}. What is said here goes by the rest."
         yield Finding("end", "warning", text, {"problems": len(record.damage)})
+
+
+def _is_saved_alone(record: Record) -> bool:
+    """Whether the folder is that of an agent in Python, which was saved and wrote nothing else."""
+    return not any((record.folder / name).exists() for name in (PARAMS, RESULTS, ERRORS))
 
 
 def _resume(record: Record, saved: Saved | None, last: int) -> str:
@@ -607,9 +620,22 @@ def crowding(record: Record) -> Findings:
         yield Finding("speed", "warning", text, {"num_workers": workers, "cores": cores}, advice)
 
 
+def below_known(record: Record) -> Findings:
+    """A run that used up its budget, and whose evaluations all stayed well below what the environment is known to allow."""
+    evaluated = record.finite("evaluation/episode_reward_mean")
+    if not len(evaluated) or not any(_reached(record, key) for key in COUNTS & record.stop.keys()):
+        return
+    best, run = float(evaluated.max()), str(record.params.get("run"))
+    known = shortfall(record.params, best, record.last("timesteps_total"))
+    if known is not None:
+        text = f"It ended well below {known.value:g}, which is known for {record.params['env']} ({known.source})."
+        advice = f"Try {', '.join([*remedies(run, record.params, known.value), 'more steps'])}."
+        yield Finding("learning", "warning", text, {"best": best, "known": known.value}, advice)
+
+
 CHECKS: tuple[Callable[[Record], Findings], ...] = (
     divergence, best_policy, returns, exploration, updates, episodes, damage, end, losses, stale, evaluations, binding, course,
-    ratio, crowding,
+    ratio, crowding, below_known,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from raypid.config import Config
+from raypid.phases import phase
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator, Order
 from raypid.roles.learner import Learner
@@ -112,7 +113,8 @@ class Evaluations:
     def _now(self, iteration: int, interrupted: Interrupted = never) -> Played | None:
         """Evaluate the current weights while training waits. If the worker that plays is lost, the evaluation is owed."""
         weights, timesteps = self.context.learner.submit(Learner.weights), self.context.timesteps
-        played = self.inline.play(weights, timesteps, self._order(iteration), interrupted)
+        with phase("evaluation", "evaluating"):
+            played = self.inline.play(weights, timesteps, self._order(iteration), interrupted)
         self._owed, self._ended = played is None, time.perf_counter()
         return self._noted(played)
 
@@ -125,14 +127,17 @@ class Evaluations:
 
     def finish(self, patience_s: float, interrupted: Interrupted) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
-        played = self.beside.wait(patience_s, interrupted) if self.beside is not None else None
-        return self._noted(played)
+        if self.beside is None:
+            return None
+        with phase("evaluation", "waiting for the evaluation"):
+            return self._noted(self.beside.wait(patience_s, interrupted))
 
     def play(self, weights: Weights, num_episodes: int, seed: int, interrupted: Interrupted) -> Evaluation | None:
         """Play episodes with given weights after training; None if interrupted or if the evaluator was lost."""
         order = Order(num_episodes, seed)
         place = self.beside or self.inline
-        played = place.play(self.context.backend.put(weights), self.context.timesteps, order, interrupted)
+        with phase("final episodes", f"playing {num_episodes} episodes with the best policy"):
+            played = place.play(self.context.backend.put(weights), self.context.timesteps, order, interrupted)
         return self._counted(played.evaluation) if played is not None else None
 
     def _noted(self, played: Played | None) -> Played | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,13 +22,16 @@ from raypid.config import ConfigError
 from raypid.errors import Diverged, Halted
 from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
 from raypid.ownership import why_unsigned
+from raypid.phases import Phases, listening, parts_text, phase
+from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger
-from raypid.reporting.panel import EVALUATION, Progress
+from raypid.reporting.panel import COUNTS, EVALUATION, Progress
 from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.post_mortem import DIVERGED
 
 MIN_EPISODES = 20
@@ -102,7 +107,7 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
         raise ConfigError(
-            f"{out} holds another run. Resume it (--resume {out}), replace it (--overwrite), or choose another --out."
+            f"{out} holds another run. Resume it (--resume {shlex.quote(str(out))}), replace it (--overwrite), or choose another --out."
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume.")
@@ -140,6 +145,28 @@ def clear_folder(out: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def further(stop: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
+    """Stop criteria by which a run that has reached one of these goes on, for about as long again."""
+    longer = dict(stop)
+    for key, goal in stop.items():
+        if totals.get(key, -math.inf) >= goal:
+            longer[key] = goal * math.ceil(1.5 * totals[key] / goal)  # twice it, or more if the run went far beyond
+    if longer == dict(stop):  # it was a return, or another metric: it would end the run again
+        size = 10 ** max(0, len(str(int(totals["timesteps_total"]))) - 2)
+        longer = {"timesteps_total": -(-2 * totals["timesteps_total"] // size) * size}
+    return {key: int(goal) if goal == int(goal) else goal for key, goal in longer.items()}
+
+
+def quoted(command: str, folder: Path) -> str:
+    """The command with the folder, as a shell takes it."""
+    return f"{command} {shlex.quote(str(folder))}"
+
+
+def next_lines(commands: Sequence[str]) -> list[tuple[str, str]]:
+    """The last lines of a summary."""
+    return [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
+
+
 class Run:
     """Trains an agent until a stop criterion is met or Ctrl-C ends it."""
 
@@ -168,6 +195,13 @@ class Run:
         self._interrupts = 0
         self._playing = False
         self._told_cut = self._told_unwritten = False
+        self.phases = listening() or Phases()
+        """What it does besides training, and since its command began if one has started it."""
+        self.phases.tell = progress.working
+        self.closes_agent = False
+        """Close the agent at the end, before the summary says how long everything took."""
+        self._before = agent.totals()
+        """The counts of the run that is resumed."""
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises."""
@@ -190,14 +224,24 @@ class Run:
         self._logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
         self._logger.write_params(self._params())
         self.reason = self._reason(agent.totals()) if resumed else ""
-        about = {"algorithm": agent.run, "backend": agent.backend.name, "folder": str(self.folder)}
-        progress.start(agent.plain_config() | about)
+        progress.start(agent.plain_config() | self._about())
         for note in agent.notes:
             progress.message(note)
         if why := why_unsigned():
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
             progress.message(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
+
+    def _about(self) -> dict[str, object]:
+        """What the progress shows of the run besides its settings."""
+        agent = self.agent
+        return {
+            "algorithm": agent.run,
+            "backend": agent.backend.name,
+            "folder": str(self.folder),
+            "shown_metrics": ALGORITHMS.get(agent.run).shown_metrics,
+            "warm_up_steps": agent.warm_up_steps,
+        }
 
     def advance(self, seconds: float, steps: float = math.inf) -> dict[str, float]:
         """Train for at least `seconds`, or up to an environment step, or until there is a `reason` to end; returns the last result."""
@@ -229,7 +273,8 @@ class Run:
     def _failing(self) -> Iterator[None]:
         """Before an error ends the run, save what was learnt, write the error to the folder, and close the files."""
         try:
-            yield
+            with self.phases.heard():
+                yield
         except BaseException as error:
             try:
                 if isinstance(error, Exception) and self._interrupts <= 1:
@@ -249,7 +294,8 @@ class Run:
         agent = self.agent
         self._turn_began = time.monotonic()
         try:
-            self.result = result = agent.train()
+            with phase("training", ""):
+                self.result = result = agent.train()
         except Halted:
             self.reason = self._halt()
             return
@@ -278,7 +324,12 @@ class Run:
         return saved
 
     def _ended(self, saved: Path | None) -> Outcome:
-        self.progress.stop(self._summary(self.result, self.reason, saved))
+        try:
+            if self.closes_agent:
+                with self.phases.heard():
+                    self.agent.close()
+        finally:
+            self.progress.stop(self._summary(self.result, self.reason, saved))
         return Outcome(self.reason, self.result, self.folder, saved, self._interrupts > 0, self.best.final)
 
     def _params(self) -> dict[str, object]:
@@ -324,7 +375,7 @@ class Run:
         if newest is None:
             return f"Nothing was saved: {why}."
         own = self.agent.program and not self.agent.program.startswith("raypid.")
-        how = f"restore({str(self.folder)!r})" if own else f"raypid train --resume {self.folder}"
+        how = f"restore({str(self.folder)!r})" if own else quoted("raypid train --resume", self.folder)
         go_on = f"`{how}` goes on"
         if why:
             return f"Nothing was saved: {why}; {go_on} from {newest.name}."
@@ -462,7 +513,8 @@ class Run:
             from raypid.reporting.plots import learning_curve
 
             try:
-                learning_curve([self.folder], self.folder / "learning_curve.png")
+                with phase("drawing", "drawing learning_curve.png"):
+                    learning_curve([self.folder], self.folder / "learning_curve.png")
             except (ValueError, Unwritten) as error:
                 if self.agent.lengths:  # otherwise no episode has ended: nothing to draw
                     self.progress.message(f"No learning curve: {error}")
@@ -478,20 +530,61 @@ class Run:
             lines.append(("training return", mean))
         elif result:
             lines.append(("training return", "no episode has ended yet"))
-        if self.best.score is not None:
-            lines.append(("best policy", self.best.line()))
-        elif self.agent.config.evaluation_interval != 0:
-            why = "the run was too short for an evaluation"
-            if not self.agent.num_episodes:
-                why = "no episode has ended, so none was evaluated (time_limit ends them)"
-            lines.append(("best policy", f"none: {why}"))
-        seconds, steps = self.agent.time_total_s, self.agent.timesteps
-        lines.append(("steps", f"{steps:,} in {seconds:.1f} s"))
+        lines.append(("best policy", self._best_line()))
+        lines += self._below_known(reason)
+        lines += self._effort()
         lines.append(("folder", str(self.folder)))
-        if saved is not None:
-            lines.append(("next", f"raypid eval {self.folder}"))
-            lines.append(("", f"raypid train --resume {self.folder}"))
-        return lines
+        return lines + next_lines(self._next(reason) if saved is not None else [])
+
+    def _best_line(self) -> str:
+        if self.best.score is not None:
+            return self.best.line()
+        if self.agent.config.evaluation_interval == 0:
+            return "none: nothing was evaluated (evaluation_interval is 0)"
+        if not self.agent.num_episodes:
+            return "none: no episode has ended, so none was evaluated (time_limit ends them)"
+        return "none: the run was too short for an evaluation"
+
+    def _below_known(self, reason: str) -> list[tuple[str, str]]:
+        """What to try if the run used up its budget and its best policy stays well below the known return."""
+        agent, best = self.agent, self.best
+        if agent.program or best.score is None or not any(reason.startswith(f"{key} reached") for key in COUNTS):
+            return []
+        reached = best.score if best.final is None else best.final["episode_reward_mean"]
+        known = shortfall(agent.plain_config(), reached, agent.timesteps)
+        if known is None:
+            return []
+        tried = [
+            *remedies(agent.run, agent.plain_config(), known.value),
+            "more steps",
+            quoted("raypid doctor", self.folder),
+        ]
+        return [
+            ("known return", f"{known.value:g} for {agent.config.env} ({known.source}), well above {reached:.4g}"),
+            ("try", "; ".join(tried)),
+        ]
+
+    def _next(self, reason: str) -> list[str]:
+        """Commands for what may come next. Each does something."""
+        if str(self.agent.plain_config()["env"]).startswith("__main__:"):  # no command can import it
+            return [f"raypid.load_policy({str(self.folder)!r})"]
+        commands = [quoted("raypid eval", self.folder)]
+        if films(self.agent.config.env):
+            commands = [f"{commands[0]} --video {shlex.quote(str(self.folder / 'video.mp4'))}"]
+        if not self.agent.program or self.agent.program.startswith("raypid."):
+            stop = further(self.stop, self.agent.totals()) if reason.partition(" reached ")[1] else {}
+            more = f" --stop {shlex.quote(json.dumps(stop))}" if stop else ""
+            commands.append(quoted("raypid train --resume", self.folder) + more)
+        return commands
+
+    def _effort(self) -> list[tuple[str, str]]:
+        """Steps and seconds, and what the seconds were spent on."""
+        steps, total, seconds = self.agent.timesteps, self.phases.total, self.phases.seconds
+        now = steps - int(self._before["timesteps_total"])
+        new = f", {now:,} of them now," if now < steps else ""
+        training = seconds.get("training", 0.0)
+        text = f"{steps:,}{new} in {training:,.{1 if training >= 1 else 2}f} s of training"
+        return [("steps", text), ("took", parts_text(total, seconds))]
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import numpy as np
 from raypid import project
 from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
+from raypid.phases import phase
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import FLAGS, Has, Needs, Words, num_cores, num_gpus, preflight
@@ -51,7 +52,8 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         config, notes = _fitted(config, needs, Has.here(config.num_cpus if use_ray else None), words)
         if not use_ray:
             return config, LocalBackend(), notes
-    from raypid.runtime.ray import RayBackend
+    with phase("joining Ray", "") if joins else phase("starting Ray"):  # its import takes a second
+        from raypid.runtime.ray import RayBackend
 
     if not joins:
         return config, RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus()), notes

@@ -22,6 +22,7 @@ from typing import Any
 
 from raypid.errors import UserError
 from raypid.ownership import outside_of_runs
+from raypid.phases import phase
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
@@ -169,7 +170,12 @@ class RayBackend:
                 "working_dir": str(code),
                 "excludes": ["runs/", ".git/", ".venv/", "__pycache__/"],
             }
-        with _environment_of_children(), outside_of_runs():
+        doing = "starting Ray" if address is None else "joining Ray"
+        with (
+            phase(doing, doing if address is None else f"joining Ray at {address}"),
+            _environment_of_children(),
+            outside_of_runs(),
+        ):
             try:
                 with _signals_wait():
                     ray.init("local" if address is None else address, **options)
@@ -272,7 +278,8 @@ class RayBackend:
         for handle in list(self._handles):
             self.kill(handle)
         if self._owns and ray.is_initialized():
-            ray.shutdown()
+            with phase("stopping Ray"):
+                ray.shutdown()
 
 
 def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:

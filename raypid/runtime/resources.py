@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import glob
 import math
 import os
@@ -89,10 +90,16 @@ def _reclaimable(group: Path) -> int:
     return int(found.get("total_inactive_file", found.get("inactive_file", 0)))
 
 
+@functools.cache
+def _granted_cpus() -> float:
+    """Read once: it takes up to a hundred files, several milliseconds, and is asked for at every turn."""
+    return cgroup_limits().cpus
+
+
 def num_cores(limits: Capacity | None = None) -> int:
     """CPUs that this process may use. A fraction of a CPU that its control group grants counts as one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    granted = (limits or cgroup_limits()).cpus
+    granted = limits.cpus if limits else _granted_cpus()
     return allowed if granted >= allowed else max(1, math.ceil(granted))
 
 

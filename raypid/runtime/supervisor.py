@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from raypid.outputs import ErrorFile
+from raypid.phases import say
 from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, OutOfMemory, T, WorkerLost
 
 Factory = Callable[[int, int], Callable[[], object]]
@@ -147,6 +148,7 @@ class WorkerGroup(Generic[R, D]):
                     if not self._built[i]:  # the time that its start takes does not count
                         self.backend.get(self.handles[i].ready, timeout=max(START_S, self.timeout_s))
                         self._built[i], deadline[i] = True, self._due(i)
+                        say("starting workers", f"{sum(self._built)} of {len(self)} workers are up")
                     value = self.backend.get(first, timeout=max(0.0, deadline[i] - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
                     self._recover(i, f"{method.__name__}()", args, error)

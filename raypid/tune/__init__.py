@@ -5,20 +5,19 @@ Importing this imports ray.tune, and registers every algorithm with it by name, 
 
 from __future__ import annotations
 
-import raypid.runtime.ray  # noqa: F401  # sets what Ray reads when it is imported
+from raypid.extras import need
 
-# isort: split
-import ray
-
-from raypid import registry
-from raypid.errors import UserError
-
+# isort: off
 try:
+    import raypid.runtime.ray  # noqa: F401  # first: it sets what Ray reads when it is imported
+    import ray
     from ray.tune import register_trainable
-except ImportError as error:
-    raise UserError(f'Experiments run by Ray Tune, which lacks {error.name}: pip install "raypid[tune]".') from error
+except ImportError:
+    need({"tune": "raypid.tune"})
+    raise
 
-# isort: split
+# isort: on
+from raypid import registry
 from raypid.experiments.board import Ended
 from raypid.experiments.variants import (
     choice,

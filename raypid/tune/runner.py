@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -381,7 +382,9 @@ def run_trials(
             if not (out / PLAN).exists():  # somebody has deleted the folder; the trials have saved into it
                 write_plan(out, trials, population)
             if isinstance(watch.fatal, Unwritten):
-                raise Unwritten(f"{watch.fatal} `raypid train --resume {out}` goes on with the experiment.")
+                raise Unwritten(
+                    f"{watch.fatal} `raypid train --resume {shlex.quote(str(out))}` goes on with the experiment."
+                )
             raise watch.fatal
     return [ended.get(trial.name) or _unfinished(trial) for trial in trials]
 

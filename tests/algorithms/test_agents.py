@@ -276,27 +276,19 @@ def test_the_built_in_models_learn(model: str) -> None:
 # -- several learners ----------------------------------------------------------------------------------------------
 
 
-def test_several_learners_follow_all_gradients(ray_session: Any) -> None:
+def test_several_learners_follow_all_gradients(members: Members) -> None:
     """Each brings the gradients of its own workers; together they take the step of one learner with all of them."""
-
-    from raypid.runtime.ray import RayBackend
-
     env = gymnasium.make("CartPole-v1")
     spec = build_spec(env.observation_space, env.action_space, ModelConfig(hidden=(8,)))
-    config = A3CConfig(gradients_per_update=3, lr=0.01, kernel="numpy")
+    config = A3CConfig(gradients_per_update=4, lr=0.01, kernel="numpy")
     alone = A3C(config, spec, 5)
     size = alone.network.numpy().size
     parts = [
-        Gradients(np.random.default_rng(k).normal(size=size).astype(F), 0, 5, {"loss": float(k)}) for k in range(3)
+        Gradients(np.random.default_rng(k).normal(size=size).astype(F), 0, 5, {"loss": float(k)}) for k in range(4)
     ]
     update = alone.update(parts, 0)
-    backend = RayBackend()
-    try:
-        members = Members(backend, 2)
-        build = partial(A3C, config, spec, 5)
-        found = members.call(Member.follow, (build, parts[:1]), (build, parts[1:]))
-    finally:
-        backend.shutdown()
+    build = partial(A3C, config, spec, 5)
+    found = members.call(Member.follow, (build, parts[:1]), (build, parts[1:2]), (build, parts[2:]))
     for flat, metrics in found:
         np.testing.assert_allclose(flat, alone.network.numpy(), rtol=1e-5, atol=1e-7)
         assert metrics == pytest.approx(update.metrics, rel=1e-5)

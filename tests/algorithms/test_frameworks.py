@@ -1,6 +1,6 @@
 """The models of examples/models: one actor-critic in NumPy, JAX and TensorFlow.
 
-Those whose package is not installed are skipped (`pip install "raypid[jax]"`, `"raypid[tensorflow]"`).
+Those whose package is not installed are skipped (`pip install ".[jax]"`, `".[tensorflow]"`).
 """
 
 from __future__ import annotations

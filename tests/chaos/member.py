@@ -99,33 +99,33 @@ class Members:
         return [self.backend.get(future) for future in futures]
 
 
-def fragment(seed: int, masked: bool, no_valid: bool = False, streams: int = B) -> Trajectory:
+def fragment(seed: int, masked: bool, no_valid: bool = False, streams: int = B, rows: int = T) -> Trajectory:
     """Random rows, some invalid, with episodes that end and final observations."""
     rng = np.random.default_rng(seed)
-    terminated, truncated = rng.random((2, T, streams)) < 0.15
-    x = rng.normal(1, 2, (T + 1, streams, 4)).astype(F)
-    action = rng.integers(3, size=(T, streams))
+    terminated, truncated = rng.random((2, rows, streams)) < 0.15
+    x = rng.normal(1, 2, (rows + 1, streams, 4)).astype(F)
+    action = rng.integers(3, size=(rows, streams))
     obs: Any = x
     if masked:
-        mask = rng.random((T + 1, streams, 3)) < 0.6
+        mask = rng.random((rows + 1, streams, 3)) < 0.6
         np.put_along_axis(mask[:-1], action[..., None], True, -1)
         obs = {"action_mask": mask.astype(np.int8), "x": x}
     t = Trajectory(
         obs=obs,
-        first=rng.random((T + 1, streams)) < 0.2,
+        first=rng.random((rows + 1, streams)) < 0.2,
         action=action,
-        reward=rng.normal(size=(T, streams)).astype(F),
+        reward=rng.normal(size=(rows, streams)).astype(F),
         terminated=terminated,
         truncated=truncated & ~terminated,
-        valid=np.zeros((T, streams), bool) if no_valid else rng.random((T, streams)) < 0.8,
+        valid=np.zeros((rows, streams), bool) if no_valid else rng.random((rows, streams)) < 0.8,
         behaviour={
-            "log_prob": rng.normal(-1.1, 0.2, (T, streams)).astype(F),
-            "value": rng.normal(size=(T + 1, streams)).astype(F),
+            "log_prob": rng.normal(-1.1, 0.2, (rows, streams)).astype(F),
+            "value": rng.normal(size=(rows + 1, streams)).astype(F),
         },
     )
     t.moments = moments_of(x[:-1][t.valid])
     if seed % 2:
-        rows, columns = np.nonzero(t.terminated | t.truncated)
-        t.final = Final(rows, columns, tree_map(lambda a: a[rows, columns], t.obs))
-        t.behaviour["final_value"] = rng.normal(5, 1, len(rows)).astype(F)
+        ended, columns = np.nonzero(t.terminated | t.truncated)
+        t.final = Final(ended, columns, tree_map(lambda a: a[ended, columns], t.obs))
+        t.behaviour["final_value"] = rng.normal(5, 1, len(ended)).astype(F)
     return t

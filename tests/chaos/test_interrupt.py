@@ -25,7 +25,9 @@ KINDS = [
 BESIDE = (*KINDS[1].values[0], "--evaluation-interval", 1, "--evaluation-parallel", "true")
 
 
-@pytest.mark.parametrize("kind", [*KINDS, pytest.param(BESIDE, id="beside", marks=pytest.mark.ci_slow)])
+@pytest.mark.parametrize(
+    "kind", [KINDS[0], KINDS[2], pytest.param(BESIDE, id="ray, evaluation beside", marks=pytest.mark.ci_slow)]
+)
 def test_the_first_one_ends_the_run_with_a_checkpoint(kind: tuple[Any, ...], start: Callable[..., Any]) -> None:
     # iterations of half a second: the signal falls into a fragment
     command = start(*TRAIN, *ENV, "--env-config", json.dumps({"sleep_s": 0.015}), *kind)

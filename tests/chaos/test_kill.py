@@ -85,15 +85,13 @@ def test_a_replaced_worker_draws_other_numbers(ray_session: Any) -> None:
 TRAIN = ("train", "--run", "PPO", "--num-envs-per-worker", 2, "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
 
 
-def test_exit_code_and_message_of_lost_workers(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_exit_code_and_message_of_lost_workers(ray_session: Any, in_process: Callable[..., Any]) -> None:
     config = json.dumps({"mode": "exit", "worker": 0})
     more = ("--num-workers", 1, "--num-cpus-per-worker", 0.1, "--max-restarts", 0, "--out", "run", "--quiet")
-    command = start(*TRAIN, "--env", "fragile:Fragile", "--env-config", config, *more)
-    done = command.finish()
+    done = in_process(*TRAIN, "--env", "fragile:Fragile", "--env-config", config, *more)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("raypid: Worker 0 (fragile:Fragile) died in collect()")
     assert done.stderr.count("\n") == 1
-    command.assert_nothing_left()
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.ci_slow)])

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from raypid.cli import main
-from raypid.deploy import environment_of
+from raypid.deploy import _steps_a_second, environment_of, gif_times
+from raypid.envs import EnvSpec, make_vector
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
 PPO = str(SAVED / "ppo")
@@ -27,6 +29,15 @@ class Short(CartPoleEnv):
     def step(self, action: Any) -> Any:
         obs, _, terminated, truncated, info = super().step(action)
         return obs, self.pay, terminated, truncated, info
+
+
+class Undrawn(CartPoleEnv):
+    """CartPole that cannot be drawn."""
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +92,41 @@ def test_no_episodes(capsys: pytest.CaptureFixture[str]) -> None:
         main(["eval", PPO, "--episodes", "0"])
     assert end.value.code == 2
     assert "Argument --episodes: takes a whole number of at least 1, not '0'." in capsys.readouterr().err
+
+
+def test_what_is_refused_before_an_episode_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("imageio")
+    gymnasium.register("Undrawn-v0", Undrawn)
+    monkeypatch.setattr("raypid.roles.evaluator.Evaluator.evaluate", None)
+    try:
+        assert main(["eval", PPO, "--env", "Undrawn-v0", "--video", str(tmp_path / "x.mp4")]) == 2
+    finally:
+        del gymnasium.registry["Undrawn-v0"]
+    assert "Undrawn-v0 cannot be filmed" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    assert main(["eval", PPO, "--video", str(tmp_path / "file" / "x.mp4")]) == 2
+    assert "is a file, not a folder" in capsys.readouterr().err
+
+
+def test_steps_a_second() -> None:
+    def fps(**settings: Any) -> float:
+        spec = EnvSpec(**{"env": "CartPole-v1", "vectorizer": "sync", **settings})
+        vector = make_vector(spec)
+        try:
+            return _steps_a_second(spec, vector)
+        finally:
+            vector.close()
+
+    assert fps() == 50
+    assert fps(action_repeat=2) == 25
+    assert fps(env="Short-v0") == 50
+    for strange, expected in ((0, 30), (None, 30), ("fast", 30), (np.float64(12.5), 12.5)):
+        Undrawn.metadata = {"render_modes": [], "render_fps": strange}
+        assert fps(env=Undrawn) == expected
+
+
+def test_times_of_a_gif_last_as_long_as_the_episode() -> None:
+    assert gif_times(4, 50) == [20] * 4
+    assert sum(gif_times(300, 30)) == 10_000 and set(gif_times(300, 30)) == {30, 40}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from raypid.cli import COMMANDS, main
 from raypid.cli.train import add_parser
+from raypid.run.experiment import further
 
 SMALL = ("--num-envs-per-worker", "2", "--fragment-length", "16", "--batch-size", "32", "--seed", "0")
 TRAIN = ("train", "--run", "PPO", "--env", "fragile:Fragile", *SMALL)
@@ -67,14 +69,14 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, in_process: Raypid, t
     assert in_process(*TRAIN, *stop(2), "--lr", 3e-4, "--out", "run", "--overwrite", "--quiet").returncode == 0
     assert len(results(tmp_path / "run")) == 2
     # go on twice; a new setting wins; both spellings of an option
-    done = raypid("train", "--resume", "run", *stop(4), "--lr", "1e-5", "--quiet")
+    done = in_process("train", "--resume", "run", *stop(4), "--lr", "1e-5", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert in_process("train", "--resume=run", "--num_envs_per_worker=3", *stop(5), "--quiet").returncode == 0
     rows = results(tmp_path / "run")
     assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["learner/lr"] for row in rows] == pytest.approx([3e-4, 3e-4, 1e-5, 1e-5, 1e-5])
     # evaluate
-    done = raypid("eval", "run", "--episodes", 3, "--json")
+    done = in_process("eval", "run", "--episodes", 3, "--json")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 1
     line = json.loads(done.stdout)
     assert line["episodes"] == 3 and line["env"] == "fragile:Fragile" and line["algorithm"] == "PPO"
@@ -85,7 +87,7 @@ def test_a_local_run_then_resume_eval_plot(raypid: Raypid, in_process: Raypid, t
     assert done.returncode == 0 and "<svg" in (tmp_path / "curve.svg").read_text()
 
 
-def test_a_run_with_replay_then_resume(raypid: Raypid, in_process: Raypid, tmp_path: Path) -> None:
+def test_a_run_with_replay_then_resume(in_process: Raypid, tmp_path: Path) -> None:
     small = (
         "--model.hidden",
         "[16,16]",
@@ -109,7 +111,7 @@ def test_a_run_with_replay_then_resume(raypid: Raypid, in_process: Raypid, tmp_p
     assert rows[-1]["learner_updates_total"] > 50 and rows[-1]["learner/replay_rows"] > 280
     newest = tmp_path / "run" / "checkpoints" / "checkpoint_000003" / "replay"
     assert newest.is_dir() and list((tmp_path / "run").rglob("replay")) == [newest]
-    done = raypid("train", "--resume", "run", *stop(4), "--quiet")
+    done = in_process("train", "--resume", "run", *stop(4), "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     rows = results(tmp_path / "run")
     assert len(rows) == 4 and rows[-1]["learner/replay_rows"] > 380  # the buffer came along
@@ -138,6 +140,8 @@ def test_a_ray_run(start: Callable[..., Any], tmp_path: Path) -> None:
     command = start(*TRAIN, *stop(2), "--config", json.dumps(config), "--out", "run")
     done = command.finish()
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("starting Ray ...\nraypid PPO on ")
+    assert re.search(r"\ntook +[\d.]+ s: .*[\d.]+ s starting Ray", done.stdout), done.stdout
     assert "backend ray" in done.stdout and "raylet" not in done.stdout
     assert "50 episodes" in done.stdout
     command.assert_nothing_left()
@@ -157,14 +161,52 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("ending", ["mp4", "gif"])
 def test_videos_play(ending: str, cartpole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     imageio = pytest.importorskip("imageio.v3")
+    pillow = pytest.importorskip("PIL.Image")
     film = tmp_path / "films" / f"film.{ending}"
     assert main(["eval", str(cartpole), "--episodes", "1", "--seed", "2", "--json", "--video", str(film)]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     frames = imageio.imread(film, index=None) if ending == "gif" else list(imageio.imiter(film))
     length = json.loads(out)["episode_len_mean"]  # it films the episode that was played
+    seconds = 0.0
+    if ending == "gif":
+        with pillow.open(film) as picture:
+            for i in range(picture.n_frames):
+                picture.seek(i)
+                seconds += picture.info["duration"] / 1000
+    assert length / 50 == pytest.approx(
+        seconds if ending == "gif" else len(frames) / imageio.immeta(film)["fps"], abs=0.01
+    )
     assert len(frames) == length if ending == "mp4" else 0 < len(frames) <= length  # GIF joins equal frames
     assert frames[0].shape[0] >= 100 and frames[0].std() > 0 and (frames[0] != frames[-1]).any()
+
+
+def test_a_finished_run_suggests_commands_that_do_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [*SMALL, "--stop", '{"timesteps_total": 300}', "--out", "with space/run", "--final-episodes", "2"]
+    assert main(["train", "--run", "PPO", "--env", "CartPole-v1", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    took = next(line for line in lines if line.startswith("took "))
+    whole, *parts = [float(number) for number in re.findall(r"([\d.]+) s", took)]
+    assert sum(parts) == pytest.approx(whole) and "s training" in took
+    start = next(i for i, line in enumerate(lines) if line.startswith("next "))
+    commands = [shlex.split(line.removeprefix("next"))[1:] for line in lines[start:]]
+    assert [command[0] for command in commands] == ["eval", "train"]
+    before = results(Path("with space/run"))[-1]["timesteps_total"]
+    assert main([*commands[1], "--quiet", "--final-episodes", "0"]) == 0
+    assert results(Path("with space/run"))[-1]["timesteps_total"] > before
+    assert main([*commands[0], "--episodes", "1", "--json"]) == 0
+
+
+def test_what_a_run_suggests_is_longer_than_it_was() -> None:
+    stop = {"timesteps_total": 60_000.0, "evaluation/episode_reward_mean": 475.0}
+    assert further(stop, {"timesteps_total": 60_848}) == {**stop, "timesteps_total": 120_000}
+    assert further({"timesteps_total": 1000.0}, {"timesteps_total": 52_269})["timesteps_total"] > 52_269
+    reached = {"evaluation/episode_reward_mean": 475.0, "time_total_s": 60.0}
+    assert further(reached, {"timesteps_total": 12_345, "time_total_s": 3.0}) == {"timesteps_total": 25_000}
+    assert further({"episode_reward_mean": 1.0}, {"timesteps_total": 3}) == {"timesteps_total": 6}
 
 
 def test_explore_differs_from_greedy(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:

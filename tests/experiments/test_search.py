@@ -134,7 +134,7 @@ def test_a_broken_optuna_is_no_optuna(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "optuna", raising=False)
     assert make_proposer("auto", search_space("PPO"), 0, 10).name == "random"
-    with pytest.raises(ConfigError, match=r"Optuna cannot be imported \(no sqlalchemy\): `pip install"):
+    with pytest.raises(ConfigError, match=r"Optuna cannot be imported \(no sqlalchemy\): .*pip install .*\[optuna\]"):
         task(by="optuna")
 
 

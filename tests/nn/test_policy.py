@@ -286,6 +286,7 @@ def test_frame_stack_is_kept_and_reset() -> None:
     assert [policy.act(np.array([x], F)).tolist() for x in (1, 2, 3)] == [[1, 1, 1], [1, 1, 2], [1, 2, 3]]
     policy.reset()
     assert policy.act(np.array([9], F)).tolist() == [9, 9, 9]
+    policy.reset()
     batch = np.array([[1], [5]], F)
     assert policy.act(batch).tolist() == [[1, 1, 1], [5, 5, 5]]
     policy.act(batch + 1)

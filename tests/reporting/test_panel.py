@@ -19,6 +19,7 @@ from raypid.reporting.panel import (
     PlainLines,
     Quiet,
     State,
+    about,
     bottleneck,
     clock,
     count,
@@ -26,7 +27,9 @@ from raypid.reporting.panel import (
     make_progress,
     reading,
     sparkline,
+    summary_lines,
 )
+from raypid.reporting.status_line import StatusLine
 
 INFO = {"algorithm": "PPO", "env": "CartPole-v1", "seed": 3, "num_workers": 2, "backend": "ray", "folder": "runs/x"}
 STOP = {"evaluation/episode_reward_mean": 475, "time_total_s": 600, "timesteps_total": 1e6}
@@ -159,7 +162,7 @@ def test_panel_shows_the_run(width: int) -> None:
         panel.update(result(i, **(evaluation(10.0 * i) if i % 10 == 0 else {})))
     lines = draw(panel, width)
     text = "\n".join(lines)
-    assert max(map(len, lines)) == min(width, 100) and len(lines) <= 24
+    assert max(map(len, lines)) == min(width, 160) and len(lines) <= 24
     for words in ("PPO on CartPole-v1", "seed 3", "2 workers", "200.0 ± 4.50", "best 200.0", "200.0 / 475.0", "10.0k"):
         assert words.replace("10.0k", "10k steps/s") in text
     assert "environment 70%" in text and "bottleneck" in text and "lost" not in text
@@ -257,3 +260,108 @@ def test_the_cursor_comes_back(end: str) -> None:
     os.close(driver)
     assert b"CartPole-v1" in shown
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l") >= 0
+
+
+def test_time_left_is_said_where_it_can_be_known() -> None:
+    state = State({**STOP, "episodes_total": 1e4})
+    state.info = {"warm_up_steps": 2000}
+    state.update(result(1, time_total_s=1.0))
+    state.update(result(2, time_total_s=2.0))
+    assert state.seconds_left("time_total_s") == 598
+    assert state.seconds_left("timesteps_total") is None  # warm-up, whose pace is another
+    for i in range(3, 8):
+        state.update(result(i, time_total_s=10.0 * i))
+    assert state.seconds_left("timesteps_total") == pytest.approx(993_000 * 68 / 5000)  # by the pace since step 2,000
+    assert state.seconds_left("evaluation/episode_reward_mean") is None
+    state.has_ended = True
+    assert state.seconds_left("timesteps_total") is None
+    assert [about(s) for s in (0.2, 59, 170, 3600 * 2.5)] == ["1 s left", "59 s left", "3 min left", "2.5 h left"]
+
+
+def metrics(i: int) -> dict[str, float]:
+    return {"learner/kl": 0.01 * i, "learner/value_loss": 1.0 / i, "learner/grad_norm": 3.0}
+
+
+def test_the_panel_shows_the_metrics_that_the_algorithm_names() -> None:
+    panel = Panel(STOP, console=Console(file=io.StringIO()))
+    panel._state.info = {**INFO, "shown_metrics": ("value_loss", "kl", "never_reported")}
+    for i in range(1, 30):
+        panel.update(result(i, **metrics(i), **evaluation(20.0 + i)))
+    narrow, wide = "\n".join(draw(panel, 80, 40)), "\n".join(draw(panel, 140, 40))
+    assert "learner    value loss 0.0345 · KL 0.29" in narrow
+    assert "grad norm" not in narrow and "never" not in narrow
+    assert "KL" in wide and "spent on" in wide and wide.count("█") > 2
+    line = next(line for line in wide.splitlines() if "value loss" in line)
+    assert "return" in line  # beside each other
+    assert "evaluation return 21.0 → 49.0" in narrow
+    panel._state.info = dict(INFO)  # an algorithm that names none
+    assert "grad norm 3" in "\n".join(draw(panel, 80, 40))
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (60, 14), (80, 24), (140, 16), (200, 60)])
+def test_the_panel_fits_any_terminal(width: int, height: int) -> None:
+    panel = Panel(STOP, console=Console(file=io.StringIO()))
+    panel._state.info = dict(INFO)
+    for i in range(1, 30):
+        panel.update(result(i, **metrics(i), **evaluation(20.0 + i), **{"lost/workers": 1}))
+    lines = draw(panel, width, height)
+    assert len(lines) <= height - 1 and max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "training" in text and "580" in text and "stop at" in text
+    labels = [line[2:13].strip() for line in lines]
+    assert "time" not in labels  # that is a stop criterion, and "so far" the clock
+
+
+def test_what_is_done_besides_training_stands_in_the_frame() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    panel = Panel(STOP, console=console)
+    panel.working("starting Ray")  # before there is a panel
+    panel.start(INFO)
+    panel.update(result(1))
+    panel.working("playing 50 episodes")
+    assert "playing 50 episodes ..." in draw(panel, 80)[-1]
+    panel.working("")
+    assert "playing" not in "\n".join(draw(panel, 80))
+    panel.stop()
+    panel.working("stopping Ray")
+
+
+def test_long_lines_of_the_summary_are_wrapped_and_commands_are_not() -> None:
+    command = "raypid train --resume '/a b' --stop '{\"timesteps_total\": 120000}'"
+    lines = summary_lines([("took", "8.0 s: " + "1.0 s starting Ray, " * 5), ("next", command)], 60)
+    assert len(lines) == 3 and max(map(len, lines[:2])) <= 60 and lines[1].startswith("      starting Ray,")
+    assert lines[-1] == f"next  {command}"
+
+
+def test_plain_lines_say_once_that_ray_starts() -> None:
+    out = io.StringIO()
+    lines = PlainLines(STOP, out)
+    for text in ("making CartPole-v1", "starting Ray", "", "starting Ray", "1 of 2 workers are up", ""):
+        lines.working(text)
+    assert out.getvalue() == "starting Ray ...\n"
+
+
+def test_the_status_line_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    terminal, pipe = Terminal(), io.StringIO()
+    for file in (terminal, pipe):
+        line = StatusLine(file)
+        for text in ("starting Ray", "starting Ray", "a text that is too long for it", ""):
+            line(text)
+    assert pipe.getvalue() == ""
+    assert terminal.getvalue().split("\r\x1b[K") == ["", "starting Ray ...", "a text that is too ", ""]
+
+
+def test_the_metrics_that_algorithms_show_are_reported() -> None:
+    from raypid.registry import ALGORITHMS
+    from raypid.run.known_keys import known_keys
+
+    for name in ALGORITHMS.names():
+        algorithm = ALGORITHMS.get(name)
+        keys = known_keys(name, algorithm.Config())
+        if "learner/" not in keys.open:
+            assert algorithm.shown_metrics, name
+            missing = {f"learner/{metric}" for metric in algorithm.shown_metrics} - keys.keys
+            assert not missing, (name, missing)

@@ -1,12 +1,15 @@
 """Runs from folders: which are found, put together, what they are called, and how they ended."""
 
 import fcntl
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from run_folders import write_final, write_run
 
 from raypid.errors import UserError
+from raypid.reporting.logger import RunLogger
 from raypid.reporting.runs import find_runs, group_by_seed, load_run
 
 
@@ -133,3 +136,42 @@ def test_final_episodes(tmp_path: Path) -> None:
     for text in ("[]", "{", '{"spec": {"info": {"final": {"episode_reward_mean": null}}}}'):
         (run / "best" / "policy.json").write_text(text)
         assert load_run(run).final is None
+
+
+def test_why_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "best").mkdir()
+    saved = tmp_path / "python" / "checkpoints" / "checkpoint_000002"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").write_text("{}")
+    for path, words in (
+        (run / "best", f"is a part of the run '{run}': give that folder"),
+        (run / "result.json", f"is a part of the run '{run}': give that folder"),
+        (tmp_path / "python", "agent.train() returns them, and writes none"),
+        (tmp_path / "python" / "checkpoints", "agent.train() returns them, and writes none"),
+        (tmp_path / "nowhere", "no such folder"),
+        (saved, "no result.json in"),
+    ):
+        with pytest.raises(UserError, match=re.escape(words)):
+            find_runs([path])
+
+
+def test_training_returns_lie_where_their_episodes_ended(tmp_path: Path) -> None:
+    with RunLogger(tmp_path / "run") as logger:
+        logger.write_params({"run": "PPO", "env": "CartPole-v1", "seed": 0})
+        episodes = 0
+        for i in range(1, 41):
+            episodes += 10 * (i % 2)
+            new = 100.0 if i > 20 else 0.0
+            row = {
+                "training_iteration": i,
+                "timesteps_total": 100 * i,
+                "episodes_total": episodes,
+                "episode_reward_mean": 7.0,
+            }
+            logger.log(row | {"episode_reward_this_iter": new if i % 2 else float("nan")})
+    xs, ys = load_run(tmp_path / "run").training("timesteps_total")
+    assert (ys[xs < 1900] == 0).all() and (ys[xs > 2200] == 100).all()
+    assert ys[np.flatnonzero(xs == 2000)[0]] == 50  # ten episodes of 0 ended at 1,900 and ten of 100 at 2,100
+    old = load_run(write_run(tmp_path / "old")).training("timesteps_total")
+    assert old[1][-1] == 200  # of a run without the key: the mean of the last 100

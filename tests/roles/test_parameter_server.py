@@ -192,6 +192,7 @@ def test_a_run_with_a_server_has_the_numbers_of_one_without(ray_session: Any, tm
         assert result["parameter_server/version"] == 3 and result["parameter_server/refused"] == 0
 
 
+@pytest.mark.ci_slow
 def test_a_replay_run_and_its_evaluator_pull(ray_session: Any) -> None:
     more = {"buffer_size": 500, "start_steps": 64, "steps_per_iteration": 128, "batch_size": 16, "a_l_ratio": 8}
     beside = {"evaluation_parallel": True, "evaluation_interval": 1, "evaluation_num_episodes": 1, "time_limit": 20}

@@ -55,8 +55,15 @@ def assert_equal_weights(a: Agent, b: Agent) -> None:
 # -- backends ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", ["PPO", "A2C"])
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    ("run", "env"),
+    [
+        ("PPO", "CartPole-v1"),
+        ("A2C", "Pendulum-v1"),
+        pytest.param("A2C", "CartPole-v1", marks=pytest.mark.ci_slow),
+        pytest.param("PPO", "Pendulum-v1", marks=pytest.mark.ci_slow),
+    ],
+)
 def test_local_and_ray_give_the_same_numbers(ray_session: Any, run: str, env: str) -> None:
     config = {**SMALL, **STATE, "env": env, "num_workers": 2}
     with Agent(run, config, backend="local") as here, Agent(run, config) as there:

@@ -254,7 +254,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run: str, tmp_path: Path) -> 
         assert (resumed.get_weights().flat == weights.flat).all()
 
 
-@pytest.mark.parametrize("call", ["train", "save", "get_weights"])
+@pytest.mark.parametrize(
+    "call", ["train", *(pytest.param(c, marks=pytest.mark.ci_slow) for c in ("save", "get_weights"))]
+)
 def test_a_learner_process_that_dies_is_named(call: str, ray_session: Any, tmp_path: Path) -> None:
     with Agent("IMPALA", SMALL, num_workers=1, num_learners=1, out=tmp_path) as agent:
         agent.train()

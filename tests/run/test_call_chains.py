@@ -11,11 +11,15 @@ from call_chains import MOST, RUNS, chain
 DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
-SLOWER = "APPO, two learners"
+SLOWER = ("APPO, two learners", "PPO, two learners")
 
 
 @pytest.mark.parametrize(
-    "name", [*(name for name in RUNS if name != SLOWER), pytest.param(SLOWER, marks=pytest.mark.ci_slow)]
+    "name",
+    [
+        *(name for name in RUNS if name not in SLOWER),
+        *(pytest.param(name, marks=pytest.mark.ci_slow) for name in SLOWER),
+    ],
 )
 def test_calls_from_train_to_minimise(name: str, request: pytest.FixtureRequest) -> None:
     if RUNS[name][1].get("num_workers"):

@@ -214,7 +214,7 @@ def test_whole_episodes_that_do_not_end_are_broken_off(
 
     monkeypatch.setattr(agent, "train", timed)
     said = Telling()
-    outcome = drive(agent, {"time_total_s": 1.0} if by == "time" else {}, said)
+    outcome = drive(agent, {"time_total_s": 0.4} if by == "time" else {}, said)
     assert outcome.interrupted == (by == "signal")
     assert outcome.reason.startswith("interrupted" if by == "signal" else "time_total_s reached")
     if by == "signal":

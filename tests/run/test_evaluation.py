@@ -202,6 +202,7 @@ def test_it_is_niced_and_a_killed_one_is_replaced(ray_session: Any, tmp_path: Pa
     assert "Evaluator 0 (fragile:Fragile) died in evaluate()" in (tmp_path / "errors.txt").read_text()
 
 
+@pytest.mark.ci_slow
 def test_an_evaluator_that_hangs_is_replaced(ray_session: Any, tmp_path: Path) -> None:
     config = evaluator_only("hang", marker=str(tmp_path / "struck"))
     with Agent("PPO", BESIDE, env_config=config, worker_timeout_s=2.0) as agent:

@@ -417,7 +417,8 @@ def test_another_number_of_shards_takes_what_was_saved(ray_session: Any, tmp_pat
             assert resumed.train()["learner_updates_total"] > result["learner_updates_total"]
 
 
-@pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.ci_slow)])
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("num_learners", [0, 1])
 def test_a_killed_shard_ends_the_run_with_its_name(num_learners: int, ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", SHARDED, num_learners=num_learners) as agent:
         history(agent, 2)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from member import Member, Members, fragment
+from member import SIZE, Member, Members, fragment
 
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ModelConfig
@@ -23,20 +22,9 @@ from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.learner_group import split
 
-SIZE = 3
-T, B = 14, 2
 F = np.float32
 BOX = spaces.Box(-9, 9, (4,))
 MASKED = spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX)
-
-
-@pytest.fixture(scope="module")
-def members(ray_session: Any) -> Iterator[Members]:
-    from raypid.runtime.ray import RayBackend
-
-    backend = RayBackend()
-    yield Members(backend, SIZE)
-    backend.shutdown()
 
 
 @pytest.fixture
@@ -91,8 +79,9 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
     config = ALGORITHMS.get(run).Config().replace({**settings, "kernel": kernel, "seed": 0, "model": model})
     spec = build_spec(MASKED if masked else BOX, spaces.Discrete(3), model, normalize=True)
     arguments = (ALGORITHMS.get(run), config, spec, 0)
-    batches = [[fragment(10 * u + i, masked, streams=1 + i % 2) for i in range(num)] for u in range(3)]
-    batches[1][0] = fragment(7, masked, no_valid=True, streams=1)  # for three fragments, all that rank 0 has
+    short = {"rows": 5} if config.batch_size == 1 else {}  # each row is a step, for which all meet
+    batches = [[fragment(10 * u + i, masked, streams=1 + i % 2, **short) for i in range(num)] for u in range(3)]
+    batches[1][0] = fragment(7, masked, no_valid=True, streams=1, **short)  # for three fragments, all that rank 0 has
     for part in (part for batch in batches for part in batch if spec.memory):
         part.state = {"memory": 0.1 + initial_memory(spec, part.num_streams)}
     one = Learner(*arguments)
@@ -147,7 +136,8 @@ def pid_of(ray: Any, handle: Any) -> int:
     return ray.get(handle.actor.__ray_call__.remote(lambda role: os.getpid()))
 
 
-@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.ci_slow)])
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_dead_member_is_named(ray_session: Any, ray_backend: Any, lost: int) -> None:
     group = Members(ray_backend, 2)
     others = [r for r in range(2) if r != lost]

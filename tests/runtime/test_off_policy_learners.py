@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from member import Member
+from member import SIZE, Member, Members
 
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
@@ -28,7 +26,7 @@ from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.types import Trajectory, Weights
 
-SIZE, T, B, UPDATES = 2, 20, 2, 3
+T, B, UPDATES = 20, 2, 3
 F = np.float32
 BOX, DISCRETE = spaces.Box(-9, 9, (4,)), spaces.Discrete(3)
 PRIORITIES = {"prioritized": True, "importance_exponent": 0.7}
@@ -41,22 +39,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "crossq": ("SAC", {"critic_norm": "batch", "target_network": False, "policy_delay": 1}),
     "td3": ("TD3", {**PRIORITIES}),
 }
-
-
-@pytest.fixture(scope="module")
-def members(ray_session: Any) -> Iterator[Any]:
-    from raypid.runtime.ray import RayBackend
-
-    backend = RayBackend()
-    handles = [backend.spawn(partial(Member, rank, SIZE)) for rank in range(SIZE)]
-
-    def call(method: Any, *each: Any) -> list[Any]:
-        futures = [h.submit(method, *args) for h, args in zip(handles, each, strict=True)]
-        return [backend.get(future) for future in futures]
-
-    call(Member.join, *[(handles[0].submit(Member.open),)] * SIZE)
-    yield call
-    backend.shutdown()
 
 
 def fragment(seed: int, discrete: bool) -> Trajectory:
@@ -78,7 +60,7 @@ def fragment(seed: int, discrete: bool) -> Trajectory:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_learners_with_a_buffer_each_learn_what_one_does(members: Any, name: str) -> None:
+def test_learners_with_a_buffer_each_learn_what_one_does(members: Members, name: str) -> None:
     run, settings = CASES[name]
     algorithm = ALGORITHMS.get(run)
     discrete = run not in ("SAC", "TD3") or "discrete" in name
@@ -90,11 +72,10 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Any, name: str
     replay = replay_factory(
         algorithm.replay_kind(config), ReplaySpec(capacity=500, num_shards=SIZE, priority_exponent=0.6)
     )
-    fragments = [
-        [(w, fragment(10 * k + w, discrete)) for w in range(3)] for k in range(3)
-    ]  # three workers, two learners
+    # four workers, three learners
+    fragments = [[(w, fragment(10 * k + w, discrete)) for w in range(4)] for k in range(3)]
     rounds = [[([f for f in new if f[0] % SIZE == r], UPDATES) for new in fragments] for r in range(SIZE)]
-    together = members(Member.replay, *((arguments, replay, mine) for mine in rounds))
+    together = members.call(Member.replay, *((arguments, replay, mine) for mine in rounds))
 
     one = Learner(*arguments).algorithm
     for k, new in enumerate(fragments):

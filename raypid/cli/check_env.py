@@ -1,0 +1,115 @@
+"""`raypid check-env`: is an environment right, how fast is it, what will training cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raypid.cli.train import at_least, read_mapping
+
+if TYPE_CHECKING:
+    from raypid.cli import Subparsers
+
+_SETTINGS = {
+    "time_limit": (1, "truncate episodes after this many steps"),
+    "action_repeat": (1, "repeat each action this many times"),
+    "frame_stack": (1, "the policy sees the last N observations"),
+    "num_envs_per_worker": (1, "environments side by side when vectors are measured (default: 8)"),
+}
+"""Whole numbers, as `raypid train` takes them -> the least value, help."""
+
+
+def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
+    parser = subparsers.add_parser(
+        "check-env",
+        help="say whether an environment is right, how fast it is, and what training will cost",
+        description="Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
+        "training will cost. Takes 3 to 10 s. Exit code 0: no problems (warnings, maybe); 1: problems; "
+        "2: nothing of that name, or wrong options.",
+        allow_abbrev=False,
+    )  # fmt: skip
+    add = parser.add_argument
+    add(
+        "env",
+        metavar="ENV",
+        help="as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name",
+    )
+    add("--env-config", metavar="JSON", help="keyword arguments of the environment")
+    for name, (low, text) in _SETTINGS.items():
+        add(f"--{name.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
+    add("--no-atari", action="store_true", help="without the preprocessing of ALE/ ids")
+    add(
+        "--seconds",
+        metavar="S",
+        type=positive,
+        default=8.0,
+        help="about how long to look; slow steps take a few more (default: 8)",
+    )
+    add(
+        "--timeout", metavar="S", type=positive, default=30.0,
+        help="longest that constructor, reset() or step() may take before they are called hanging (default: 30)",
+    )  # fmt: skip
+    add("--no-speed", action="store_true", help="look whether it is right, and measure neither vectors nor training")
+    add("--all", action="store_true", help="all notes, also those that do not fit on the screen")
+    add("--json", action="store_true", help="print one JSON document (docs/environments.md has its keys)")
+    if argv[:1] == ["check-env"]:
+        _add_declared(parser, argv[1:])
+
+
+def positive(text: str) -> float:
+    """Read a number of seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"takes a number above 0, not {text!r}")
+    return number
+
+
+def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Add the options that the environment declares, if some are given that raypid does not have. Only then is its module imported here."""
+    from raypid.cli.train import _add_arguments
+
+    flags = [word.partition("=")[0] for word in argv if word.startswith("--")]
+    names = [word for word in argv if not word.startswith("-")]
+    if names and ("--help" in flags or any(flag not in parser._option_string_actions for flag in flags)):
+        env = next((name for name in names if ":" in name), names[0])
+        _add_arguments(parser, env, None, None)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Check the environment and print the report.
+
+    Raises:
+        UserError: wrong options.
+    """
+    from raypid.envcheck.check import check_env
+
+    settings: dict[str, Any] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}
+    if options.no_atari:
+        settings["atari"] = False
+    env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}
+    for name, value in vars(options).items():
+        owner, _, key = name.removeprefix("setting:").partition(".")
+        if name.startswith("setting:") and owner == "env_config":
+            env_config[key] = value
+        elif name.startswith("setting:"):
+            settings[name.removeprefix("setting:")] = value
+    limits: dict[str, Any] = {"seconds": options.seconds, "timeout_s": options.timeout, "speed": not options.no_speed}
+    report = check_env(options.env, env_config, **limits, **settings)
+    if options.json:
+        print(json.dumps(report.to_dict(), indent=1))
+    elif not report.found:
+        print(f"raypid: {report.problems[0].text}", file=sys.stderr)
+    else:
+        size = shutil.get_terminal_size()
+        height = None if options.all or not sys.stdout.isatty() else size.lines
+        print(report.screen(min(140, size.columns), height))
+    return 0 if report.ok else 1 if report.found else 2

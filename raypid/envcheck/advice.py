@@ -1,0 +1,168 @@
+"""From what was measured to what to do: sentences with the setting that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from raypid.config import Config
+from raypid.envcheck.finding import Finding
+from raypid.runtime.resources import num_cores
+
+SLOW_STEP_S = 2e-3
+"""Step time from which workers pay more than anything else."""
+WIDE = 20.0
+"""Largest element of an observation that a network takes as it is."""
+UNEVEN = 100.0
+"""Ratio of the deviations of an observation's elements from which they should be normalised."""
+LARGE_REWARD = 10.0
+FEW_STEPS = 300
+"""Steps from which episodes that have not ended are a finding."""
+
+
+def findings(facts: Mapping[str, Any], config: Config, *, healthy: bool) -> list[Finding]:
+    """What the facts suggest. Of what was not reached nothing is said."""
+    found = [*_of_ends(facts, config), *_of_observations(facts, config), *_of_rewards(facts)]
+    return [*found, *_of_speed(facts, config)] if healthy else found
+
+
+def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
+    episodes = facts.get("episodes")
+    if not episodes:
+        return
+    num, steps, limit = episodes["episodes"], episodes["steps"], episodes["time_limit"]
+    if not num and limit is None and steps >= FEW_STEPS:
+        yield Finding(
+            "warning", "episodes", f"none ended within {episodes['unfinished_steps']:,} steps, and there is no time limit.",
+            f"--time-limit {_round_limit(episodes['unfinished_steps'])} (time_limit=...) cuts them, and evaluations end.",
+        )  # fmt: skip
+    elif not num and limit is None:
+        yield Finding(
+            "note", "episodes", f"there is no time limit, and {steps:,} steps were too few to see whether they end.",
+            "More --seconds show it; --time-limit sets one.",
+        )  # fmt: skip
+    longest, shortest = episodes["length_max"], episodes["length_min"]
+    if num > 20 and longest == 1:
+        yield Finding(
+            "note", "episodes", f"all {num} end after one step.",
+            "If they should be longer: does reset() set back what ended the last one?",
+        )  # fmt: skip
+    elif num > 20 and shortest == longest and episodes["terminated"] == num:
+        yield Finding(
+            "note", "episodes", f"all {num} are terminated after exactly {longest:,} steps.",
+            "If that is a time limit, return truncated=True, not terminated: learning then goes on behind it.",
+        )  # fmt: skip
+
+
+def _round_limit(steps: int) -> int:
+    return 1_000 if steps < 10_000 else 10_000
+
+
+def _of_observations(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
+    for part in (facts.get("observation") or {}).get("parts", []):
+        name = f"part {part['path']!r} of the observation" if part["path"] else "the observation"
+        if part["outside_share"] and not part["space"].startswith(("Discrete", "Multi")):
+            yield Finding(
+                "warning", "observation", f"{part['outside']}, in {part['outside_share']:.1%} of the steps.",
+                "Declare the bounds that hold, or infinite ones, or clip.",
+            )  # fmt: skip
+        other = [d for d in part["given_dtypes"] if d != part["dtype"]]
+        if other and part["space"].startswith("Box"):
+            text = f"{name} comes as {', '.join(other)}, its space says {part['dtype']}; raypid converts it."
+            yield Finding("note", "observation", text)
+        yield from _of_scale(part, name)
+
+
+def _of_scale(part: Mapping[str, Any], name: str) -> Iterator[Finding]:
+    """Whether the elements should be brought to one size."""
+    is_image = part["dtype"] == "uint8" and len(part["shape"]) in (2, 3)
+    if not part["space"].startswith("Box") or is_image or part["max"] is None:
+        return
+    largest = max(abs(part["min"]), abs(part["max"]))
+    spread = part["std_max"] / part["std_min"] if part["std_min"] else 1.0
+    if largest > WIDE or spread > UNEVEN:
+        reach = (
+            f"reaches {largest:.3g}"
+            if largest > WIDE
+            else f"has elements that vary {spread:.0f} times more than others"
+        )
+        text = f"{name} {reach}."
+        yield Finding(
+            "note", "observation", text, "--normalize-observations (normalize_observations=True) helps networks."
+        )
+    if part["size"] > 1 and part["constant_elements"] and part["size"] <= 10_000:
+        text = (
+            f"{part['constant_elements']:,} of {part['size']:,} elements of {name.removeprefix('the ')} never changed."
+        )
+        yield Finding("note", "observation", text)
+
+
+def _of_rewards(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    reward, episodes = facts.get("reward"), facts.get("episodes")
+    if not reward or reward["min"] is None or not episodes:
+        return
+    largest = max(abs(reward["min"]), abs(reward["max"]))
+    if episodes["episodes"] >= 5 and reward["return_min"] == reward["return_max"]:
+        yield Finding(
+            "note", "reward", f"every random episode had the same return, {reward['return_min']:g}: nothing to learn from until one differs.",
+            "If that is rare, reward steps on the way, or try intrinsic_reward=rnd.",
+        )  # fmt: skip
+    elif reward["min"] == reward["max"] == 0:
+        yield Finding(
+            "note", "reward", f"it was 0 in all {episodes['steps']:,} steps.",
+            "If that is rare, reward steps on the way, or try intrinsic_reward=rnd.",
+        )  # fmt: skip
+    if largest > LARGE_REWARD:
+        scale = 10.0 ** -len(str(int(largest)))
+        yield Finding(
+            "note", "reward", f"it ranges from {reward['min']:.4g} to {reward['max']:.4g}. PPO scales rewards by itself.",
+            f"For SAC and DQN: --reward-scale {scale * 10:g} or less.",
+        )  # fmt: skip
+
+
+def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
+    step, rows = facts.get("step"), facts.get("vectorizers") or []
+    measured = [row for row in rows if row["steps_per_s"]]
+    auto = next((row for row in measured if row["auto"]), None)
+    best = measured[0] if measured else None
+    if (
+        auto
+        and best
+        and best is not auto
+        and best["num_envs"] == auto["num_envs"]
+        and best["steps_per_s"] > 1.3 * auto["steps_per_s"]
+        and config.vectorizer == "auto"
+    ):
+        yield Finding(
+            "note", "speed", f"{best['vectorizer']} steps it {best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast as {auto['vectorizer']}, "
+            "which raypid takes by itself.", f"--vectorizer {best['vectorizer']}, or --num-workers {max(2, num_cores())}.",
+        )  # fmt: skip
+    elif step and (step["median_s"] or 0) > SLOW_STEP_S:
+        yield Finding(
+            "note", "speed", f"a step takes {step['median_s'] * 1e3:.3g} ms, which bounds training.",
+            f"--num-workers {max(2, num_cores())} steps it on all cores (more on a cluster).",
+        )  # fmt: skip
+    yield from _of_algorithms(facts)
+
+
+def _of_algorithms(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Which algorithm to begin with."""
+    training, space = facts.get("training") or {}, (facts.get("action") or {}).get("space", "")
+    ppo, sac = training.get("PPO") or {}, training.get("SAC") or {}
+    if not ppo.get("seconds"):
+        return
+    slow = ppo["env_share"] > 0.8 and 1 / ppo["env_s_per_step"] < 2_000
+    if space.startswith("Box"):
+        name = "SAC" if slow and sac.get("seconds") else "PPO"
+    elif space.startswith("Discrete"):
+        name = "DQN" if slow else "PPO"
+    else:
+        name = "PPO"
+    why = (
+        "steps are dear, so learn more from each"
+        if slow and name != "PPO"
+        else "steps are cheap"
+        if not slow
+        else "these actions"
+    )
+    yield Finding("note", "algorithm", f"begin with {name}: {why}.", f"raypid train --run {name}")

@@ -1,0 +1,183 @@
+"""`check_env`: an environment is made, stepped and measured in a process of its own; what was found becomes a report."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from raypid.config import Config, canonical, overlay
+from raypid.envcheck import advice
+from raypid.envcheck.apart import STEP_AFTER_END, Channel, Ending, Message, place_in_words, places_of, run_apart
+from raypid.envcheck.costs import measure_training, measure_vectors
+from raypid.envcheck.exam import Broken, Exam, shorten
+from raypid.envcheck.finding import Finding
+from raypid.envcheck.report import EnvReport
+from raypid.envs.env_spec import EnvSpec
+from raypid.envs.errors import EnvError
+from raypid.envs.foreign import ForeignEnv
+from raypid.envs.quiet import quiet
+from raypid.errors import ConfigError, shown
+from raypid.registry import did_you_mean
+from raypid.run.assembly import entry_name, env_spec_of, resolve_config
+from raypid.runtime.resources import limit_threads
+
+SECONDS, TIMEOUT_S = 8.0, 30.0
+SETTINGS = (
+    "time_limit", "action_repeat", "atari", "frame_stack", "num_envs_per_worker", "vectorizer", "env_config", "custom_args",
+)  # fmt: skip
+"""Settings of a run that bear on the environment."""
+EXAM_SHARE, VECTORS_SHARE, PPO_SHARE, SAC_SHARE = 0.35, 0.3, 0.1, 0.25
+"""Parts of the time."""
+
+
+FEW_LINES = 20
+"""Lines of output that nobody minds."""
+LEARNING_S = 60.0
+"""Seconds that an iteration of training may take, the import of torch included."""
+
+
+def check_env(
+    env: object,
+    env_config: Mapping[str, object] | None = None,
+    *,
+    seconds: float = SECONDS,
+    timeout_s: float = TIMEOUT_S,
+    speed: bool = True,
+    **settings: object,
+) -> EnvReport:
+    """Find out whether an environment is right, how fast it is, and what training on it will cost.
+
+    It is made and stepped with random actions in a process of its own, so it may hang, crash or print. Nothing that is wrong with the
+    environment is raised: all of it is in the report.
+
+    Args:
+        env: whatever an agent takes: an id, "module:Name", a registered name, a class, or a function.
+        env_config: its keyword arguments.
+        seconds: about how long to look. An environment with slow steps takes a few steps more than that.
+        timeout_s: how long its constructor, a reset or a step may take before they are called hanging.
+        speed: also measure the vectors and what training costs. It is left out where there are problems.
+        settings: `time_limit`, `action_repeat`, `atari`, `frame_stack`, `num_envs_per_worker`, `vectorizer` and `custom_args`, as for
+            an agent.
+
+    Returns:
+        A report: `ok`, `problems`, `warnings`, `advice`, `facts`, `to_dict()`; its repr is what `raypid check-env` prints.
+
+    Raises:
+        ConfigError: a setting that does not exist or does not fit.
+    """
+    for name, value in (("seconds", seconds), ("timeout_s", timeout_s)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ConfigError(f"{name} must be a number above 0, not {shown(value)}.")
+    given = overlay({"env": env, "env_config": dict(env_config or {})}, settings)
+    for name in settings:
+        if canonical(name).partition(".")[0] not in SETTINGS:
+            raise ConfigError(f"check_env takes no setting {name!r}.{did_you_mean(name, SETTINGS)}")
+    config = resolve_config("PPO", {**given, "seed": 0})
+    report = EnvReport(entry_name(config.env) if not isinstance(config.env, str) else config.env)
+    stage = ""
+
+    def hear(message: Message) -> None:
+        nonlocal stage
+        if "finding" in message:
+            report.findings.append(Finding(**dict(_mapping(message["finding"]))))
+        elif "facts" in message:
+            report.facts |= _mapping(message["facts"])
+        elif "found" in message:
+            report.found = bool(message["found"])
+        stage = str(message.get("stage", stage))
+
+    start = time.monotonic()
+    ending = run_apart(lambda channel: _inside(config, channel, seconds, timeout_s, speed=speed), hear, timeout_s)
+    report.seconds = time.monotonic() - start
+    _judge_ending(report, ending, stage, timeout_s)
+    report.findings += advice.findings(report.facts, config, healthy=report.ok)
+    return report
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    assert isinstance(value, Mapping)
+    return value
+
+
+def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, *, speed: bool) -> None:
+    """What is done in the process apart."""
+    limit_threads(1)
+    with quiet():
+        try:
+            spec = replace(env_spec_of(config), seed=0)
+        except BaseException as error:  # of a module that is imported, too
+            where, ours = place_in_words(places_of(error)), isinstance(error, EnvError)
+            channel.send({"found": bool(where) or not ours or isinstance(error, ForeignEnv)})
+            text = shorten(str(error) if ours else f"importing it raises {type(error).__name__}: {error}", 900)
+            finding = {"severity": "problem", "topic": "environment", "text": text, "where": where}
+            channel.send({"finding": finding})
+            return
+        exam = Exam(spec, channel, EXAM_SHARE * seconds)
+        try:
+            exam.run()
+        except Broken:
+            return
+        if exam.num_problems:
+            return
+        if exam.facts["step"]["median_s"] < 0.01:
+            exam.ask_gymnasium()
+    if speed:
+        _measure(spec, config, exam, seconds)
+    channel.send({"stage": "end", "patience_s": timeout_s})
+    exam.step_after_end()
+    exam.close()
+
+
+def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
+    """Measure the vectors, then what training costs."""
+    channel = exam.channel
+    channel.send({"stage": "vectors"})
+    vectors = measure_vectors(spec, exam, VECTORS_SHARE * seconds)
+    exam.tell(vectorizers=vectors)
+    training: dict[str, object] = {}
+    for run, share in (("PPO", PPO_SHARE), ("SAC", SAC_SHARE)):
+        channel.send({"stage": run, "patience_s": LEARNING_S})
+        training[run] = measure_training(run, config, exam, vectors, share * seconds)
+        exam.tell(training=training)
+
+
+def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: float) -> None:
+    """Say how the process ended, if it was not as it should, and how much it printed."""
+    report.facts["printed"] = {
+        "lines": ending.lines,
+        "characters": ending.printed,
+        "first": ending.head.split("\n")[0][:200],
+    }
+    where = ending.where
+    if ending.how == "hung":
+        text, advice_text = f"gives no answer within {timeout_s:g} s", "--timeout sets how long it may take."
+    elif ending.how == "died":
+        text, advice_text = f"ends its process ({ending.exit_words})", ""
+    else:
+        return _judge_prints(report, ending)
+    if ending.call == STEP_AFTER_END:
+        report.findings.append(Finding("note", "end", f"{ending.during} {text}; raypid never does that.", where=where))
+    elif stage in ("PPO", "SAC"):
+        found = Finding("note", "training", f"the cost of {stage} could not be measured: it {text}.")
+        report.findings.append(found)
+    elif stage == "vectors":
+        report.findings.append(Finding("problem", "vectors", f"several of them side by side: it {text}.", where=where))
+    else:
+        during = ending.during or "importing it"
+        topic = "made" if during.startswith(("its", "importing")) else during.partition("(")[0]
+        report.findings.append(Finding("problem", topic, f"{during} {text}.", advice_text, where))
+    _judge_prints(report, ending)
+
+
+def _judge_prints(report: EnvReport, ending: Ending) -> None:
+    steps = (report.facts.get("episodes") or {}).get("steps") or 0  # type: ignore[attr-defined]
+    if ending.lines < FEW_LINES and ending.printed < 10_000:
+        return
+    first = shorten(ending.head.split("\n")[0], 80)
+    text = f"it printed {ending.lines:,} lines ({ending.printed / 1e3:,.0f} kB), beginning with {first!r}."
+    often = ending.lines > steps / 2 or ending.printed > 1e6
+    advice_text = "Remove the print: it takes time and hides what raypid says." if often else ""
+    report.findings.append(Finding("warning" if often else "note", "output", text, advice_text))

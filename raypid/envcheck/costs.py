@@ -1,0 +1,232 @@
+"""How fast the environment is in each vector, and what training costs beside it. Runs in the process apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from raypid.config import Config
+from raypid.envcheck.apart import Pulse
+from raypid.envcheck.exam import SEED, Exam
+from raypid.envcheck.single import AsOne, as_given, as_rows
+from raypid.envs import EnvSpec, VectorEnv, make_vector
+from raypid.envs.errors import EnvError
+from raypid.envs.make import check, choose_vectorizer
+from raypid.envs.python_vector import WAITING_S
+from raypid.envs.resolve import resolve
+from raypid.errors import UserError
+from raypid.run.agent import Agent
+from raypid.spaces import Space
+from raypid.types import Tree, tree_map
+
+MILLION = 1_000_000
+OWN, OWN_STEP_S = ("native", "ale", "envpool"), 5e-3
+"""Vectors that are always measured, unless a single step takes that long: their environments cost less than single ones."""
+MOST_S = 0.4
+"""Longest measurement of one vector."""
+BATCHES = 16
+"""Different batches of actions and observations that are used in turn."""
+SMALL = {
+    "PPO": {"fragment_length": 64},
+    "SAC": {"start_steps": 256, "buffer_size": 4_096, "steps_per_iteration": 64},
+}
+SMALL_IMAGES = {
+    "PPO": {"fragment_length": 16},
+    "SAC": {"start_steps": 256, "buffer_size": 512, "steps_per_iteration": 8},
+}
+"""Settings that make an iteration short and leave what a step costs as it is."""
+ITERATIONS = {"PPO": 12, "SAC": 6}
+"""Most iterations that are measured, after one that warms up."""
+
+
+# -- vectors -----------------------------------------------------------------------------------------------------------
+
+
+def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str, object]]:
+    """Measure for about `seconds` seconds the steps per second of each way to step `spec.num_envs` environments, the fastest first."""
+    until = time.monotonic() + seconds
+    if isinstance(exam.env, AsOne):
+        spec = replace(spec, num_envs=exam.env.vector.num_envs if exam.env.is_fixed else spec.num_envs)
+    names = _candidates(spec, alone=not isinstance(exam.env, AsOne))
+    step_s, reset_s = exam.facts["step"]["median_s"] or 0.0, exam.facts["reset"]["median_s"] or 0.0
+    found: list[dict[str, object]] = []
+    for index, name in enumerate(names):
+        allowed = max(0.0, until - time.monotonic()) / (len(names) - index)
+        one = exam.made_again_s + reset_s + 3 * step_s
+        if name in OWN and step_s < OWN_STEP_S:
+            one = 0.0
+        num_envs = min(spec.num_envs, int(allowed / max(one, 1e-9)))
+        row: dict[str, object] = {"vectorizer": name, "num_envs": num_envs, "steps_per_s": None, "waits": False}
+        if num_envs < min(2, spec.num_envs):
+            row |= {"num_envs": spec.num_envs, "note": "not measured: steps and resets take too long"}
+            if name == "sync" and step_s:
+                row |= {"steps_per_s": 1 / step_s, "note": "worked out from single steps"}
+        else:
+            row |= _measured(replace(spec, vectorizer=name, num_envs=num_envs), exam, min(MOST_S, allowed))
+        found.append(row)
+    auto = _auto(spec, found)
+    for row in found:
+        row["auto"] = row["vectorizer"] == auto
+    return sorted(found, key=lambda row: -(_rate(row) or 0.0))
+
+
+def _rate(row: Mapping[str, object]) -> float | None:
+    rate = row["steps_per_s"]
+    return rate if isinstance(rate, float) else None
+
+
+def _candidates(spec: EnvSpec, *, alone: bool) -> list[str]:
+    """The vectorizers that can step it."""
+    resolved = resolve(spec.env)
+    names = ("native", "ale", "envpool", "sync", "threads", "async")
+    found = []
+    for name in names:
+        if (
+            (resolved.kind == "function" and alone == (name == "native"))
+            or name == "native"
+            and resolved.kind == "class"
+        ):
+            continue
+        try:
+            choose_vectorizer(replace(spec, vectorizer=name), resolved)
+        except EnvError:
+            continue
+        found.append(name)
+    return found
+
+
+def _auto(spec: EnvSpec, found: Sequence[Mapping[str, object]]) -> str:
+    """The one that raypid takes by itself."""
+    _, chosen = check(spec)
+    if chosen != "auto":
+        return chosen
+    names = [row["vectorizer"] for row in found]
+    if "sync" not in names:
+        return "native"
+    return "threads" if any(row["vectorizer"] == "sync" and row["waits"] for row in found) else "sync"
+
+
+def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
+    pulse = exam.channel.pulse
+    pulse.rest()
+    try:
+        vector = make_vector(spec)
+    except UserError as error:
+        return {"note": f"cannot be made: {str(error).splitlines()[-1]}"}
+    try:
+        pulse.rest()
+        return _stepped(vector, vector.reset(), exam, seconds, pulse)
+    except UserError as error:
+        return {"note": f"failed: {str(error).splitlines()[-1]}"}
+    finally:
+        pulse.rest()
+        vector.close()
+
+
+def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
+    """Random actions [B, *] that the masks in `obs` allow."""
+    rows = [as_given(exam.env.observation_space, tree_map(lambda array, i=i: array[i], obs)) for i in range(num)]
+    return as_rows(exam.env.action_space, [exam.action(row) for row in rows])
+
+
+def _stepped(vector: VectorEnv, obs: Tree, exam: Exam, seconds: float, pulse: Pulse) -> dict[str, object]:
+    space, num = vector.action_space, vector.num_envs
+    space.seed(SEED)
+    actions = [as_rows(space, [space.sample() for _ in range(num)]) for _ in range(BATCHES)]
+    steps, valid, wall, cpu = -1, 0, 0.0, 0.0  # the first warms up
+    until = time.perf_counter() + seconds
+    while steps < 2 or time.perf_counter() < until:
+        action = _allowed(exam, obs, num) if exam.is_masked else actions[steps % BATCHES]
+        start, start_cpu = time.perf_counter(), time.thread_time()
+        step = vector.step(action)
+        obs, steps = step.obs, steps + 1
+        if steps:
+            wall, cpu = wall + time.perf_counter() - start, cpu + time.thread_time() - start_cpu
+            valid += int(np.count_nonzero(step.valid))
+        pulse.rest()
+    waits = wall / (steps * num) > WAITING_S and cpu < wall / 2
+    return {"steps_per_s": valid / wall, "waits": waits}
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+class Replayed(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Gives observations that were seen before, at no cost: what remains is the cost of learning."""
+
+    def __init__(self, num_envs: int, seen: Sequence[Any], observation: Space, action: Space) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = observation, action
+        self.observation_space, self.action_space = batch_space(observation, num_envs), batch_space(action, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        rng = np.random.default_rng(SEED)
+        picked = rng.integers(len(seen), size=(BATCHES, num_envs))
+        self._obs = [as_given(observation, as_rows(observation, [seen[i] for i in row])) for row in picked]
+        self._rewards = rng.standard_normal((BATCHES, num_envs)).astype(np.float32)
+        self._steps = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self._obs[0], {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._steps += 1
+        no = np.zeros(self.num_envs, bool)
+        ended = np.full(self.num_envs, self._steps % 100 == 0)
+        return self._obs[self._steps % BATCHES], self._rewards[self._steps % BATCHES], ended, no, {}
+
+
+def measure_training(
+    run: str, config: Config, exam: Exam, vectors: Sequence[Mapping[str, object]], seconds: float
+) -> dict[str, object]:
+    """Measure for about `seconds` seconds what the algorithm costs for each step, and add what the environment costs: the time of a million steps.
+
+    Both are measured one after the other and in one process. Evaluations are left out.
+    """
+    pulse = exam.channel.pulse
+    pulse.rest()
+    observation, action = exam.env.observation_space, exam.env.action_space
+    images = len(getattr(observation, "shape", None) or ()) >= 2
+
+    def replayed(num_envs: int) -> Replayed:
+        return Replayed(num_envs, exam.kept, observation, action)
+
+    small = (SMALL_IMAGES if images else SMALL)[run]
+    settings = {"num_envs_per_worker": config.num_envs_per_worker, "frame_stack": config.frame_stack, "seed": SEED}
+    try:
+        with Agent(run, {"env": replayed, **settings, **small}) as agent:
+            agent_s, updates = _learned(agent, run, seconds, pulse)
+    except UserError as error:
+        return {"seconds": None, "env_share": None, "note": str(error).splitlines()[0]}
+    except ModuleNotFoundError as error:
+        return {"seconds": None, "env_share": None, "note": f"needs the package {error.name!r}"}
+    auto = next((row for row in vectors if row["auto"]), None)
+    rate = None if auto is None else _rate(auto)
+    env_s = 1 / rate if rate else exam.facts["step"]["median_s"] or 0.0
+    return {
+        "seconds": MILLION * (env_s + agent_s), "env_share": env_s / (env_s + agent_s), "env_s_per_step": env_s,
+        "learning_s_per_step": agent_s, "updates_per_step": updates, "note": "",
+    }  # fmt: skip
+
+
+def _learned(agent: Agent, run: str, seconds: float, pulse: Pulse) -> tuple[float, float]:
+    """(Seconds for each step without the environment, updates for each step) of some iterations."""
+    until = time.monotonic() + seconds
+    while not agent.num_updates:  # imports, and the rows to start with
+        agent.train()
+        pulse.rest()
+    steps, updates, spent = agent.timesteps, agent.num_updates, 0.0
+    for _ in range(ITERATIONS[run]):
+        result = agent.train()
+        pulse.rest()
+        spent += result["time_this_iter_s"] - result["timing/env"]
+        if time.monotonic() > until:
+            break
+    num = max(1, agent.timesteps - steps)
+    return spent / num, (agent.num_updates - updates) / num

@@ -1,0 +1,697 @@
+"""One environment, stepped with random actions and looked at from all sides. Runs in the process apart.
+
+What it finds is sent at once, so that it is kept when the environment ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import math
+import os
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+
+from raypid.envcheck.apart import CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, place_in_words, places_of
+from raypid.envcheck.finding import Finding, Severity
+from raypid.envcheck.single import AsOne, made_alone
+from raypid.envcheck.watch import Observations, Rewards, quantiles, words
+from raypid.envs import EnvSpec
+from raypid.envs.adapter import Adapted, is_seeded
+from raypid.envs.errors import EnvError
+from raypid.envs.observation_checks import ObservationError
+from raypid.errors import HEAD, shown
+from raypid.spaces import SpaceError, space_leaves
+
+SEED = 7
+MOST_STEPS, MOST_EPISODES = 5_000, 200
+FEW, MORE_S = 40, 2.0
+REPLAYED = 200
+"""Steps of the episode that is played again with the same seed and actions."""
+KEPT_OBSERVATIONS = 256
+LARGE_INFO = 10_000
+"""Bytes of arrays in an info from which it is called large: infos of ended episodes go from worker to driver."""
+
+
+class Broken(Exception):
+    """The environment cannot be examined any further; what is wrong with it has been sent."""
+
+
+@dataclass(slots=True)
+class Played:
+    """An episode, or its beginning."""
+
+    first: Any
+    steps: list[tuple[Any, Any, bool]] = field(default_factory=list)
+    """(observation, reward, whether it ended)."""
+
+
+class Exam:
+    """Examines one environment for about `seconds` seconds once it is made."""
+
+    def __init__(self, spec: EnvSpec, channel: Channel, seconds: float) -> None:
+        self.spec, self.channel, self.seconds = spec, channel, seconds
+        self.num_problems = 0
+        self.kept: list[Any] = []
+        """Valid observations, as the environment gave them."""
+        self.step_s: list[float] = []
+        self.reset_s: list[float] = []
+        self.lengths: list[int] = []
+        self.returns: list[float] = []
+        self.ends = {"terminated": 0, "truncated": 0}
+        self.num_steps = self.episode = 0
+        self.unfinished = 0
+        """Steps of the last episode, if it had not ended when the time was up."""
+        self.facts: dict[str, Any] = {}
+        self._info: Mapping[str, object] | None = None
+        self._size_before = 0
+        self._has_stepped = True
+        self.made_again_s = 0.0
+        """How long the second environment took to make, whose modules were imported by then."""
+        self._said: set[str] = set()
+        self._aliased: tuple[Any, Any] | None = None
+
+    # -- telling ---------------------------------------------------------------------------------------------------
+
+    def find(self, severity: Severity, topic: str, text: str, advice: str = "", where: str = "", key: str = "") -> None:
+        """Send a finding. Of those with the same `key` only the first counts."""
+        if key in self._said and key:
+            return
+        self._said.add(key)
+        self.num_problems += severity == "problem"
+        self.channel.send({"finding": asdict(Finding(severity, topic, text, advice, where))})
+
+    def tell(self, **facts: object) -> None:
+        """Send facts by topic."""
+        self.facts |= facts
+        self.channel.send({"facts": facts})
+
+    def is_over(self, share: float = 1.0) -> bool:
+        """Whether so much of its time is up; the first FEW steps may take MORE_S seconds more."""
+        late = time.monotonic() - self.began - share * self.seconds
+        return late > 0 and (self.num_steps >= FEW or late > MORE_S)
+
+    def _call(self, number: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
+        """Call code of the environment, and time it."""
+        self.channel.pulse.beat(number, self.episode, step)
+        start = time.perf_counter()
+        try:
+            result = function(*args, **more)
+        except BaseException as error:
+            self._raised(error, str(self.channel.pulse))
+            raise Broken from error
+        seconds = time.perf_counter() - start
+        self.channel.pulse.rest()
+        if number == STEP:
+            self.step_s.append(seconds)
+        elif number == RESET:
+            self.reset_s.append(seconds)
+        return result
+
+    def _raised(self, error: BaseException, during: str) -> None:
+        where = place_in_words(places_of(error))
+        if isinstance(error, EnvError) and not where:
+            return self.find("problem", "interface", str(error).removeprefix(HEAD))
+        inner = error
+        while inner.__cause__ is not None:
+            inner = inner.__cause__
+        said = f"{type(inner).__name__}: {inner}".rstrip(": ")
+        topic = "made" if during.startswith("its") else during.partition("(")[0]
+        self.find("problem", topic, f"{during} raises {shorten(said)}", where=where)
+
+    # -- the parts of the examination ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Do all of it.
+
+        Raises:
+            Broken: it cannot be stepped, or its spaces are not supported.
+        """
+        self.make()
+        self.began = time.monotonic()
+        self.spaces()
+        self.resets()
+        try:
+            early = self.replay()
+            self.episodes()
+        finally:
+            self._tell_play()
+        self.seeding(early)
+        self.beside()
+
+    def make(self) -> None:
+        start = time.perf_counter()
+        self.channel.pulse.beat(MAKE)
+        try:
+            self.env = made_alone(self.spec)
+        except EnvError as error:
+            where = place_in_words(places_of(error))
+            text = str(error)
+            if text.startswith(HEAD):  # the user's traceback, and after it what raypid says
+                text = text.rpartition("\nraypid: ")[2]
+            self.find("problem", "made", shorten(text, 900), where=where)
+            raise Broken from error
+        except BaseException as error:
+            self._raised(error, "its constructor")
+            raise Broken from error
+        self.channel.pulse.rest()
+        self.tell(made_in_s=time.perf_counter() - start)
+
+    def spaces(self) -> None:
+        """Look at the spaces themselves."""
+        env, parts = self.env, {}
+        for role, space in (("observation", env.observation_space), ("action", env.action_space)):
+            try:
+                parts[role] = space_leaves(space, role)
+            except SpaceError as error:
+                self.find("problem", f"{role} space", str(error))
+        self.tell(
+            observation={"space": words(env.observation_space)},
+            action={"space": words(env.action_space)},
+            render=_render(env),
+        )
+        if len(parts) < 2:
+            raise Broken
+        for leaf in parts["observation"]:
+            if isinstance(leaf.space, gymnasium.spaces.Box):
+                self._judge_box(leaf.path, leaf.space)
+        bounds = [leaf.space for leaf in parts["action"] if isinstance(leaf.space, gymnasium.spaces.Box)]
+        self._judge_actions(bounds)
+        self.observations = Observations(env.observation_space)
+        self.rewards = Rewards()
+        self.is_masked = "action_mask" in getattr(env.observation_space, "spaces", {})
+        env.action_space.seed(SEED)
+
+    def _judge_box(self, path: str, space: gymnasium.spaces.Box) -> None:
+        part = f"part {path!r} of the observation" if path else "the observation"
+        if space.shape and len(space.shape) == 3 and space.dtype.kind == "f" and min(space.shape[:2]) >= 16:
+            self.find(
+                "note", "observation space",
+                f"{part} looks like an image, but is {space.dtype} and so not given to a CNN: {math.prod(space.shape):,} inputs.",
+                "Declare Box(0, 255, (height, width, channels), np.uint8) and return that.",
+            )  # fmt: skip
+        if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] > 16 >= space.shape[0]:
+            self.find(
+                "warning", "observation space",
+                f"{part} has shape {space.shape}: channels seem to come first, so it is no image to raypid.",
+                "Return height, width, channels: np.moveaxis(image, 0, -1).",
+            )  # fmt: skip
+        if space.low.size and bool((space.low > space.high).any()):
+            self.find("problem", "observation space", f"{part} has a lower bound above its upper one.")
+
+    def _judge_actions(self, boxes: list[gymnasium.spaces.Box]) -> None:
+        unbounded = [b for b in boxes if not (np.isfinite(b.low) & np.isfinite(b.high)).all()]
+        scaled = [b for b in boxes if b not in unbounded and not ((b.low == -1) & (b.high == 1)).all()]
+        action = self.facts["action"]
+        action["scaling"] = "none" if not boxes else "partly none" if unbounded else "bounds" if scaled else "identity"
+        self.tell(action=action)
+        if unbounded:
+            self.find(
+                "warning", "action space",
+                f"{words(unbounded[0])} has no bounds: raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC and TD3 squash "
+                "to -1..1.",
+                "Declare bounds: raypid then scales [-1, 1] to them.",
+            )  # fmt: skip
+        for box in scaled[:1]:
+            if (box.low == box.high).any():
+                self.find("warning", "action space", f"{words(box)} has elements whose bounds are equal: they do nothing.")  # fmt: skip
+
+    def reset(self, **given: Any) -> Any:
+        """Reset, check what comes, and return the observation."""
+        self.episode += self._has_stepped
+        self._has_stepped = False
+        result = self._call(RESET, self.env.reset, **given)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            self.find(
+                "problem", "reset", f"reset() returns {what}.",
+                "Return (observation, info), as Gymnasium's environments do.",
+            )  # fmt: skip
+            raise Broken
+        obs, info = result
+        if not isinstance(info, Mapping):
+            self.find("problem", "reset", f"reset() returns {shown(info)} as info; it must be a dict.", key="info")
+        self._look(obs, 0)
+        return obs
+
+    def resets(self) -> None:
+        """What does a reset depend on: the seed, what was before, nothing?"""
+        first = copied(self.reset(seed=SEED))
+        again = copied(self.reset(seed=SEED))
+        found: dict[str, Any] = {"same_seed_same_observation": same(first, again)}
+        self._first = first
+        others = [copied(self.reset(seed=SEED + k)) for k in range(1, 5) if not self.is_over(0.15)]
+        found["seeds_differ"] = not all(same(first, other) for other in others) if others else None
+        unseeded = [copied(self.reset()) for _ in range(4) if not self.is_over(0.25)]
+        varied = not all(same(unseeded[0], other) for other in unseeded) if len(unseeded) > 1 else None
+        found["unseeded_differ"] = varied
+        found["takes_seed"] = is_seeded(self.env)
+        found["takes_options"] = _takes(self.env.unwrapped.reset, "options")
+        self.tell(reset=found)
+        if found["seeds_differ"] and varied is False and is_seeded(self.env):
+            self.find(
+                "problem", "reset",
+                "reset() without a seed begins every episode alike, though seeds make it differ: all training would be one episode, as seeds are "
+                "given only once.",
+                "Let the seed default to None, and seed nothing when it is: super().reset(seed=seed), then self.np_random.",
+            )  # fmt: skip
+
+    def replay(self) -> tuple[list[Any], Played] | None:
+        """Play the beginning of an episode with a seed: its actions, and what came."""
+        played = Played(copied(self.reset(seed=SEED)))
+        actions: list[Any] = []
+        while len(actions) < REPLAYED and not self.is_over(0.4 if len(actions) > 2 else 1.0):
+            actions.append(self.action(played.steps[-1][0] if played.steps else played.first))
+            if self._replayed(played, actions[-1]):
+                break
+        self._global = _global_random()
+        return actions, played
+
+    def _replayed(self, played: Played, action: Any) -> bool:
+        obs, reward, terminated, truncated = self.step(copy.deepcopy(action), len(played.steps) + 1)
+        played.steps.append((copied(obs), reward, terminated or truncated))
+        if terminated or truncated:
+            self._ended(len(played.steps), sum(reward for _, reward, _ in played.steps), terminated=terminated)
+        elif not self.lengths:
+            self.unfinished = len(played.steps)
+        return terminated or truncated
+
+    def action(self, obs: Any) -> Any:
+        """A random action, one that an action_mask allows."""
+        space: Any = self.env.action_space
+        mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
+        if mask is not None and isinstance(space, gymnasium.spaces.Discrete):
+            mask = np.asarray(mask, np.int8)
+            if not mask.any():
+                self.find("problem", "action_mask", "an action_mask forbids every action.", key="mask")
+                return space.sample()
+            return space.sample(mask=mask)
+        if mask is not None and isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+            parts = np.split(np.asarray(mask, np.int8).ravel(), np.cumsum(space.nvec)[:-1])
+            return space.sample(mask=tuple(parts))
+        return space.sample()
+
+    def step(self, action: Any, number: int) -> tuple[Any, float, bool, bool]:
+        """Step, check what comes, and return the observation, the reward and the two flags."""
+        result = self._call(STEP, self.env.step, action, step=number)
+        if not (isinstance(result, tuple) and len(result) == 5):
+            what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            old = " as Gym did before 0.26" if isinstance(result, tuple) and len(result) == 4 else ""
+            self.find(
+                "problem", "step", f"step() returns {what}{old}.",
+                "Return (observation, reward, terminated, truncated, info).",
+            )  # fmt: skip
+            raise Broken
+        self.num_steps, self._has_stepped = self.num_steps + 1, True
+        obs, reward, terminated, truncated, info = result
+        self._look(obs, number)
+        value = self._judge_reward(reward, number)
+        flags = [self._flag(*flag, number) for flag in (("terminated", terminated), ("truncated", truncated))]
+        self._judge_info(info)
+        return obs, value, flags[0], flags[1]
+
+    def _look(self, obs: Any, number: int) -> None:
+        """Check an observation."""
+        try:
+            misfit = self.observations.look(obs, number)
+        except ObservationError as error:
+            at = f"step {number:,} of episode {self.episode:,}" if number else "reset()"
+            self.find("problem", "observation", f"at {at}: {error}", key=f"misfit {str(error)[:40]}")
+            return
+        for key, text in misfit:
+            at = f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode:,}"
+            self.find("problem", "observation", f"at {at}: {text}", key=key)
+        if not misfit and len(self.kept) < KEPT_OBSERVATIONS:
+            self.kept.append(copied(obs))
+        self._judge_aliasing(obs)
+
+    def _judge_aliasing(self, obs: Any) -> None:
+        if self.num_steps > REPLAYED or "alias" in self._said:
+            return
+        before, self._aliased = self._aliased, (obs, copied(obs))
+        if before is not None and not same(before[0], before[1], exact=True):
+            self.find(
+                "note", "observation",
+                "an observation changes after it was returned: the same array is filled again. raypid copies, other libraries do not.",
+                "Return a copy: obs.copy().", key="alias",
+            )  # fmt: skip
+
+    def _judge_reward(self, reward: Any, number: int) -> float:
+        at = f"at step {number:,} of episode {self.episode:,}"
+        try:
+            value = float(np.asarray(reward).item()) if not isinstance(reward, str) else math.nan
+        except (TypeError, ValueError):
+            self.find(
+                "problem", "reward", f"{at}, it is {shown(reward)}; it must be one number.",
+                "Several objectives are for one number too: weigh and add them.", key="reward",
+            )  # fmt: skip
+            return 0.0
+        if not math.isfinite(value):
+            self.find("problem", "reward", f"{at}, it is {shown(reward)}; it must be finite.", key="finite reward")
+            return 0.0
+        if isinstance(reward, np.ndarray) and reward.ndim:
+            self.find("note", "reward", f"it is an array of shape {reward.shape}, not a number.", key="reward array")
+        self.rewards.look(value)
+        return value
+
+    def _flag(self, name: str, value: Any, number: int) -> bool:
+        if isinstance(value, (bool, np.bool_)):
+            return bool(value)
+        try:
+            array = np.asarray(value)
+            meant = array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1)
+        except (TypeError, ValueError, RuntimeError):
+            meant = False
+        if not meant:
+            self.find(
+                "problem", name, f"step() returns {shown(value)} as {name} at step {number:,}; it must be True or False.",
+                key=name,
+            )  # fmt: skip
+            return False
+        self.find("note", name, f"it is {shown(value)}, a {type(value).__name__}, not a bool; raypid converts it.", key=name)  # fmt: skip
+        return bool(array.item())
+
+    def _judge_info(self, info: Any) -> None:
+        if not isinstance(info, Mapping):
+            self.find("problem", "info", f"step() returns {shown(info)} as info; it must be a dict.", key="info")
+            return
+        if "info size" in self._said or self.num_steps % 50 != 1:
+            return
+        sizes = {str(k): v.nbytes for k, v in info.items() if isinstance(v, np.ndarray) and v.nbytes > LARGE_INFO}
+        self._info = {"keys": sorted(map(str, info))[:50], "large": sizes}
+        if sizes:
+            key, size = max(sizes.items(), key=lambda item: item[1])
+            self.find(
+                "note", "info", f"info[{key!r}] is an array of {size / 1e3:,.0f} kB in every step.",
+                "Leave it out in training: it costs time in each step.", key="info size",
+            )  # fmt: skip
+
+    def episodes(self) -> None:
+        """Play episodes with random actions until the time is up."""
+        self._size_before = _size()
+        while self.num_steps < MOST_STEPS and len(self.lengths) < MOST_EPISODES:
+            if self.is_over(0.75) and self.num_steps:
+                return
+            obs, total, length, is_over = self.reset(), 0.0, 0, False
+            while not is_over:
+                obs, reward, terminated, truncated = self.step(self.action(obs), length + 1)
+                total, length, is_over = total + reward, length + 1, terminated or truncated
+                if not is_over and (self.num_steps >= MOST_STEPS or self.is_over(0.75)):
+                    self.unfinished = length
+                    return
+            self._ended(length, total, terminated=terminated)
+
+    def _ended(self, length: int, total: float, *, terminated: bool) -> None:
+        self.ends["terminated" if terminated else "truncated"] += 1
+        self.lengths.append(length)
+        self.returns.append(total)
+
+    def _tell_play(self) -> None:
+        """Send what the episodes have shown."""
+        limit = _time_limit(self.env)
+        self.tell(
+            observation={**self.facts["observation"], **self.observations.facts()},
+            reward=self.rewards.facts(self.returns),
+            step=quantiles(self.step_s),
+            reset={**self.facts["reset"], **quantiles(self.reset_s)},
+            episodes={
+                "episodes": len(self.lengths), "steps": self.num_steps, **self.ends, "unfinished_steps": self.unfinished,
+                "length_min": min(self.lengths, default=None), "length_max": max(self.lengths, default=None),
+                "length_mean": float(np.mean(self.lengths)) if self.lengths else None, "time_limit": limit,
+            },
+            info=self._info,
+        )  # fmt: skip
+        if self.num_steps > 2_000 and self._size_before:
+            grown = (_size() - self._size_before) / 1e6 / (self.num_steps / 1000)
+            self.tell(memory={"mb_per_1000_steps": round(grown, 3)})
+
+    def seeding(self, early: tuple[list[Any], Played] | None) -> None:
+        """Play the same episode again, after others: same seed, same actions."""
+        found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": []}
+        assert early is not None
+        actions, before = early
+        drew = [name for name, state in _global_random().items() if state != self._global[name]]
+        found["global_random"] = drew
+        if not self.facts["reset"]["takes_seed"]:
+            self.tell(seeding=found)
+            return self.find(
+                "warning", "seeding", "reset() takes no seed, and there is no seed(n): a run cannot be repeated.",
+                "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random.",
+            )  # fmt: skip
+        played = Played(copied(self.reset(seed=SEED)))
+        for action in actions:
+            if (self.is_over() and len(played.steps) > 2) or self._replayed(played, action):
+                break
+        differs, what = _difference(before, played)
+        found |= {"same_episode": differs is None, "differs_at_step": differs}
+        self.tell(seeding=found)
+        if differs is None:
+            if drew:
+                self._warn_global(drew, "warning")
+            return None
+        self._judge_seeding(differs, what, drew, slight=_is_slight(before, played, differs))
+
+    def _warn_global(self, drew: list[str], severity: Severity) -> None:
+        self.find(
+            severity, "seeding",
+            f"it draws from the global generator of {' and '.join(drew)}, which the environments of a worker share: no episode can be repeated.",
+            "Draw from self.np_random, which super().reset(seed=seed) seeds.",
+        )  # fmt: skip
+
+    def _judge_seeding(self, differs: int, what: str, drew: list[str], *, slight: bool) -> None:
+        if getattr(self.env.spec, "nondeterministic", False):
+            return self.find("note", "seeding", "the same seed gives another episode, as its registration says.")
+        if drew:
+            return self._warn_global(drew, "problem")
+        if differs == 0 and self.facts["reset"]["same_seed_same_observation"]:
+            return self.find(
+                "problem", "reset",
+                f"after some episodes, reset(seed={SEED}) gives another observation than at first: something of earlier episodes is left.",
+                "Set everything that step() changes in reset().",
+            )  # fmt: skip
+        if slight:
+            return self.find(
+                "warning", "seeding",
+                f"with the same seed and the same actions, the observation of step {differs:,} differs a little, as with physics engines that keep "
+                "something over a reset: a run cannot be repeated to the bit.",
+            )  # fmt: skip
+        at = "the first observation" if differs == 0 else f"the {what} of step {differs:,}"
+        only = "" if self.facts["reset"]["same_seed_same_observation"] is False or differs == 0 else (
+            ": what happens after the reset is not seeded, or something of earlier episodes is left"
+        )  # fmt: skip
+        self.find(
+            "problem", "seeding", f"with the same seed and the same actions, {at} differs{only}.",
+            "super().reset(seed=seed) in reset(), then draw only from self.np_random; set in reset() all that step() changes.",
+        )  # fmt: skip
+
+    def beside(self) -> None:
+        """Make a second one beside the first, as vectors and workers do, and look whether it can be sent to them."""
+        self.made_again_s = self.facts["made_in_s"]
+        if self.made_again_s > MORE_S:
+            return
+        start = time.perf_counter()
+        self.channel.pulse.beat(MAKE)
+        try:
+            second = made_alone(self.spec)
+        except BaseException as error:
+            where = place_in_words(places_of(error))
+            text = str(error).rpartition("\nraypid: ")[2]
+            self.find("problem", "made", f"a second one beside the first cannot be made: {shorten(text)}", where=where)
+        else:
+            self.made_again_s = time.perf_counter() - start
+            with contextlib.suppress(Exception):  # `close` says what is wrong with it
+                second.close()
+        self.channel.pulse.rest()
+        import cloudpickle  # type: ignore[import-untyped]  # Gymnasium needs it too
+
+        try:
+            cloudpickle.dumps(self.spec)
+        except Exception as error:
+            self.find(
+                "warning", "workers", f"it cannot be sent to workers of other processes: {type(error).__name__}: {shorten(str(error))}",
+                "With num_workers above 0, put it into a module and name it: 'module:Name'.",
+            )  # fmt: skip
+
+    # -- last things -----------------------------------------------------------------------------------------------
+
+    def ask_gymnasium(self) -> None:
+        """Let Gymnasium's own checker look, and quote what it says and we have not."""
+        inner: Any = self.env.unwrapped
+        if isinstance(inner, (Adapted, AsOne)) or not _is_gymnasium_style(inner) or self.is_masked:
+            return  # (it takes random actions, which a mask may forbid)
+        from gymnasium.utils import env_checker
+
+        known = inspect.signature(env_checker.check_env).parameters
+        skipped = {name: True for name in ("skip_render_check", "skip_close_check") if name in known}
+        self.channel.pulse.beat(STEP)
+        said: list[str] = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
+            try:
+                env_checker.check_env(inner, **skipped)
+            except Exception as error:
+                said.append(str(error))
+            finally:
+                gymnasium.logger.min_level = level
+        self.channel.pulse.rest()
+        said += [str(w.message) for w in caught]
+        for text in dict.fromkeys(_plain_words(t) for t in said):
+            if text and not text.startswith(_SAID_BY_US) and not any(part in text for part in _NO_CONCERN):
+                self.find("note", "Gymnasium", f'its checker says: "{shorten(text, 220)}"')
+
+    def step_after_end(self) -> None:
+        """What it does when stepped after the end of an episode; raypid never does that."""
+        with contextlib.suppress(Exception):
+            obs = self.env.reset(seed=SEED)[0]
+            for number in range(1, 2_000):
+                self.channel.pulse.beat(STEP, self.episode, number)
+                obs, _, terminated, truncated, _ = self.env.step(self.action(obs))
+                if terminated or truncated or self.is_over():
+                    break
+            else:
+                return
+            if terminated or truncated:
+                self.channel.pulse.beat(STEP_AFTER_END)
+                self.env.step(self.env.action_space.sample())
+        self.channel.pulse.rest()
+
+    def close(self) -> None:
+        self.channel.pulse.beat(CLOSE)
+        try:
+            self.env.close()
+        except BaseException as error:
+            where = place_in_words(places_of(error))
+            self.find("warning", "close", f"close() raises {type(error).__name__}: {shorten(str(error))}", where=where)
+        self.channel.pulse.rest()
+
+
+_SAID_BY_US = (
+    "A Box ", "For Box action spaces", "The environment (<", "Official support for the `seed`", "The observations returned by",
+    "The infos returned by", "Environment truncates after 1 step", "It seems a Box observation space is an image",
+    "Not able to test alternative render modes",
+)  # fmt: skip
+"""Beginnings of what Gymnasium's checker says of things that do no harm here, or that we say with more detail."""
+_NO_CONCERN = ("is non-deterministic", "random generates are not same", "not equivalent for the same seed", "not equal although similar",
+    "share an object", "random number generators are not different", "is not within the observation space",
+    "was expecting numpy array dtype", "has not been seeded", "Expects `truncated`", "Expects `terminated`")  # fmt: skip
+
+
+def _plain_words(text: str) -> str:
+    """A sentence without Gymnasium's colours and heading, on one line."""
+    for noise in ("\x1b[33m", "\x1b[31m", "\x1b[0m", "WARN: ", "WARNING: "):
+        text = text.replace(noise, "")
+    return " ".join(text.split())
+
+
+def shorten(text: str, most: int = 300) -> str:
+    """One line of a text that may be long."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def copied(obs: Any) -> Any:
+    """A copy that the environment cannot change."""
+    return copy.deepcopy(obs)
+
+
+def same(one: Any, other: Any, *, exact: bool = False) -> bool:
+    """Whether two observations are equal, but for rounding unless `exact`."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[k], other[k], exact=exact) for k in one)
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(same(a, b, exact=exact) for a, b in zip(one, other))
+    try:
+        a, b = np.asarray(one), np.asarray(other)
+        if a.shape != b.shape:
+            return False
+        if a.dtype.kind not in "iuf" or b.dtype.kind not in "iuf":
+            return bool(np.array_equal(a, b))
+        return bool(np.array_equal(a, b, equal_nan=True) if exact else np.allclose(a, b, 1e-4, 1e-5, equal_nan=True))
+    except (TypeError, ValueError):
+        return False
+
+
+def _difference(one: Played, other: Played) -> tuple[int | None, str]:
+    """The first step in which two episodes differ (0: the first observation) and in what; None if they do not."""
+    if not same(one.first, other.first):
+        return 0, "observation"
+    for number, (a, b) in enumerate(zip(one.steps, other.steps), 1):
+        if not same(a[0], b[0]):
+            return number, "observation"
+        if not same(a[1], b[1]):
+            return number, "reward"
+        if a[2] != b[2]:
+            return number, "end"
+    return None, ""
+
+
+SLIGHT = 0.05
+"""Part of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
+
+
+def _is_slight(one: Played, other: Played, number: int) -> bool:
+    """Whether two episodes part, in step `number`, by little of what the observation varies by."""
+    if number == 0 or same(one.steps[number - 1][0], other.steps[number - 1][0]):
+        return False
+    try:
+        seen = np.array([step[0] for step in one.steps], float)
+        apart = np.abs(seen[number - 1] - np.asarray(other.steps[number - 1][0], float))
+    except (TypeError, ValueError):
+        return False
+    return bool(apart.max() <= SLIGHT * (seen.max(0) - seen.min(0)).max())
+
+
+def _global_random() -> dict[str, str]:
+    """The states of the generators that a whole process shares."""
+    state = cast("tuple[Any, ...]", np.random.get_state())
+    return {"numpy (np.random)": f"{hash(state[1].tobytes())} {state[2:]}", "random": str(hash(random.getstate()))}
+
+
+def _size() -> int:
+    """Bytes of this process in memory; 0 where that is not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _takes(method: Callable[..., Any], name: str) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        names = inspect.signature(method).parameters
+        return name in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
+    return False
+
+
+def _is_gymnasium_style(env: Any) -> bool:
+    return _takes(env.reset, "seed") and hasattr(env, "np_random")
+
+
+def _wrappers(env: Any) -> Iterator[Any]:
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+
+
+def _time_limit(env: Any) -> int | None:
+    """The steps after which a wrapper, or the vector around it, cuts episodes."""
+    kwargs = getattr(env.spec, "kwargs", None) or {}
+    if isinstance(frames := kwargs.get("max_num_frames_per_episode"), int):  # of ALE
+        return frames // 4
+    limits = [w._max_episode_steps for w in _wrappers(env) if isinstance(w, gymnasium.wrappers.TimeLimit)]
+    own = getattr(env.unwrapped, "time_limit", None)
+    return min(limits) if limits else own if isinstance(own, int) else None
+
+
+def _render(env: Any) -> dict[str, object]:
+    metadata = getattr(env, "metadata", None) or {}
+    modes = metadata.get("render_modes") or metadata.get("render.modes") or []
+    fps = metadata.get("render_fps", metadata.get("video.frames_per_second"))
+    return {"modes": [str(m) for m in modes], "fps": float(fps) if isinstance(fps, (int, float)) else None}

@@ -1,0 +1,93 @@
+"""One environment by itself, whatever it comes as: a vector is stepped as a vector of one."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from raypid.envs import EnvSpec, VectorEnv, make_vector
+from raypid.envs.creators import call, make_env, wrap
+from raypid.envs.gym_vector import close_vector
+from raypid.envs.make import check
+from raypid.spaces import Space, assemble, is_nested, members
+from raypid.types import Tree, tree_map
+
+
+def made_alone(spec: EnvSpec) -> Any:
+    """Make one environment with the wrappers of `spec`, as a gymnasium.Env.
+
+    Raises:
+        EnvError: it cannot be made, or is none.
+    """
+    resolved, vectorizer = check(replace(spec, num_envs=1))
+    if vectorizer == "native" and resolved.kind == "gym":
+        vectorizer = "auto"
+    if resolved.kind == "function":
+        made = call(resolved.creator, replace(spec, num_envs=1), 0, num_envs=1)
+        if not isinstance(made, gymnasium.vector.VectorEnv):
+            return wrap(made, spec, resolved)
+        close_vector(made)
+        if made.num_envs != 1:  # a function without the parameter num_envs says how many
+            fixed = make_vector(replace(spec, num_envs=made.num_envs, vectorizer="native"))
+            return AsOne(fixed, spec.time_limit, is_fixed=True)
+        vectorizer = "native"
+    if vectorizer in ("native", "envpool"):
+        return AsOne(make_vector(replace(spec, num_envs=1, vectorizer=vectorizer)), spec.time_limit)
+    return make_env(spec, resolved, 0)
+
+
+class AsOne(gymnasium.Env[Any, Any]):
+    """The first stream of a vector; others do the same.
+
+    Args:
+        is_fixed: the vector holds as many streams as it does, whatever is asked for.
+    """
+
+    def __init__(self, vector: VectorEnv, time_limit: int | None, *, is_fixed: bool = False) -> None:
+        self.vector, self.is_fixed = vector, is_fixed
+        self.time_limit = time_limit or _limit_of_envpool(vector)
+        self.observation_space, self.action_space = vector.observation_space, vector.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._own(self.vector.reset(None if seed is None else [seed] * self.vector.num_envs)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        step = self.vector.step(as_rows(self.action_space, [action] * self.vector.num_envs))
+        final = step.final if step.final is not None and 0 in step.final[0] else None
+        obs = step.obs if final is None else final[1]
+        return (
+            self._own(obs), float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]),
+            dict(step.infos.get(0, {})),
+        )  # fmt: skip
+
+    def _own(self, obs: Tree) -> Any:
+        return as_given(self.observation_space, tree_map(lambda array: array[0], obs))
+
+    def close(self) -> None:
+        self.vector.close()
+
+
+def _limit_of_envpool(vector: VectorEnv) -> int | None:
+    limit = None
+    with contextlib.suppress(AttributeError, TypeError):
+        limit = int(vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]
+    return limit
+
+
+def as_given(space: Space, tree: Tree) -> Any:
+    """From a tree of arrays to what an environment of this space gives: dicts and tuples."""
+    if not is_nested(space):
+        return tree
+    assert isinstance(tree, dict)
+    return assemble(space, (as_given(part, tree[str(key)]) for key, part in members(space)))
+
+
+def as_rows(space: Space, values: list[Any]) -> Tree:
+    """Stack single observations or actions of a space: a tree of arrays [B, *]."""
+    if not is_nested(space):
+        return np.array(values, dtype=space.dtype)
+    return {str(key): as_rows(part, [value[key] for value in values]) for key, part in members(space)}

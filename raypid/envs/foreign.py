@@ -1,0 +1,65 @@
+"""Environments of other packages, known by their classes, none of which is imported: what to say of each."""
+
+from __future__ import annotations
+
+import inspect
+
+from raypid.envs.errors import EnvError
+
+
+class ForeignEnv(EnvError):
+    """An environment, but of an interface that raypid does not take."""
+
+
+_MULTI_AGENT = (
+    "has several agents, and raypid trains one. Train one of them and let fixed policies move the others: a gymnasium.Env whose step() acts for "
+    "all. Or let one policy move all agents: a gymnasium.Env with their observations and actions joined in Dict or Tuple spaces."
+)
+_DM = (
+    "has the interface of dm_env. Wrap it as a gymnasium.Env: pip install shimmy, then a function that returns "
+    "shimmy.DmControlCompatibilityV0(...); or write reset() and step() around it. dm_control's tasks are also 'dm_control/...' ids once shimmy is "
+    "imported."
+)
+_GYM = (
+    "is of the old package gym, whose spaces raypid does not know. Let it import gymnasium in place of gym (import gymnasium as gym); since 0.26 "
+    "the interfaces are the same. Of somebody else's: pip install shimmy, and shimmy.GymV26CompatibilityV0 (V21 if it is older) makes it one."
+)
+_KINDS = {
+    # module of a class among its bases, name of the class ("" for any) -> what it is, what to say
+    ("pettingzoo", "ParallelEnv"): ("PettingZoo's parallel environment", _MULTI_AGENT),
+    ("pettingzoo", "AECEnv"): ("PettingZoo's environment", _MULTI_AGENT),
+    ("ray.rllib", "MultiAgentEnv"): ("RLlib's multi-agent environment", _MULTI_AGENT),
+    ("dm_env", "Environment"): ("dm_env's environment", _DM),
+    ("dm_control", "Environment"): ("dm_control's environment", _DM),
+    ("gym", "Env"): ("Gym's environment", _GYM),
+    ("gym", "Wrapper"): ("Gym's environment", _GYM),
+    ("stable_baselines3", "VecEnv"): (
+        "Stable-Baselines3's vector",
+        "is stepped by SB3's interface. Give the class or function that makes one environment: raypid makes the vector.",
+    ),
+    ("torchrl", "EnvBase"): (
+        "TorchRL's environment",
+        "returns TensorDicts. Give the Gymnasium environment inside of it, or write reset() and step() around it.",
+    ),
+    ("brax", "Env"): ("Brax' environment", "keeps its state outside. Give a gymnasium.vector.VectorEnv around it, such as brax.envs.wrappers.gym's."),
+}  # fmt: skip
+
+
+def answer(target: object, name: str) -> str:
+    """What to say of an environment (a class or an object) of another package; "" if it is of none that is known."""
+    cls = target if inspect.isclass(target) else type(target)
+    for base in cls.__mro__:
+        for (package, kind), (what, advice) in _KINDS.items():
+            if base.__name__ == kind and f"{base.__module__}.".startswith(f"{package}."):
+                return f"Environment {name!r} is {what} ({cls.__name__}), which raypid cannot train on: it {advice}"
+    return ""
+
+
+def refuse(target: object, name: str) -> None:
+    """Refuse an environment of another package.
+
+    Raises:
+        ForeignEnv: says what it is and what to do.
+    """
+    if text := answer(target, name):
+        raise ForeignEnv(text)

@@ -1,0 +1,266 @@
+"""Environments with one thing wrong each."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Fine(gymnasium.Env):
+    """A random walk of 30 steps, with nothing wrong."""
+
+    observation_space: Any = spaces.Box(-10, 10, (2,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        self.x = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.x.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.x = np.clip(self.x + self.np_random.normal(0, 0.1, 2), -10, 10).astype(np.float32)
+        return self.x.copy(), float(self.x[0]), False, self.t >= 30, {}
+
+
+class Fault(Fine):
+    """Does what `fault` says in its steps from the tenth on."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.t < 10:
+            return obs, reward, terminated, truncated, info
+        match self.fault:
+            case "four":
+                return obs, reward, truncated, info
+            case "raise":
+                raise IndexError("no such cell")
+            case "sys.exit":
+                sys.exit(4)
+            case "exit":
+                os._exit(3)
+            case "segfault":
+                ctypes.string_at(0)
+            case "hang":
+                while True:
+                    time.sleep(0.01)
+            case "print":
+                while True:
+                    print("looking for a way out")
+        obs = {
+            "nan": np.array([0, np.nan], np.float32),
+            "inf": np.array([np.inf, 0], np.float32),
+            "beyond": np.array([0, 50], np.float32),
+            "shape": np.zeros(3, np.float32),
+            "text": "hello",
+            "float64": obs.astype(np.float64),
+        }.get(self.fault, obs)
+        reward = {"nan reward": np.nan, "no reward": None, "two rewards": np.ones(2)}.get(self.fault, reward)
+        terminated = {"flag": "no", "int flag": 0}.get(self.fault, terminated)
+        info = {"no info": None, "large info": {"image": np.zeros((99, 99))}}.get(self.fault, info)
+        return obs, reward, terminated, truncated, info
+
+
+class HangingConstructor(Fine):
+    def __init__(self) -> None:
+        while True:
+            time.sleep(0.01)
+
+
+class RaisingConstructor(Fine):
+    def __init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
+class HangingReset(Fine):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        while True:
+            time.sleep(0.01)
+
+
+class OnlyObservation(Fine):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+
+class BeyondAtReset(Fine):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        obs[0] = 77
+        return obs, info
+
+
+class WrongDtype(Fine):
+    observation_space: Any = spaces.Box(0, 255, (2,), np.uint8)
+
+
+class Text(Fine):
+    observation_space: Any = spaces.Text(5)
+
+
+class OutOfDiscrete(Fine):
+    observation_space: Any = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 3, *super().step(action)[1:]
+
+
+class PartMissing(Fine):
+    observation_space: Any = spaces.Dict(a=spaces.Box(-10, 10, (2,), np.float32), b=spaces.Discrete(3))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return {"a": obs}, info
+
+
+class GlobalRandom(Fine):
+    """Takes a seed and leaves it alone."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset()
+        self.x = np.random.uniform(-1, 1, 2).astype(np.float32)
+        return self.x.copy(), {}
+
+
+class Unseeded(Fine):
+    """Its steps draw from a generator that no seed reaches."""
+
+    rng = np.random.default_rng()
+
+    def step(self, action: Any) -> Any:
+        obs, *others = super().step(action)
+        return np.clip(obs + self.rng.normal(size=2), -10, 10).astype(np.float32), *others
+
+
+class FixedSeed(Fine):
+    """The same episode again and again, unless somebody gives a seed."""
+
+    def reset(self, *, seed: int | None = 3, options: Any = None) -> Any:
+        return super().reset(seed=seed)
+
+
+class Leak(Fine):
+    """What steps have added is still there after a reset."""
+
+    added = 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return np.clip(obs + self.added, -10, 10).astype(np.float32), info
+
+    def step(self, action: Any) -> Any:
+        self.added += 0.01
+        return super().step(action)
+
+
+class NeverSetBack(Fine):
+    """Its counter of steps goes on over a reset."""
+
+    count = 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *_ = super().step(action)
+        self.count += 1
+        return obs, reward, self.count > 20, False, {}
+
+
+class Endless(Fine):
+    def step(self, action: Any) -> Any:
+        obs, reward, *_ = super().step(action)
+        return obs, reward, False, False, {}
+
+
+class Aliased(Fine):
+    """Fills one array again and again."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.x, {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.x += 0.01
+        return self.x, 1.0, False, self.t >= 30, {}
+
+
+class Unbounded(Fine):
+    action_space: Any = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+class NoSeed:
+    """Without Gymnasium's interface, and without a seed."""
+
+    observation_space: Any = spaces.Discrete(2)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self) -> Any:
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 1, 0.0, True, False, {}
+
+
+class RaisesAtClose(Fine):
+    def close(self) -> None:
+        raise RuntimeError("not now")
+
+
+class Prints(Fine):
+    def step(self, action: Any) -> Any:
+        print("step", self.t)
+        return super().step(action)
+
+
+class OnlyOne(Fine):
+    """Two of them cannot live in one process."""
+
+    num = 0
+
+    def __init__(self) -> None:
+        type(self).num += 1
+        if self.num > 1:
+            raise OSError("the port is taken")
+
+
+class FallsBehind(Fine):
+    """Ends the process when it is stepped after the end of an episode, which nobody but the check does."""
+
+    def step(self, action: Any) -> Any:
+        if self.t >= 30:
+            os._exit(5)
+        return super().step(action)
+
+
+class Nothing:
+    def reset(self) -> int:
+        return 0
+
+    def step(self, action: Any) -> int:
+        return 0
+
+
+def number() -> int:
+    return 7
+
+
+def two(num_envs: int = 2) -> Any:
+    return gymnasium.make_vec("CartPole-v1", num_envs)
+
+
+def always_two() -> Any:
+    return gymnasium.make_vec("CartPole-v1", 2)

@@ -1,0 +1,268 @@
+"""Environments with one thing wrong each are found out, and those with nothing wrong are left in peace."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import broken
+import foreign_packages
+import gymnasium
+import pytest
+from patience import wait_until
+
+import raypid
+from raypid.cli import main
+from raypid.config import ConfigError
+from raypid.envcheck.report import FACTS, EnvReport
+from raypid.envcheck.screen import duration
+from raypid.spaces import SpaceError, space_leaves
+
+QUICK: dict[str, Any] = {"seconds": 0.15, "speed": False}
+
+
+def looked_at(env: object, **more: Any) -> EnvReport:
+    return raypid.check_env(env, **{**QUICK, **more})
+
+
+def told(report: EnvReport, severity: Any) -> str:
+    return "\n".join(map(str, report.of(severity)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("nan", r"observation: at step 10 of episode 1: the observation is not finite: nan at index \[1\]"),
+        ("inf", r"observation: .*not finite: inf at index \[0\]"),
+        ("shape", r"has shape \(3,\); its space .* asks for shape \(2,\)"),
+        ("text", "the observation is 'hello'"),
+        ("nan reward", "reward: at step 10 of episode 1, it is nan; it must be finite"),
+        ("no reward", "it is None; it must be one number"),
+        ("two rewards", r"it is array\(\[1., 1.\]\); it must be one number"),
+        ("flag", "returns 'no' as terminated at step 10; it must be True or False"),
+        ("no info", "returns None as info; it must be a dict"),
+        ("four", "returns a tuple of 4 as Gym did before 0.26"),
+        ("raise", r"step\(\) at step 10 of episode 1 raises IndexError: no such cell \(.*broken.py:\d+ in step\)"),
+        ("sys.exit", "raises SystemExit: 4"),
+        ("exit", r"step\(\) at step 10 of episode 1 ends its process \(exit code 3\)"),
+        ("segfault", r"ends its process \(SIGSEGV\). \(.*broken.py:\d+ in step\)"),
+    ],
+)
+def test_what_a_step_does_wrong_is_a_problem(fault: str, text: str) -> None:
+    report = looked_at(broken.Fault, env_config={"fault": fault})
+    assert not report.ok
+    assert re.search(text, told(report, "problem")), report
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        (broken.RaisingConstructor, r"RuntimeError: no licence \(.*broken.py:\d+ in __init__\)"),
+        (broken.OnlyObservation, "returns a ndarray. Return \\(observation, info\\)"),
+        (broken.BeyondAtReset, r"is 77 at index \[0\], outside \[-10, 10\]"),
+        (broken.WrongDtype, "has dtype float32; its space .* asks for shape .* and dtype uint8"),
+        (broken.Text, "observation space is Text, which cannot be handled"),
+        (broken.OutOfDiscrete, r"is 3, outside \[0, 2\]: its space is Discrete\(3\)"),
+        (broken.PartMissing, "part 'b' is missing"),
+        (broken.GlobalRandom, "global generator of numpy"),
+        (broken.Unseeded, "the observation of step 1 differs: what happens after the reset is not seeded"),
+        (broken.FixedSeed, "begins every episode alike, though seeds make it differ"),
+        (broken.Leak, "gives another observation than at first: something of earlier episodes is left"),
+        (broken.NeverSetBack, "the end of step 1 differs"),
+        (
+            broken.OnlyOne,
+            r"a second one beside the first cannot be made: .*the port is taken \(.*broken.py:\d+ in __init__\)",
+        ),
+        (broken.Nothing, "gave an object of type Nothing without observation_space, action_space"),
+        (broken.number, "gave an object of type int without reset, step"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_is_wrong_elsewhere_is_a_problem_too(env: object, text: str) -> None:
+    report = looked_at(env)
+    assert not report.ok and re.search(text, told(report, "problem")), report
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "severity", "text"),
+    [
+        (broken.Fault, {"fault": "beyond"}, "warning", r"is 50 at index \[1\], outside \[-10, 10\], in [67]\d.\d% of"),
+        (broken.Endless, {}, "warning", "none ended within .* no time limit. --time-limit 1000"),
+        (broken.Unbounded, {}, "warning", "has no bounds: raypid passes a Gaussian's actions on as they are"),
+        (broken.NoSeed, {}, "warning", "takes no seed, and there is no seed"),
+        (broken.RaisesAtClose, {}, "warning", r"close\(\) raises RuntimeError: not now"),
+        (broken.Prints, {}, "warning", "it printed .* lines .* beginning with 'step 0'"),
+        (broken.Aliased, {}, "note", "changes after it was returned"),
+        (broken.Fault, {"fault": "int flag"}, "note", "terminated: it is 0, a int, not a bool"),
+        (broken.Fault, {"fault": "float64"}, "note", "comes as float64, its space says float32; raypid converts it"),
+        (broken.Fault, {"fault": "large info"}, "note", r"info\['image'\] is an array of 78 kB"),
+        (broken.FallsBehind, {}, "note", r"ends its process \(exit code 5\); raypid never does that"),
+    ],
+)
+def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity: str, text: str) -> None:
+    report = looked_at(env, env_config=config, seconds=3.0)
+    assert report.ok and re.search(text, told(report, severity)), report
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "during"),
+    [
+        (broken.HangingConstructor, {}, "its constructor"),
+        pytest.param(broken.HangingReset, {}, r"reset\(\) before episode 1", marks=pytest.mark.ci_slow),
+        pytest.param(broken.Fault, {"fault": "hang"}, r"step\(\) at step 10 of episode 1", marks=pytest.mark.ci_slow),
+        (broken.Fault, {"fault": "print"}, r"step\(\) at step 10 of episode 1"),
+    ],
+)
+def test_what_hangs_is_ended_and_named(env: object, config: Any, during: str) -> None:
+    report = looked_at(env, env_config=config, timeout_s=0.7)
+    text = during + r" gives no answer within 0.7 s. \(.*broken.py:\d+ in (__init__|reset|step)\)"
+    assert re.search(text, told(report, "problem")), report
+    assert ("looking for a way out" in told(report, "warning")) == (config.get("fault") == "print")
+
+
+def test_what_cannot_be_sent_to_workers_is_named() -> None:
+    lock = threading.Lock()
+
+    def locked() -> broken.Fine:
+        with lock:
+            return broken.Fine()
+
+    report = looked_at(locked)
+    assert report.ok and "cannot be sent to workers" in told(report, "warning"), report
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    report = looked_at(broken.Fine)
+    assert report.ok and not report.warnings and not report.of("note"), report
+    assert report.facts["episodes"]["length_min"] == report.facts["episodes"]["length_max"] == 30  # type: ignore[index]
+    assert report.facts["reset"]["seeds_differ"] and report.facts["seeding"]["same_episode"]  # type: ignore[index]
+    limited = looked_at(broken.Endless, time_limit=20)
+    assert limited.ok and limited.facts["episodes"]["time_limit"] == 20, limited  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Parallel", "is PettingZoo's parallel environment .* raypid trains one"),
+        ("Turns", "is PettingZoo's environment"),
+        ("make_parallel", "is PettingZoo's parallel environment"),
+        ("Specs", "is dm_env's environment .* shimmy"),
+        ("OldGym", "is Gym's environment .* old package gym"),
+    ],
+)
+def test_environments_of_other_packages_are_answered(name: str, text: str) -> None:
+    env = f"foreign_packages:{name}"
+    report = looked_at(env)
+    assert not report.ok and report.found and re.search(text, told(report, "problem")), report
+    with pytest.raises(raypid.envs.EnvError, match=text):
+        raypid.PPO(env=env)
+
+
+def test_spaces_of_the_old_gym_are_answered() -> None:
+    with pytest.raises(SpaceError, match=r"is a Box of the old package gym: take gymnasium.spaces.Box"):
+        space_leaves(foreign_packages.OldBox(), "observation")
+
+
+@pytest.mark.parametrize("env", [broken.two, broken.always_two])
+def test_functions_that_make_vectors_are_looked_at(env: Callable[..., object]) -> None:
+    report = looked_at(env)
+    assert report.ok and report.facts["episodes"]["steps"] > 30, report  # type: ignore[index]
+
+
+@pytest.mark.ci_slow
+def test_everything_is_measured_where_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "CartPole-v1", "--seconds", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] and found["problems"] == found["warnings"] == [] and set(FACTS) <= found.keys()
+    rows = {row["vectorizer"]: row for row in found["vectorizers"]}
+    assert rows.keys() == {"native", "sync", "threads", "async"} and rows["native"]["auto"]
+    assert rows["sync"]["steps_per_s"] > 0 and rows["native"]["num_envs"] == 8
+    assert found["episodes"]["time_limit"] == 500 and found["step"]["p5_s"] <= found["step"]["p95_s"]
+    for run in ("PPO", "SAC"):
+        cost = found["training"][run]
+        per_step = cost["env_s_per_step"] + cost["learning_s_per_step"]
+        assert cost["seconds"] == pytest.approx(1e6 * per_step) and 0 < cost["env_share"] < 1
+
+
+@pytest.mark.ci_slow
+def test_an_agent_of_another_space_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "raypid/MultiMatch-v0", "--seconds", "0.3", "--json"]) == 0
+    training = json.loads(capsys.readouterr().out)["training"]
+    assert training["PPO"]["seconds"] and training["SAC"]["seconds"] is None and "takes" in training["SAC"]["note"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "text"),
+    [
+        (["Nope-v0"], 2, "Unknown environment 'Nope-v0'"),
+        (["broken:Nope"], 2, "module 'broken' has no 'Nope'"),
+        (["CartPole-v1", "--seconds", "-1"], 2, "takes a number above 0, not '-1'"),
+        (["CartPole-v1", "--time-limit", "0"], 2, "whole number of at least 1"),
+        (["CartPole-v1", "--nonsense"], 2, "Unknown option '--nonsense'"),
+        (["broken:RaisingConstructor"], 1, ""),
+    ],
+)
+def test_exit_codes(argv: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        assert main(["check-env", *argv, "--no-speed"]) == code
+    except SystemExit as error:
+        assert error.code == code
+    out = capsys.readouterr()
+    assert text in out.err and (code == 2 or "problem     made: " in out.out)
+
+
+def test_json_is_one_document_whatever_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["Nope-v0"], ["broken:RaisingConstructor"], ["broken:Fault", "--env-config", '{"fault": "exit"}']):
+        assert main(["check-env", *argv, "--seconds", "0.5", "--json"]) > 0
+        found = json.loads(capsys.readouterr().out)
+        assert not found["ok"] and found["problems"][0]["text"] and set(FACTS) <= found.keys()
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="check_env takes no setting 'time_limt'. Did you mean 'time_limit'"):
+        raypid.check_env("CartPole-v1", time_limt=3)
+    with pytest.raises(ConfigError, match="seconds must be a number above 0, not 0"):
+        raypid.check_env("CartPole-v1", seconds=0)
+
+
+def test_screens_fit() -> None:
+    report = looked_at(broken.Endless, seconds=3.0)
+    for width, height in ((80, 24), (60, 16), (140, 40)):
+        lines = report.screen(width, height).splitlines()
+        assert len(lines) < height and max(map(len, lines)) <= width
+    assert repr(report) == report.screen(100) and lines[1].startswith("warning ")
+    assert [duration(s) for s in (4e-6, 2e-4, 0.03, 5.0, 400.0, 9000.0)] == ["4 us", "200 us", "30 ms", "5 s", "6.7 min", "2.5 h"]  # fmt: skip
+
+
+@pytest.mark.ci_slow
+def test_the_process_ends_with_the_one_that_asked(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(
+        "import os, time, broken\n"
+        "class Stuck(broken.Fine):\n"
+        "    def step(self, action):\n"
+        "        open('pid', 'w').write(str(os.getpid()))\n"
+        "        while True: time.sleep(0.01)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "raypid", "check-env", "stuck:Stuck"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+    pid = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(gymnasium.registry))
+def test_environments_of_gymnasium_have_no_problems(name: str) -> None:
+    report = raypid.check_env(name, seconds=2.0, speed=False)
+    missing = any("which is not installed" in p.text for p in report.problems)
+    assert report.ok or missing, report

@@ -1,0 +1,337 @@
+"""What README and docs show runs: each block alone, and the blocks of a page in their order, in an empty folder.
+
+Budgets are shortened here: stop criteria, episodes and trials, and nothing else. A block is Python, YAML, or commands; what is
+tagged `text` is output, or a picture of the code, and is not run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from raypid import saved_settings
+from raypid.cli import main
+from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+NOT_HERE = {
+    # a command of the documentation, as far as it is named here -> why no test runs it
+    "make ": "sets up an environment, from the index of packages",
+    "--address auto": "a cluster that is running: tests/chaos/test_cluster.py has one",
+    "--gpu 0,1,2 --num_gpus 3": "three GPUs: tests/cli/test_project.py runs it on a cluster that claims to have them",
+    "JaxModel": "JAX is no dependency: tests/algorithms/test_frameworks.py runs it where it is installed",
+}
+EARLIER = {
+    # a run that a page takes for granted -> what makes one
+    "runs/new": "raypid train --run PPO --env CartPole-v1 --evaluation-interval 2 --out runs/new",
+    "runs/old": "raypid train --run A2C --env CartPole-v1 --evaluation-interval 2 --out runs/old",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    number: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.removeprefix('docs/')}-{self.number}"
+
+    @property
+    def file(self) -> str:
+        """The file that its first line names; "" if it names none."""
+        named = re.match(r"# ([\w./-]+\.(?:py|yaml))\b", self.text)
+        return named[1] if named else ""
+
+
+def blocks_of(page: str) -> list[Block]:
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [Block(page, i, language, text) for i, (language, text) in enumerate(found)]
+
+
+BLOCKS = {page: blocks_of(page) for page in PAGES}
+RUN = [block for page in PAGES for block in BLOCKS[page] if block.language != "text"]
+SLOW = r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander|HalfCheetah"
+QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]
+"""What needs neither Ray nor a project nor a search, and no long iteration."""
+REGISTRIES = (AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS)
+LONG = ("README.md", "docs/algorithms.md", "docs/experiments.md")
+"""The budgets that these pages name are most of an hour in all."""
+
+
+# -- shortening ---------------------------------------------------------------------------------------------------------------
+
+
+def short_command(argv: list[str]) -> list[str]:
+    """The same command with a stop after an iteration, one episode, two trials."""
+    argv = argv[:]
+
+    def put(option: str, value: str, *, always: bool = False) -> None:
+        if option in argv:
+            argv[argv.index(option) + 1] = value
+        elif always:
+            argv.extend((option, value))
+
+    if argv[0] == "train" and "-f" not in argv:
+        resumed = "--resume" in argv and Path(argv[argv.index("--resume") + 1], "params.json").exists()
+        drawn = "--evaluation-interval" in argv  # a curve needs two points
+        stop = {"training_iteration": 4 if resumed else 2 if drawn else 1}
+        put("--stop", json.dumps(stop), always=resumed or "--resume" not in argv)
+        put("--timesteps", "500")
+        put("--total-timesteps", "500")
+        if resumed or "--resume" not in argv:
+            put("--final-episodes", "1", always=True)
+    if argv[0] == "tune":
+        put("--trials", "2", always=True)
+        put("--budget", "25s", always=True)
+    if argv[0] == "eval":
+        put("--episodes", "1", always=True)
+    put("--at", "1500")
+    return argv
+
+
+SHORTER = (
+    # of Python: pattern -> replacement
+    (r"(\b(?:num_train_steps|eval_interval|save_interval|timesteps_total|timesteps|total_timesteps)\b[\"']?\s*[=:]\s*)[\d_]+", r"\g<1>300"),
+    (r"(\.(?:train|fit)\()[\d_]+\)", r"\g<1>300)"),
+    (r"(\btime_total_s[\"']?\s*[=:]\s*)[\d_]+", r"\g<1>1"),
+    (r"(\bnum_eval_episodes=)\d+", r"\g<1>1"),
+    (r"(\.eval\()\d+", r"\g<1>1"),
+    (r"(\b(?:num_samples|training_iteration)[\"']?\s*[=:]\s*)\d+", r"\g<1>2"),
+    (r"(\bmax_t=)\d+", r"\g<1>2"),
+    (r"\brange\(10\)", "range(2)"),
+)  # fmt: skip
+
+
+def short_python(text: str) -> str:
+    for pattern, replacement in SHORTER:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def short_yaml(text: str) -> str:
+    """An experiment, or several by name, each with a stop after two iterations and two trials."""
+    experiments = yaml.safe_load(text)
+    for one in [experiments] if "run" in experiments else experiments.values():
+        if isinstance(one, dict) and "stop" in one:
+            one["stop"] = {"timesteps_total": 600} if "population" in one else {"training_iteration": 2}
+            one.update({key: 2 for key in ("num_samples", "repeat") if key in one})
+            if "population" in one:
+                one["population"] = {**one["population"], "interval": 300}
+    return text.split("\n")[0] + "\n" + yaml.safe_dump(experiments)
+
+
+# -- running ------------------------------------------------------------------------------------------------------------------
+
+WORDS = ("raypid", "cd", "pytest", "make", "pip", "python", "ray", "docker", "git")
+RECORD = "".join(f'{word}() {{ printf "%s\\0" {word} "$@" >&3; printf "\\n\\0" >&3; }}\n' for word in WORDS)
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The commands that bash would run, with loops and quotes resolved; bash runs none of them."""
+    script = f'{RECORD}command_not_found_handle() {{ echo "unknown: $1" >&2; exit 1; }}\nset -e\n{text}'
+    read, write = os.pipe()
+    done = subprocess.run(
+        ["bash", "-c", f"exec 3>&{write}\n{script}"], pass_fds=[write], capture_output=True, text=True
+    )
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    assert done.returncode == 0, f"tag what is no command as text: {done.stderr}"
+    return [command.rstrip("\0").split("\0") for command in said.split("\n\0") if command]
+
+
+class Reader:
+    """Somebody in an empty folder who does what a page says."""
+
+    def __init__(self, folder: Path, *, short: bool) -> None:
+        self.folder, self.short = folder, short
+        self.registered = [dict(registry._entries) for registry in REGISTRIES]
+
+    def files(self, page: str) -> None:
+        """Write the files that the page shows, and link those of the repository that its commands name."""
+        for block in BLOCKS[page]:
+            if block.file and not (self.folder / block.file).exists():
+                self.write(block)
+        if not (self.folder / "examples").exists():
+            shutil.copytree(ROOT / "examples", self.folder / "examples")
+            for path in (self.folder / "examples").rglob("*.yaml") if self.short else ():
+                path.write_text(short_yaml(path.read_text()))
+
+    def write(self, block: Block) -> Path:
+        shorten = {"python": short_python, "yaml": short_yaml}[block.language] if self.short else str
+        path = self.folder / (block.file or f"block{block.number}.{'py' if block.language == 'python' else 'yaml'}")
+        path.write_text(shorten(block.text))
+        return path
+
+    def does(self, block: Block) -> None:
+        os.chdir(self.folder)
+        if block.language in ("python", "yaml"):
+            self.prepare(block.page, set(re.findall(r"runs/[\w./-]*\w", block.text)))
+            path = self.write(block)
+            if block.language == "yaml" and "run:" in block.text:
+                assert self.command(["train", "-f", path.name, "--dry-run"]) == 0
+            elif block.language == "python" and "num_actors=" in block.text and "the file above" in block.text:
+                done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+            elif block.language == "python":
+                self.clean()
+                sys.path.insert(0, str(self.folder))
+                try:
+                    runpy.run_path(str(path), run_name="__main__")
+                finally:
+                    sys.path.remove(str(self.folder))
+            return
+        for words in commands_in(block.text):
+            if not any(named in " ".join(words) for named in NOT_HERE):
+                self.run(block.page, words)
+
+    def run(self, page: str, words: list[str]) -> None:
+        name, *argv = words
+        if name == "cd":
+            os.chdir(argv[0])
+        elif name == "pytest":
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout
+        else:
+            assert name == "raypid", f"{words}: a test cannot run this; name it in NOT_HERE"
+            made = argv[argv.index("--out") + 1] if "--out" in argv else ""
+            self.prepare(page, {word for word in argv if re.match(r"runs/\w|both$", word)} - {made})
+            code = self.command(short_command(argv) if self.short else argv)
+            assert code == 0, f"raypid {' '.join(argv)} ended with {code}"
+
+    def prepare(self, page: str, folders: set[str]) -> None:
+        """Make the runs that a block takes for granted, as the page or another one makes them."""
+        for folder in sorted(folders):
+            if any(Path(folder).parents[i].joinpath("params.json").exists() for i in range(len(Path(folder).parents))):
+                continue
+            for place, maker in makers_of(page, folder) if not Path(folder).exists() else ():
+                if not Path(maker[maker.index("--out") + 1]).exists():
+                    self.files(place)
+                    self.run(place, maker)
+
+    def command(self, argv: list[str]) -> int:
+        module = any(re.fullmatch(r"[a-z]\w*:[A-Z]\w*", word) for word in argv)
+        if Path.cwd() != self.folder or "--num-workers" in argv and module:
+            # what is loaded of a project stays, and Ray's workers look for modules where the process that started Ray did
+            return subprocess.run([sys.executable, "-m", "raypid", *argv]).returncode
+        self.clean()
+        path = sys.path[:]
+        try:
+            return main(argv)
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        finally:
+            sys.path[:] = path
+
+    def clean(self) -> None:
+        """Forget the modules of the folder, and what they registered: each block is a process of its own."""
+        for registry, entries in zip(REGISTRIES, self.registered, strict=True):
+            registry._entries = dict(entries)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+                del sys.modules[name]
+
+
+def makers_of(page: str, folder: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands, of this page if it has any, whose --out is `folder` or below it; each with its page."""
+    texts = [(p, block.text) for p in (page, *PAGES) for block in BLOCKS[p] if block.language == ""]
+    for place, text in [*texts, *((page, text) for text in EARLIER.values())]:
+        if "--out" in text:
+            for words in commands_in(text):
+                if "--out" in words and Path(words[words.index("--out") + 1]).is_relative_to(folder):
+                    yield place, words
+
+
+# -- tests --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAYPID_DATA", str(tmp_path / ".data"))
+    # `raypid tune` saves what it found unless the defaults did better, which two short trials do not settle
+    saved_settings.save("PPO-CartPole-v1", {"algorithm": "PPO", "env": "CartPole-v1", "settings": {"lr": 1e-3}})
+    there = Reader(tmp_path, short=True)
+    yield there
+    there.clean()
+
+
+def test_every_block_says_what_it_is() -> None:
+    for block in [block for page in PAGES for block in BLOCKS[page]]:
+        assert block.language in ("", "python", "yaml", "text"), f"{block}: {block.language}"
+        if block.language == "":
+            assert commands_in(block.text), f"{block} holds no command: tag it as text"
+
+
+@pytest.mark.parametrize("named", [*NOT_HERE, *EARLIER])
+def test_what_is_left_out_is_in_the_documentation(named: str) -> None:
+    commands = [" ".join(words) for block in RUN if block.language == "" for words in commands_in(block.text)]
+    assert any(named in text for text in [*commands, *(block.text for block in RUN)])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_two_commands_of_a_page_write_to_one_folder(page: str) -> None:
+    commands = [words for b in BLOCKS[page] if b.language == "" for words in commands_in(b.text)]
+    folders = [words[words.index("--out") + 1] for words in commands if "--out" in words and "train" in words]
+    assert sorted(folders) == sorted(set(folders))
+
+
+@pytest.mark.parametrize("block", [b for b in QUICK if b.language != ""], ids=str)
+def test_code_runs_alone(block: Block, reader: Reader) -> None:
+    reader.files(block.page)
+    reader.does(block)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("block", [b for b in RUN if b.language == "" or b not in QUICK], ids=str)
+def test_a_block_runs_alone(block: Block, reader: Reader, ray_session: Any) -> None:
+    reader.files(block.page)
+    reader.does(block)
+
+
+def in_order(page: str, reader: Reader, blocks: list[Block]) -> None:
+    reader.files(page)
+    for block in blocks:
+        if block.page == page:
+            reader.does(block)
+
+
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.page == page and b.language == "" for b in QUICK)])
+def test_what_is_quick_of_a_page_runs_in_order(page: str, reader: Reader) -> None:
+    in_order(page, reader, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_in_order(page: str, reader: Reader, ray_session: Any) -> None:
+    in_order(page, reader, RUN)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4200)
+@pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES])
+def test_a_page_runs_as_it_stands(page: str, reader: Reader, ray_session: Any) -> None:
+    """Unshortened."""
+    reader.short = False
+    in_order(page, reader, RUN)
