@@ -408,7 +408,7 @@ class ModelConfig(Settings):
     activation: Literal["tanh", "relu", "silu"] = tunable("tanh", choices=("tanh", "relu"))
     """Activation of the fully connected layers; convolutions use ReLU."""
     memory: Literal["none", "lstm", "gru"] = "none"
-    """A recurrent layer between the trunks and the heads of any network, one for each trunk, for what a single observation does not show."""
+    """A recurrent layer before the heads, for what one observation does not show. Any network takes it; each trunk has its own."""
     memory_size: int = tunable(64, 32, 256, "powers of 2")
     """Units of the recurrent layer."""
     shared: bool = False
@@ -419,6 +419,9 @@ class ModelConfig(Settings):
     """Initial log standard deviation of a Gaussian."""
     custom: dict[str, object] = field(default_factory=dict)
     """Keyword arguments for a registered network."""
+
+    usual: ClassVar[tuple[str, ...]] = ("network", "memory")
+    """What the short help shows beside the settings that can be searched."""
 
     @property
     def cell(self) -> str:
@@ -442,7 +445,8 @@ class Config(Settings):
     """What every algorithm shares."""
 
     env: object = None
-    """Environment: an id (CartPole-v1, ALE/Pong-v5), "envpool:Pong-v5", "module:Name", a registered name, a class or a function."""
+    """CartPole-v1, ALE/Pong-v5, envpool:Pong-v5, reacher.py, reacher.py:Reach, module:Name, or a registered name. In Python a class or a function
+    too."""
     env_config: dict[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     custom_args: dict[str, object] = field(default_factory=dict)
@@ -468,17 +472,18 @@ class Config(Settings):
     num_cpus_per_worker: float = 1
     """CPUs that each rollout worker reserves; fractions are allowed."""
     backend: Literal["auto", "local", "ray"] = "auto"
-    """auto: ray where num_workers > 0; local runs the same roles in turn in this process (PPO and A2C: with the same numbers)."""
+    """auto is ray where there are workers; local runs the same roles in turn in this process (PPO and A2C: with the same numbers)."""
     address: str | None = None
     """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); none starts Ray here."""
     fit: bool = False
-    """Shrink workers, learners, GPUs, environments, fragment_length and buffer_size to what there is, and say so, instead of stopping."""
+    """Shrink what does not fit on the machine, and say so. That is workers, learners, GPUs, environments, fragment_length and buffer_size; else
+    the run stops before it starts."""
     seed: int | None = None
     """Seed of everything; none draws one (it is written to params.json)."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The network."""
     device: str = "auto"
-    """Where the learner computes: auto, cpu, cuda, cuda:1. auto: cuda where num_gpus > 0."""
+    """Where the learner computes: auto, cpu, cuda, cuda:1 (auto: cuda where num_gpus > 0)."""
     kernel: Literal["auto", "numpy", "torch"] = "auto"
     """How small fully connected networks learn: a hand-written NumPy kernel or torch autograd; auto takes the faster."""
     num_threads: int = 0
@@ -535,6 +540,25 @@ class Config(Settings):
     rollback: it goes back to its last checkpoint (the first is written at the start) with half the learning rate."""
     max_rollbacks: int = 3
     """Rollbacks after which a run that diverges again stops."""
+
+    groups: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "run": ("seed", "callbacks", "init_from", "exact_resume", "on_divergence", "max_rollbacks"),
+        "environment": (
+            "env", "env_config", "custom_args", "vectorizer", "num_envs_per_worker", "normalize_observations", "frame_stack", "atari",
+            "action_repeat", "time_limit", "observation_noise", "action_noise",
+        ),
+        "evaluation": ("evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_parallel"),
+        "machine": (
+            "num_workers", "num_learners", "parameter_server", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "backend", "address",
+            "fit", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
+        ),
+    }  # fmt: skip
+    """Groups of the command line's help -> the settings of this class in them; all others belong to the algorithm, or to the network."""
+    usual: ClassVar[tuple[str, ...]] = (
+        "seed", "callbacks", "init_from", "env", "env_config", "frame_stack", "action_repeat", "time_limit",
+        "evaluation_interval", "evaluation_num_episodes", "num_workers", "num_gpus", "device", "backend", "address", "fit",
+    )  # fmt: skip
+    """What the short help shows of this class beside the settings that can be searched."""
 
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Settings that never have an effect for this algorithm -> the end of the sentence "NAME has no effect ..."."""

@@ -19,6 +19,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "envpool": ("envpool",),
     "video": ("imageio", "imageio_ffmpeg", "pygame"),
     "optuna": ("optuna",),
+    "completion": ("argcomplete",),
     "jax": ("jax",),
     "tensorflow": ("tensorflow",),
 }

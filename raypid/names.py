@@ -57,11 +57,80 @@ SETTINGS: dict[str, str] = {
 }  # fmt: skip
 """Settings and options of other libraries -> what to do here."""
 
+_SEEN = "Progress is shown where the output is a terminal; --quiet leaves it out."
+_FOLDER = "--out DIR is the run's folder; it has TensorBoard's events, checkpoints and results."
 OPTIONS: dict[str, str] = {
+    "verbose": _SEEN,
+    "progress": _SEEN,
+    "progress_bar": _SEEN,
+    "log_dir": _FOLDER,
+    "logdir": _FOLDER,
+    "log_folder": _FOLDER,
+    "save_dir": _FOLDER,
+    "save_path": _FOLDER,
+    "tensorboard_log": _FOLDER,
+    "render": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    "render_mode": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    "capture_video": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    "no_render": "Nothing is rendered unless you ask for it: `raypid eval RUN --video FILE`.",
+    "track": "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read.",
+    "wandb": "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read.",
+    "eval_freq": "--evaluation-interval counts training iterations.",
+    "save_freq": "--checkpoint-interval counts training iterations.",
+    "load": "--resume DIR goes on with a whole run; init_from starts from its weights.",
+    "optimize": "`raypid tune` searches settings: raypid tune --run PPO --env CartPole-v1 --budget 10m.",
+    "max_steps": "--stop N ends a run after N environment steps; --time-limit N ends an episode after N steps.",
+    "max_episode_steps": "--time-limit N ends an episode after N steps.",
+    "cuda": "--num-gpus 1 learns on a GPU; --device cuda says on which.",
     "experiment_name": "A file names its experiments, NAME: {run: ..., env: ..., config: ...}: `raypid train -f FILE`.",
     "queue_trials": "Trials wait by themselves until there is room for them: leave it out.",
 }
 """Options alone, by their names without dashes -> what to do here."""
+
+_NOT_HERE = "It is not here; "
+ALGORITHMS: dict[str, str] = {
+    "ddqn": "DQN is double DQN (double is true).",
+    "doubledqn": "DQN is double DQN (double is true).",
+    "simpleq": "DQN has it, with double, dueling and prioritized false.",
+    "c51": "DQN with num_atoms 51 is C51; Rainbow has it too.",
+    "qrdqn": f"{_NOT_HERE}Rainbow and DQN with num_atoms 51 learn distributions of returns.",
+    "iqn": f"{_NOT_HERE}Rainbow and DQN with num_atoms 51 learn distributions of returns.",
+    "trpo": f"{_NOT_HERE}PPO came after it and does the same with less work (target_kl bounds its steps).",
+    "ppo2": "It is PPO.",
+    "sb3ppo": "It is PPO.",
+    "ppg": f"{_NOT_HERE}PPO is next to it.",
+    "recurrentppo": "PPO with --model.memory lstm.",
+    "ppolstm": "PPO with --model.memory lstm.",
+    "maskableppo": "It is PPO: a Dict observation with an action_mask rules choices out.",
+    "pg": "A2C is next to it (gae_lambda 1).",
+    "reinforce": "A2C is next to it.",
+    "acktr": f"{_NOT_HERE}PPO and A2C are next to it.",
+    "acer": f"{_NOT_HERE}IMPALA corrects for old data too.",
+    "tqc": f"{_NOT_HERE}SAC is next to it.",
+    "redq": f"{_NOT_HERE}SAC with a low a_l_ratio (more updates for each step) is next to it.",
+    "droq": f"{_NOT_HERE}SAC with a low a_l_ratio (more updates for each step) is next to it.",
+    "crossq": f"{_NOT_HERE}SAC is next to it.",
+    "d4pg": f"{_NOT_HERE}TD3 and DDPG are next to it.",
+    "her": f"{_NOT_HERE}SAC and TD3 learn on Dict observations with goals, without relabelling.",
+    "dreamer": f"{_NOT_HERE}there are no world models; PPO, SAC and Rainbow learn from images.",
+    "dreamerv3": f"{_NOT_HERE}there are no world models; PPO, SAC and Rainbow learn from images.",
+    "muzero": f"{_NOT_HERE}there are no world models; Rainbow and R2D2 learn discrete actions.",
+    "alphazero": f"{_NOT_HERE}there are no world models; Rainbow and R2D2 learn discrete actions.",
+    "bc": f"{_NOT_HERE}every algorithm learns from an environment; init_from starts from the weights of a policy.",
+    "cql": f"{_NOT_HERE}every algorithm learns from an environment; SAC is next to it.",
+    "iql": f"{_NOT_HERE}every algorithm learns from an environment; SAC is next to it.",
+    "marwil": f"{_NOT_HERE}every algorithm learns from an environment.",
+    "apexdqn": "It is ApeX.",
+    "apexddpg": f"{_NOT_HERE}ApeX is DQN with many workers; DDPG and TD3 take workers too.",
+}  # fmt: skip
+"""Algorithms by their names elsewhere, without case and signs -> what to do here."""
+
+COMMANDS = {
+    "learn": "train", "fit": "train", "run": "train", "evaluate": "eval", "enjoy": "eval", "rollout": "eval", "play": "eval",
+    "test": "eval", "optimize": "tune", "search": "tune", "sweep": "tune", "new": "init", "diagnose": "doctor", "ls": "list",
+}  # fmt: skip
+"""What other libraries call the commands -> ours. They are accepted where they mean just that (`SAME_COMMANDS`)."""
+SAME_COMMANDS = {"learn": "train", "fit": "train", "evaluate": "eval"}
 
 _NETWORK = "A network is chosen by settings: model.network {}; raypid.ModelCatalog.get_model(...) makes one."
 ATTRIBUTES: dict[str, str] = {
@@ -88,6 +157,41 @@ ATTRIBUTES: dict[str, str] = {
 }  # fmt: skip
 """Names of other libraries that are looked for in `raypid` -> where to find what they mean."""
 
+
+STOPS: dict[str, str] = {
+    **dict.fromkeys((
+        "reward", "return", "mean_reward", "reward_mean", "episode_reward", "episode_return", "episode_return_mean", "ep_rew_mean",
+        "rollout/ep_rew_mean", "env_runners/episode_return_mean", "env_runners/episode_reward_mean", "charts/episodic_return",
+    ), "episode_reward_mean"),
+    **dict.fromkeys((
+        "evaluation_reward", "eval_reward", "eval/mean_reward", "evaluation/reward", "evaluation/env_runners/episode_return_mean",
+        "evaluation/env_runners/episode_reward_mean", "evaluation/episode_return_mean",
+    ), "evaluation/episode_reward_mean"),
+    **dict.fromkeys((
+        "timesteps", "steps", "env_steps", "total_timesteps", "num_timesteps", "total_steps", "time/total_timesteps", "global_step",
+        "num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime", "num_env_steps_sampled",
+    ), "timesteps_total"),
+    **dict.fromkeys(("time", "seconds", "time_s", "total_time_s", "wall_time", "time_total", "time/time_elapsed"), "time_total_s"),
+    **dict.fromkeys(("iterations", "iters", "training_iterations", "num_iterations", "time/iterations"), "training_iteration"),
+    **dict.fromkeys((
+        "episodes", "num_episodes", "total_episodes", "time/episodes", "num_episodes_lifetime", "env_runners/num_episodes_lifetime",
+    ), "episodes_total"),
+    **dict.fromkeys(("ep_len_mean", "rollout/ep_len_mean", "env_runners/episode_len_mean"), "episode_len_mean"),
+}  # fmt: skip
+"""Stop criteria by other names -> ours, which are the same number in the same unit."""
+
+STOPS_ANSWERED: dict[str, str] = {
+    "frames": "timesteps_total counts what the policy has acted: with a frame skip of 4 that is a quarter of the frames.",
+    "minutes": "time_total_s is in seconds.",
+    "hours": "time_total_s is in seconds.",
+    "epochs": "training_iteration counts iterations, timesteps_total environment steps.",
+    "updates": "learner_updates_total counts gradient steps, training_iteration iterations.",
+    "n_updates": "learner_updates_total counts gradient steps, training_iteration iterations.",
+    "train/n_updates": "learner_updates_total counts gradient steps, training_iteration iterations.",
+    "success_rate": "Callbacks report it: custom/success_rate.",
+    "eval/success_rate": "Callbacks report it: custom/success_rate.",
+}
+"""Stop criteria of others that mean something else -> what to write."""
 
 _ACTION = "act(obs) returns the action by itself; explore=True samples it."
 METHODS: dict[str, str] = {

@@ -3,45 +3,80 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import ConfigError, UserError
 from raypid.extras import MissingPackage, install_hint
+from raypid.modules import apart, defined, import_named, located, names_file
+from raypid.names import ALGORITHMS as OTHER_ALGORITHMS
 from raypid.ownership import path_hint
 
 T = TypeVar("T")
 
 
+_NEAR, _NEAR_SHORT = 0.74, 0.66
+"""How alike names must be to be suggested (`difflib`'s ratio); names of at most four letters need less: DNQ is one swap away from DQN."""
+_ALIKE = 0.1
+"""What is less near than the best by more than this is not suggested beside it."""
+_MOST_KNOWN = 40
+"""Most names that a message lists."""
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
 def suggest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the names in `known` that are nearest to `name`, best first. Case does not matter."""
-    by_lower = {k.lower(): k for k in known}
-    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), list(by_lower), n=count, cutoff=0.5)]
+    """Return the names in `known` that `name` may be meant for, best first; none where nothing is near. Case does not matter.
+
+    Near is what is spelt almost the same, and what `name` is a part or a shortening of: workers, num_workers; eval_interval,
+    evaluation_interval.
+    """
+    scores = {other: _nearness(name, other) for other in known}
+    best = max(scores.values(), default=0.0)
+    near = [other for other, score in scores.items() if score and score >= best - _ALIKE]
+    return sorted(near, key=lambda other: -scores[other])[:count]
+
+
+def _nearness(name: str, other: str) -> float:
+    """How near two names are, up to 1; 0 if one cannot be meant by the other."""
+    one, two = (re.sub(r"[^0-9a-z]+", "-", text.lower()).strip("-") for text in (name, other))
+    if one == two:
+        return 1.0
+    ratio = difflib.SequenceMatcher(None, one, two).ratio()
+    least = _NEAR_SHORT if max(len(one), len(two)) <= 4 else _NEAR
+    parts, others = ([part.lower() for part in _PARTS.findall(text)] for text in (name, other))
+    long = [part for part in parts if len(part) > 2]
+    if long and len(long) == len(parts) and all(any(o.startswith(part) for o in others) for part in parts):
+        ratio = max(ratio, 0.8 + 0.1 * len(one) / len(two))
+    return ratio if ratio >= least else 0.0
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: " Did you mean 'x'?", or all known names where none is near."""
+    """Return the end of an error message: " Did you mean 'x'?", or all known names where none is near and they are not too many."""
     known = list(known)
     near = suggest(name, known)
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
-    return f" Known: {', '.join(sorted(known))}."
+    return f" Known: {', '.join(sorted(known))}." if len(known) <= _MOST_KNOWN else ""
 
 
 def import_string(entry: str) -> Any:
-    """Import "module:attribute".
+    """Import "module:attribute" or "path/file.py:attribute".
 
     Raises:
-        UserError: there is no such module, or it has no such attribute.
+        UserError: there is no such module or file, or it has no such attribute.
     """
-    module_name, _, attribute = entry.partition(":")
+    module_name, attribute = apart(entry)
+    if names_file(entry) and not attribute:
+        names = defined(import_named(module_name), lambda cls: True)
+        several = " or ".join(f"{module_name}:{name}" for name in names)
+        raise UserError(f"{entry!r} is a file: name what is meant in it, {several or f'{module_name}:Name'}.")
     if not module_name or not attribute:
         raise UserError(f"{entry!r} is no 'module:Name'.")
     try:
-        module = importlib.import_module(module_name)
+        module = import_named(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
             raise UserError(
@@ -53,7 +88,10 @@ def import_string(entry: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        raise UserError(f"{entry!r}: module {module_name!r} has no {attribute!r}.") from error
+        what = "" if names_file(entry) else "module "
+        near = suggest(attribute, defined(module, lambda cls: True))
+        hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        raise UserError(f"{entry!r}: {what}{module_name!r} has no {attribute!r}.{hint}") from error
 
 
 def within_remote(entry: Any) -> Any:
@@ -129,6 +167,7 @@ class Registry(Generic[T]):
         hint: ends the message about an unknown name.
         base: "module:Class" that every entry must derive from; "" accepts any object.
         reserved: names that users cannot take either.
+        answers: names that other libraries have, without case and signs -> what to do here.
     """
 
     def __init__(
@@ -139,8 +178,9 @@ class Registry(Generic[T]):
         *,
         base: str = "",
         reserved: Iterable[str] = (),
+        answers: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind, self.hint, self.base = kind, hint, base
+        self.kind, self.hint, self.base, self.answers = kind, hint, base, answers or {}
         self._entries: dict[str, T | str] = dict(entries or {})
         self._own = frozenset(self._entries).union(reserved)
 
@@ -177,6 +217,13 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         return sorted(self._entries)
 
+    def canonical(self, name: str) -> str:
+        """The entry that differs from `name` by its case at most, "PPO" for "ppo"; a file of the user's with its whole path; else `name`."""
+        if name in self._entries or ":" in name or names_file(name):
+            return str(located(name))
+        same = [known for known in self._entries if known.lower() == name.lower()]
+        return same[0] if len(same) == 1 else name
+
     def entry(self, name: str) -> T | str:
         """Return what was registered, without importing it."""
         return self._entries[name]
@@ -191,7 +238,9 @@ class Registry(Generic[T]):
         Raises:
             UserError: an unknown name, with the nearest known ones, or an object of the wrong type.
         """
-        if name not in self._entries and ":" not in name:
+        if name not in self._entries and ":" not in name and not names_file(name):
+            if told := self.answers.get(re.sub("[^a-z0-9]", "", name.lower())):
+                raise UserError(f"Unknown {self.kind} {name!r}. {told}")
             raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}{self.hint}")
         entry = self._entries.get(name, name)
         found: T = import_string(entry) if isinstance(entry, str) else entry
@@ -260,7 +309,7 @@ ALGORITHMS: Registry[Any] = Registry("algorithm", {
     "ES": "raypid.algorithms.es:ES",
     "ARS": "raypid.algorithms.es:ARS",
 }, " One of your own is 'module:Class', or registered before (raypid.register_algorithm).",
-    base="raypid.algorithms.base:Algorithm")  # fmt: skip
+    base="raypid.algorithms.base:Algorithm", answers=OTHER_ALGORITHMS)  # fmt: skip
 REPLAYS: Registry[type] = Registry("replay", {
     "uniform": "raypid.replay.uniform:UniformReplay",
     "prioritized": "raypid.replay.prioritized:PrioritizedReplay",

@@ -20,6 +20,7 @@ from raypid.marked import check_file, read_marked
 from raypid.names import answer
 from raypid.ownership import SIGNATURE, has_signature, run_folder_of
 from raypid.registry import ALGORITHMS
+from raypid.stops import read_stop
 from raypid.trust import check_names
 
 OPTIONS = {"checkpoint_interval": 0, "keep_checkpoints": 1, "final_episodes": 0}
@@ -230,7 +231,6 @@ def _checked(at: str, words: Mapping[str, Any]) -> dict[str, Any]:
     run, stop, tuned, out = (words.get(word) for word in ("run", "stop", "tuned", "out"))
     for word, value, kind, example in (
         ("run", run, str, "the name of an algorithm such as PPO"),
-        ("stop", stop, Mapping, "a mapping such as {time_total_s: 60}"),
         ("tuned", tuned, bool | str, "true, false, or the name of settings that `raypid tune` has saved"),
         ("out", out, str, "the name of a folder"),
     ):
@@ -241,12 +241,19 @@ def _checked(at: str, words: Mapping[str, Any]) -> dict[str, Any]:
         if words.get(word) is not None and word not in options:
             raise ConfigError(f"{at}: {word} takes a whole number of at least {least}, not {shown(words[word])}.")
     return {
-        "run": run,
-        "stop": stop,
+        "run": run if run is None else ALGORITHMS.canonical(run),
+        "stop": None if stop is None else _stop_in(at, stop),
         "tuned": tuned or False,
         "out": None if out is None else Path(out),
         "options": options,
     }
+
+
+def _stop_in(at: str, stop: object) -> dict[str, object]:
+    try:
+        return read_stop(stop)
+    except ConfigError as error:
+        raise ConfigError(f"{at}: {error}") from None
 
 
 # -- params.json ---------------------------------------------------------------------------------------------------

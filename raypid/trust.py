@@ -7,7 +7,6 @@ registers with Gymnasium. Nothing is ever imported from inside a run's folder.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import re
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from raypid.errors import UserError
+from raypid.modules import apart, import_named, names_file
 from raypid.ownership import project_of, run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
 
@@ -72,11 +72,11 @@ def _names_code(key: str, text: str) -> bool:
     if last in _PATHS and not first:
         return False
     if {"env_config", "custom", "agent_config", "custom_args"} & set(key.replace("-", "_").split(".")):
-        return _FREE.fullmatch(text) is not None
+        return names_file(text) or _FREE.fullmatch(text) is not None
     registry = _REGISTRIES.get(last)
     if registry is not None and (text in registry or text in map(registry.entry, registry.names())):
         return False
-    return ":" in text and not (registry is ENVS and text.startswith("envpool:"))
+    return names_file(text) or (":" in text and not (registry is ENVS and text.startswith("envpool:")))
 
 
 def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
@@ -87,7 +87,7 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
                 "address of your own, or --trust (trust=True) if you know where it comes from."
             )
         return
-    module, _, attribute = text.partition(":")
+    module, attribute = apart(text)
     places = _places(module)
     if inside := next((p for p in places if _lies_in(p, folder) or run_folder_of(p) is not None), None):
         raise UntrustedError(
@@ -106,7 +106,9 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
 
 
 def _places(module: str) -> list[Path]:
-    """The files and folders of a dotted module and of the packages around it, found without importing any of them."""
+    """The file that is named, or the files and folders of a dotted module and of the packages around it, found without importing any."""
+    if names_file(module):
+        return [Path(module).expanduser().resolve()]
     places: list[Path] = []
     search: list[str] | None = None
     parts = module.split(".")
@@ -164,7 +166,7 @@ def _in_project(folder: Path, module: str, attribute: str, places: list[Path]) -
     if not own(places):
         return False
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        found = getattr(import_named(module), attribute, None)
     except Exception:
         return True  # importing it again will say what is wrong with it
     return own(_places(getattr(found, "__module__", None) or module))  # a project's `subprocess.run` is not its own

@@ -14,16 +14,17 @@ import gymnasium
 import pytest
 
 import raypid
-from raypid import names
+from raypid import names, stops
 from raypid.algorithms import ppo
 from raypid.cli import main
 from raypid.config import ALIASES, ELSEWHERE, ConfigError
+from raypid.errors import UserError
 from raypid.registry import ALGORITHMS, ENVS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "names.md").read_text()
 ROWS = re.findall(r"^\| (.*?) \| (works|answered) \| (.*?) ?\| `(.*)` \|$", PAGE, re.MULTILINE)
-KNOWN = {"raypid": raypid, "ppo": ppo, "gymnasium": gymnasium, "inspect": inspect}
+KNOWN = {"raypid": raypid, "ppo": ppo, "stops": stops, "gymnasium": gymnasium, "inspect": inspect}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +51,7 @@ def test_the_page_says_what_happens(name: str, kind: str, here: str, example: st
         if kind == "works":
             assert eval(example, dict(KNOWN))
             return
-        with pytest.raises((AttributeError, ConfigError)) as error:
+        with pytest.raises((AttributeError, UserError)) as error:
             eval(example, dict(KNOWN))
         said = str(error.value)
     else:
@@ -66,7 +67,8 @@ def test_the_page_says_what_happens(name: str, kind: str, here: str, example: st
 
 def test_every_answer_stands_on_the_page() -> None:
     """And what is answered is not the name of something here."""
-    for name, sentence in {**names.SETTINGS, **names.OPTIONS, **names.ATTRIBUTES, **names.METHODS}.items():
+    answers = (names.SETTINGS, names.OPTIONS, names.ATTRIBUTES, names.METHODS, names.ALGORITHMS, names.STOPS_ANSWERED)
+    for name, sentence in (item for group in answers for item in group.items()):
         assert sentence in PAGE or sentence.replace("`", "") in PAGE, name
     for name in (*names.ATTRIBUTES, "nosuch"):
         assert not hasattr(raypid, name)

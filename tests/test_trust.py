@@ -290,6 +290,37 @@ def test_code_of_the_project(code: Code, foreign: Callable[..., Path], monkeypat
     assert not installed.ran()
 
 
+@pytest.mark.parametrize("name", ["{file}", "./their_code.py:Env"])
+@pytest.mark.parametrize("setting", ["env", "evaluation_env", "callbacks", "model.network", "env_config", "gym_env"])
+def test_files_are_code_too(
+    setting: str, name: str, code: Code, foreign: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = name.format(file=code.file)
+    more: dict[str, object] = {"env_config": {"inner": [named]}, "gym_env": {"env_id": named}}
+    run = foreign(
+        config={"env": "gym_env", "env_config": more["gym_env"]}
+        if setting == "gym_env"
+        else {setting: more.get(setting, named)}
+    )
+    with pytest.raises(UntrustedError, match=r"their_code.*--trust \(trust=True\)"):
+        raypid.Agent.from_checkpoint(run)
+    assert main(["train", "--resume", str(run)]) == 2
+    assert "their_code" in capsys.readouterr().err and not code.ran()
+
+
+def test_files_of_the_project_and_in_a_run(code: Code, foreign: Callable[..., Path]) -> None:
+    run = foreign({"env": f"{code.file}:Env"})
+    mark_project(code.file.parent)
+    assert environment_of(run).env == f"{code.file}:Env"
+    with pytest.raises(UntrustedError):  # what it imports is not its own
+        check_names(run, {"env": f"{code.file}:getoutput"}, trusted=False)
+    module = Code(run, "inside")
+    for trusted in (False, True):
+        with pytest.raises(UntrustedError, match=r"lies in a run's folder .* move it"):
+            check_names(run, {"env": f"{module.file}:Env"}, trusted=trusted)
+    assert main(["eval", str(run), "--env", f"{module.file}:Env"]) == 2 and not module.ran()
+
+
 def test_a_downloaded_marker_does_not_count(
     code: Code, foreign: Callable[..., Path], as_another_user: Callable[[], None]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `raypid train | tune | eval | plot | compare | check-env | list | doctor | init`, one file per command.
+"""The command line: `raypid train | tune | eval | plot | compare | check-env | list | doctor | init | completion`, one file per command.
 
 Nothing heavy is imported before it is needed.
 """
@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,18 +19,19 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from raypid import __version__, names
+from raypid.cli.options import HELP_ALL
 from raypid.config import ELSEWHERE
 from raypid.errors import UserError, one_line, reason, shown
 from raypid.extras import install_hint
 from raypid.ownership import put_on_path
 from raypid.phases import Phases
 from raypid.project import find_project, foreign_project
-from raypid.registry import suggest
+from raypid.registry import ALGORITHMS, suggest
 from raypid.reporting.status_line import StatusLine
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "tune", "eval", "plot", "compare", "check-env", "list", "doctor", "init")
+COMMANDS = ("train", "tune", "eval", "plot", "compare", "check-env", "list", "doctor", "init", "completion")
 USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -43,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     before a run has started.
     """
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
+    if arguments and arguments[0] in names.SAME_COMMANDS:
+        arguments[0] = names.SAME_COMMANDS[arguments[0]]
     with _recorded_ctrl_c() as came, lenient_output() as output:
         trains = arguments[:1] == ["train"]
         try:
@@ -88,10 +92,20 @@ def _command(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     phases = Phases()
-    parser = _Parser(prog="raypid", description="Distributed deep reinforcement learning on Ray.")
-    parser.add_argument("--version", action="version", version=f"raypid {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    parser = _Parser(
+        prog="raypid",
+        usage="raypid COMMAND [options]",
+        description=_FIRST,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"raypid {__version__}", help="print the version")
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog="raypid", parser_class=_Parser
+    )
     try:
+        completion = importlib.import_module("raypid.cli.completion") if "_ARGCOMPLETE" in os.environ else None
+        if completion is not None:
+            arguments = [dashed(word) for word in completion.words_so_far()]
         put_on_path(arguments)  # "module:Name" means the user's own files first
         _check_threads()
         if arguments[:1] and arguments[0] in USES_PROJECT:
@@ -100,7 +114,11 @@ def _command(arguments: Sequence[str]) -> int:
                 print(f"raypid: {_NOT_YOURS.format(foreign)}", file=sys.stderr)
         commands = {name: importlib.import_module(f"raypid.cli.{name.replace('-', '_')}") for name in COMMANDS}
         for command in commands.values():
-            command.add_parser(subparsers, arguments)
+            command.add_parser(subparsers, arguments if completion is None else [*arguments, HELP_ALL])
+        if completion is not None:
+            completion.answer(parser, arguments)
+        if arguments[:1] and arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
+            _refuse_command(arguments)
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()
@@ -127,6 +145,34 @@ def _command(arguments: Sequence[str]) -> int:
             )
             return USER_ERROR
         raise
+
+
+_FIRST = """\
+Train policies by deep reinforcement learning, on a laptop or a Ray cluster.
+
+  raypid train --run PPO --env CartPole-v1 --stop 50000 --out runs/first
+  raypid eval runs/first
+  raypid train --run PPO --help      the settings of PPO; so for every command
+  raypid list envs                   environments; also agents, networks, tuned"""
+
+
+def _refuse_command(arguments: Sequence[str]) -> NoReturn:
+    """Raise a UserError that says which command is meant."""
+    given = arguments[0]
+    if given.startswith("-"):
+        known = ("--run", "--algo", "--env", "--stop", "--timesteps", "--config", "--resume")
+        which = "train" if given.partition("=")[0] in known else "COMMAND"
+        raise UserError(f"Name a command before {given}: raypid {which} {given} ... `raypid --help` shows them.")
+    if given in names.COMMANDS:
+        raise UserError(f"Unknown command {given!r}. Here it is `raypid {names.COMMANDS[given]}`.")
+    if ALGORITHMS.canonical(given) in ALGORITHMS:
+        raise UserError(
+            f"Unknown command {given!r}. An algorithm is trained by `raypid train --run {ALGORITHMS.canonical(given)} --env NAME`."
+        )
+    near = suggest(given, COMMANDS)
+    raise UserError(
+        f"Unknown command {given!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else 'There are ' + ', '.join(COMMANDS) + '.'}"
+    )
 
 
 _NOT_YOURS = (
@@ -179,11 +225,18 @@ def dashed(argument: str) -> str:
     return flag.replace("_", "-") + equals + value
 
 
+def _named_by_option(argument: str) -> str:
+    """The option that names what was given without one; "" if none does."""
+    if ALGORITHMS.canonical(argument) in ALGORITHMS:
+        return f"An algorithm is named by --run {ALGORITHMS.canonical(argument)}. "
+    return f"An environment is named by --env {argument}. " if re.search(r"-v\d+$|\.py(:\w+)?$", argument) else ""
+
+
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Raise a UserError that suggests what was meant by an unknown argument."""
     hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
     if not argument.startswith("-"):
-        raise UserError(f"Unexpected argument {argument!r}. {hint}")
+        raise UserError(f"Unexpected argument {argument!r}. {_named_by_option(argument)}{hint}")
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     group = "model." if option.startswith("--model.") else ""
     if ours := ELSEWHERE.get(option.removeprefix("--").removeprefix(group).replace("-", "_"), "").replace("_", "-"):

@@ -1,42 +1,268 @@
-"""`raypid list envs|networks|models|agents|tuned`: show what can be named."""
+"""`raypid list envs|networks|models|agents|tuned`: show what can be named, with a filter."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+import re
+import shlex
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from raypid.cli.options import HelpFormatter
+from raypid.errors import UserError
+from raypid.registry import did_you_mean
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
 
+KINDS = ("envs", "networks", "models", "agents", "tuned")
+_MOST = 12
+"""Most names of a package that the list of all environments shows."""
+_PACKAGES = (
+    ("raypid.", "raypid"), ("gymnasium.envs.classic_control", "classic control"), ("gymnasium.envs.toy_text", "toy text"),
+    ("gymnasium.envs.box2d", "Box2D"), ("gymnasium.envs.mujoco", "MuJoCo"), ("gymnasium.envs.phys2d", "JAX"),
+    ("gymnasium.envs.tabular", "JAX"), ("ale_py", "Atari"),
+)  # fmt: skip
+"""How entry points begin -> what the list calls them. All others are called by their package."""
+
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
-        "list", help="show environments, networks, models, algorithms and agents, or tuned settings"
+        "list",
+        help="show environments, algorithms and agents, networks, models, tuned settings",
+        description="Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings.",
+        epilog="`raypid list envs` shows a few of each package, `raypid list envs lunar` all that have lunar in their name.",
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("what", choices=("envs", "networks", "models", "agents", "tuned"))
+    add = parser.add_argument
+    add("what", metavar="|".join(KINDS), choices=KINDS, help="what to show")
+    add("filter", metavar="TEXT", nargs="*", help="only what has all these texts, in upper or lower case")
+    add("--installed", action="store_true", help="of environments: only those whose package is installed")
+    add(
+        "--actions",
+        choices=("discrete", "continuous"),
+        help="of environments: only those with such actions (each is made, which takes seconds)",
+    )
+    add("--all", action="store_true", help="of environments: all of every package")
+    add("--json", action="store_true", help="print a list of objects")
 
 
 def main(options: argparse.Namespace) -> int:
-    if options.what == "envs":
-        from raypid.envs import list_envs
+    """Print what is there.
 
-        names = list_envs()
-    elif options.what == "tuned":
-        from raypid import saved_settings
-        from raypid.tuned import TUNED, described
-
-        width = max(len(env) for _, env in TUNED)
-        names = [f"{algorithm:7} {env:{width}}  {described(algorithm, env)}" for algorithm, env in sorted(TUNED)]
-        names += [saved_settings.described(name, width) for name in saved_settings.names()]
+    Raises:
+        UserError: nothing has the texts of the filter.
+    """
+    if options.what != "envs" and (options.installed or options.actions or options.all):
+        raise UserError("--installed, --actions and --all are for environments: raypid list envs.")
+    whole = bool(options.all or options.filter or options.actions or options.json)
+    rows = _envs(whole=whole) if options.what == "envs" else _ROWS[options.what]()
+    found = [row for row in rows if all(text.lower() in _searched(row).lower() for text in options.filter)]
+    if options.installed:
+        found = [row for row in found if row["installed"]]
+    if options.actions:
+        found = [row for row in found if row["installed"] and _actions(str(row["name"])) == options.actions]
+    if not found and options.filter:
+        text = " ".join(options.filter)
+        raise UserError(
+            f"Nothing in `raypid list {options.what}` has {text!r}.{did_you_mean(text, (str(row['name']) for row in rows))}"
+        )
+    if options.json:
+        print(json.dumps(found, indent=1))
+    elif options.what == "envs":
+        _show_envs(found, whole=whole)
     else:
-        from raypid.registry import AGENTS, ALGORITHMS, NETWORKS, is_model
-
-        models = [name for name in NETWORKS.names() if is_model(name)]
-        names = {
-            "networks": [name for name in NETWORKS.names() if name not in models],
-            "models": models,
-            "agents": [*ALGORITHMS.names(), *(f"{name} (--agent_name)" for name in AGENTS.names())],
-        }[options.what]
-    print("\n".join(names))
+        width = max((len(str(row["name"])) for row in found), default=0)
+        for row in found:
+            print(_wrapped(f"{row['name']:{width}}  ", str(row["about"])))
     return 0
+
+
+def _searched(row: Mapping[str, object]) -> str:
+    return f"{row['name']} {row.get('package', '')}"
+
+
+def _wrapped(head: str, text: str) -> str:
+    room = shutil.get_terminal_size().columns - 1
+    return (
+        textwrap.fill(text, max(room, len(head) + 20), initial_indent=head, subsequent_indent=" " * len(head))
+        or head.rstrip()
+    )
+
+
+def _envs(*, whole: bool) -> list[dict[str, object]]:
+    """Environments that can be made: {"name", "package", "installed", "install"}; install is the command that does it.
+
+    Args:
+        whole: import the packages that register theirs, which takes a while; else these have an example each.
+    """
+    from raypid.envs import list_envs
+    from raypid.envs.ids import PACKAGES
+    from raypid.envs.resolve import missing_package, module_of, register_packages
+    from raypid.extras import install_command
+
+    if whole:
+        register_packages()
+    rows: list[dict[str, object]] = []
+    for name in list_envs():
+        module = module_of(name)
+        package = next((called for start, called in _PACKAGES if module.startswith(start)), module.partition(".")[0])
+        missing = missing_package(name)
+        rows.append(
+            {"name": name, "package": package, "installed": missing is None, "install": missing[1] if missing else ""}
+        )
+    there = {str(row["package"]) for row in rows}
+    if "Atari" not in there:
+        rows.append(
+            {
+                "name": "ALE/Pong-v5",
+                "package": "Atari",
+                "installed": False,
+                "install": install_command("atari"),
+            }
+        )
+    for brought in PACKAGES:
+        if brought.module.partition(".")[0] not in there:
+            rows.append(_row_of(brought.example, brought.package, brought.module))
+    return [*rows, _row_of("envpool:Pong-v5", "envpool", "envpool", install_command("envpool"))]
+
+
+def _row_of(name: str, package: str, module: str, install: str = "") -> dict[str, object]:
+    """The row of an example of a package, whose other environments are known when it is imported."""
+    from raypid.extras import installed
+
+    there = installed(module.partition(".")[0])
+    return {
+        "name": name,
+        "package": package,
+        "installed": there,
+        "install": "" if there else install or f"pip install {shlex.quote(package)}",
+    }
+
+
+def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
+    """Print environments by package: names without their old versions, and what installs those that are missing."""
+    by_package: dict[str, list[Mapping[str, object]]] = {}
+    for row in rows:
+        by_package.setdefault(str(row["package"]), []).append(row)
+    order = list(dict.fromkeys([*(called for _, called in _PACKAGES), *by_package]))
+    cut = False
+    for package in sorted(by_package, key=order.index):
+        there = by_package[package]
+        if len(there) == 1 and there[0]["install"]:
+            continue
+        names = [str(row["name"]) for row in there] if whole else _newest(str(row["name"]) for row in there)
+        shown = names if whole else names[:_MOST]
+        cut |= len(names) > len(shown)
+        more = f", and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        install = next((str(row["install"]) for row in there if row["install"]), "")
+        print(f"{package}{f' (not installed: {install})' if install else ''}")
+        print(_wrapped("  ", ", ".join(shown) + more))
+    if examples := [rows[0] for rows in by_package.values() if len(rows) == 1 and rows[0]["install"]]:
+        print("with a package that is not installed, for example")
+        for row in examples:
+            print(f"  {row['name']!s:31} {row['install']}")
+    if cut:
+        print(
+            "`raypid list envs TEXT` shows all that have TEXT in their name or package, --all all of them; `raypid check-env NAME` tries one."
+        )
+
+
+def _newest(names: Iterable[str]) -> list[str]:
+    """Names with the newest of their versions alone."""
+    newest: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: int((re.findall(r"-v(\d+)$", name) or ["0"])[0])):
+        newest[re.sub(r"-v\d+$", "", name)] = name
+    return sorted(newest.values())
+
+
+def _actions(name: str) -> str:
+    """The kind of an environment's actions: discrete, continuous, mixed; "" if it cannot be made."""
+    import gymnasium
+
+    from raypid.envs import EnvError, EnvSpec, spaces
+
+    try:
+        _, action = spaces(EnvSpec(env=name))
+    except EnvError:
+        return ""
+    if isinstance(action, gymnasium.spaces.Box):
+        return "continuous"
+    return "discrete" if isinstance(action, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)) else "mixed"
+
+
+def _agents() -> list[dict[str, object]]:
+    from raypid.registry import AGENTS, ALGORITHMS
+
+    rows: list[dict[str, object]] = [
+        {"name": name, "about": _ALGORITHMS.get(name) or _said_of(ALGORITHMS.get(name))} for name in ALGORITHMS.names()
+    ]
+    return rows + [{"name": name, "about": f"--agent_name: {_said_of(AGENTS.get(name))}"} for name in AGENTS.names()]
+
+
+_ALGORITHMS = {
+    "PPO": "any actions; learns fast from fast environments: the first to try",
+    "A2C": "any actions; one pass over each batch",
+    "A3C": "any actions; workers compute gradients and do not wait for each other",
+    "IMPALA": "any actions; many workers that do not wait for each other, corrected by V-trace",
+    "APPO": "any actions; IMPALA with PPO's clipped loss",
+    "DQN": "discrete actions; learns from replay, for environments that take their time",
+    "Rainbow": "discrete actions; DQN with all its refinements",
+    "ApeX": "discrete actions; DQN with many workers and prioritised replay",
+    "R2D2": "discrete actions; DQN with a memory, from stored sequences",
+    "SQN": "discrete actions; soft Q-learning, which explores by entropy",
+    "SAC": "continuous or discrete actions; learns from replay, for environments that take their time",
+    "TD3": "continuous actions; learns from replay, acts without sampling",
+    "DDPG": "continuous actions; TD3's forerunner",
+    "ES": "any actions; no gradients, whole episodes of perturbed weights",
+    "ARS": "any actions; no gradients, often with a linear policy",
+    "CustomModel": "the optimizer of a model and an agent of your own (--model_name, --agent_name)",
+}
+
+
+def _said_of(entry: object) -> str:
+    """The first sentence of a docstring."""
+    doc = " ".join((getattr(entry, "__doc__", None) or "").split())
+    return re.split(r"(?<=[^.\d])\.(?=\s|$)", doc)[0]
+
+
+def _models() -> list[dict[str, object]]:
+    from raypid.registry import NETWORKS, is_model
+
+    return [{"name": name, "about": _said_of(NETWORKS.get(name))} for name in NETWORKS.names() if is_model(name)]
+
+
+_NETWORKS = {
+    "mlp": "fully connected layers (model.hidden)",
+    "cnn": "convolutions sized to the image, Nature's for 84x84 (model.channels), then model.hidden",
+    "resnet": "IMPALA's residual convolutions (model.channels), then model.hidden",
+    "lstm": "mlp with an LSTM behind it (model.memory_size); model.memory lstm puts one behind any network",
+    "gru": "mlp with a GRU behind it (model.memory_size); model.memory gru puts one behind any network",
+}
+
+
+def _networks() -> list[dict[str, object]]:
+    from raypid.registry import NETWORKS, is_model
+
+    names = [name for name in NETWORKS.names() if not is_model(name)]
+    return [{"name": name, "about": _NETWORKS.get(name) or _said_of(NETWORKS.get(name))} for name in names]
+
+
+def _tuned() -> list[dict[str, object]]:
+    from raypid import saved_settings
+    from raypid.tuned import TUNED, described
+
+    width = max(len(env) for _, env in TUNED)
+    rows: list[dict[str, object]] = [
+        {"name": f"{algorithm:7} {env:{width}}", "about": described(algorithm, env)} for algorithm, env in sorted(TUNED)
+    ]
+    for name in saved_settings.names():
+        rows.append({"name": name, "about": saved_settings.described(name, 0).removeprefix(name).strip()})
+    return rows
+
+
+_ROWS = {"networks": _networks, "models": _models, "agents": _agents, "tuned": _tuned}

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
+import os
 import shlex
 import shutil
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from raypid import project
 from raypid.arguments import declared, declares
 from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
-from raypid.config import (
-    ALIASES,
-    OURS_TOO,
-    Config,
-    ConfigError,
-    Given,
-    ModelConfig,
-    Settings,
-    Source,
-    canonical,
-    field_docs,
-    overlay,
-    parse_value,
-    type_hints,
-)
+from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder
+from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value
 from raypid.errors import UserError, shown
+from raypid.modules import names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
 from raypid.run_file import RunFile, check_trust, for_algorithm, is_record, joined, read_run, read_values, saved_options
+from raypid.stops import called_here, read_stop
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -45,7 +33,13 @@ if TYPE_CHECKING:
     from raypid.experiments.experiment import Experiment
     from raypid.run.agent import Agent
 
-_SETTING = "setting:"
+_STOP = "stop:"
+SAME_AS_STOP = {
+    ("--timesteps", "--total-timesteps", "--num-timesteps", "--n-timesteps", "--stop-timesteps"): "timesteps_total",
+    ("--stop-reward",): "episode_reward_mean",
+    ("--stop-iters",): "training_iteration",
+}
+"""Options of other libraries -> the stop criterion that they are."""
 _TEXTS = (
     "env",
     "evaluation_env",
@@ -65,7 +59,7 @@ _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 def algorithm_name(name: str) -> str:
     """Check the name while options are parsed: otherwise the algorithm's settings would be unknown options."""
     try:
-        ALGORITHMS.get(name)
+        ALGORITHMS.get(name := ALGORITHMS.canonical(name))
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
     return name
@@ -95,17 +89,18 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
         "train",
         help="train a policy",
-        description="Train a policy. `raypid train --run PPO --help` shows every setting with its default.",
-        formatter_class=argparse.RawTextHelpFormatter,
+        usage="raypid train --run NAME --env NAME [--stop N] [options]",
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    if argv[:1] != ["train"]:
+        return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv))
-    _add_options(parser.add_argument)
-    trains = argv[:1] == ["train"]
-    named = _looked_ahead(argv if trains else [])
+    named = _looked_ahead(argv)
     _take_record(named)
     _name_from_files(named)
-    name = named.run or (_algorithm_in(named.resume, named.trust) if trains else None)
+    name = named.run or _algorithm_in(named.resume, named.trust)
     if named.agent is not None and name is not None and name != AGENT_RUN:
         raise ConfigError(
             f"--agent_name {named.agent} learns by an agent of its own, {f'--run {name}' if named.run else 'the run'} by an algorithm: "
@@ -125,61 +120,69 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if isinstance(name, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
             cls = ALGORITHMS.get(name).Config
-    title = f"settings of {name}" if cls is not Config else "settings of every algorithm"
-    add_settings(parser.add_argument_group(title), cls(), "")
-    if trains:
-        _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
+    _describe(parser, name if cls is not Config else None)
+    groups = add_groups(parser, "every algorithm" if cls is Config else str(name), argv)
+    full = HELP_ALL in argv
+    _add_options(groups["run"].add_argument, adder(groups["run"], shown=full))
+    add_settings(groups, cls(), full=full)
+    _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
 
-def _add_options(add: Callable[..., object]) -> None:
-    """Add what is no setting of a run."""
+def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
+    """Say what the help shows, and how to see more."""
+    parser.description = "Train a policy."
+    if name is None:
+        parser.description += (
+            " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
+        )
+    parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/names.md other names that are accepted."
+
+
+def _add_options(add: Callable[..., object], more: Callable[..., object]) -> None:
+    """Add what is no setting of a run: by `add` what the short help shows, by `more` the rest."""
+    more("--algo", "--algorithm", dest="run", metavar="NAME", type=algorithm_name, help=argparse.SUPPRESS)
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
-    example = '\'{"evaluation/episode_reward_mean": 200, "time_total_s": 600}\''
-    add("--stop", metavar="JSON", help=f"when to end, e.g. {example}")
+    text = (
+        "when to end, at what comes first: environment steps (100000, 100k; the same as --timesteps N), time (90s, 10min), results "
+        "(reward=200,time=600 or '{\"evaluation/episode_reward_mean\": 200}'). What --resume goes on from counts too"
+    )
+    add("--stop", metavar="N|JSON", help=text)
+    for flags, key in SAME_AS_STOP.items():
+        more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    text = (
-        "go on with the run in this folder; settings given here win over the saved ones.\n"
-        "With an experiment in it, or several in folders of its own: go on with their trials"
-    )
+    text = "go on with the run in this folder, or with the trials of the experiments in it; settings given here win over the saved ones"
     add("--resume", metavar="DIR", help=text)
-    text = (
-        "one experiment or several, in YAML or JSON: run, env, stop, config; flags win over it.\n"
-        "Grids, distributions and seeds make many trials, which learn from each other with population"
-    )
+    text = "experiments in YAML or JSON: run, env, stop, config; with grids, distributions and seeds these are many trials. Flags win over it"
     add("-f", "--file", metavar="FILE", help=text)
-    add("--dry-run", action="store_true", help="with -f: show the trials, and run none")
+    more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
-    text = (
-        "print where each setting comes from (default, tuned, file, flag, resume, or adapted by raypid), and run nothing;\n"
-        "all: also those at their defaults"
-    )
+    more("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
+    text = "print where each setting comes from (tuned, file, flag, resume, or adapted by raypid), and run nothing; all: also the defaults"
     add("--explain", nargs="?", const="changed", choices=("changed", "all"), metavar="all", help=text)
-    add("--json", action="store_true", help="with --explain: all of it, as JSON")
-    add("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
+    more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():
-        add(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
+        more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
     text = "settings: JSON, or a file; flags win over it"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
-    text = (
-        "start from the tuned settings for this algorithm and environment (`raypid list tuned`);\n"
-        "NAME: from those that `raypid tune` has saved under this name, or in this file"
-    )
+    text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
     add("--overwrite", action="store_true", help="replace the run in the folder of --out, or the experiment of -f")
     add("--quiet", action="store_true", help="print errors only")
     text = "import what a run's folder names (--resume, --config), though you did not write it"
-    add("--trust", action="store_true", help=text)
+    more("--trust", action="store_true", help=text)
 
 
 def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
     """The options that say which others there are."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag, dest in (("--run", "run"), ("--resume", "resume"), *_NAMED):
+    for flag, dest in (("--run", "run"), ("--algo", "run"), ("--algorithm", "run"), ("--resume", "resume"), *_NAMED):
         early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
-    return early.parse_known_args(argv)[0]
+    named = early.parse_known_args(argv)[0]
+    named.run = ALGORITHMS.canonical(named.run) if named.run is not None else None
+    return named
 
 
 AGENT_RUN = "CustomModel"
@@ -263,7 +266,11 @@ def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str 
         ("model", model, NETWORKS, "model.custom"),
         ("agent", agent, AGENTS, "agent_config"),
     ):
-        if name is not None and (name in registry or ":" in name) and not name.startswith("envpool:"):
+        if (
+            name is not None
+            and (name in registry or ":" in name or names_file(name))
+            and not name.startswith("envpool:")
+        ):
             with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is used
                 owners.append((f"{kind} {name}", setting, declares(registry.get(name), name)))
     owners.append((project.OPTIONS, "custom_args", project.get_custom_args))
@@ -279,7 +286,7 @@ def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str 
                         f"Both {other} and {owner} declare {dashed(flag)}: give that of {owner} another name."
                     )
                 taken[dashed(flag)] = owner
-            _add_declared(group, action, f"{_SETTING}{setting}.{action.dest}")
+            _add_declared(group, action, f"{SETTING}{setting}.{action.dest}")
 
 
 def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest: str) -> None:
@@ -322,42 +329,6 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
 
 
-def add_settings(group: argparse._ArgumentGroup, settings: Settings, prefix: str) -> None:
-    """Add a flag for each setting."""
-    docs, hints = field_docs(type(settings)), type_hints(type(settings))
-    for field in dataclasses.fields(settings):
-        value, hint = getattr(settings, field.name), hints[field.name]
-        text = docs[field.name]
-        if not isinstance(value, ModelConfig):
-            default = list(value) if isinstance(value, tuple) else value
-            text = f"{text} (default: {'none' if default is None else default})"
-        switch = bool in (hint, *get_args(hint))
-        flag = f"--{prefix}{field.name}".replace("_", "-")
-        others = [(name, f"the same as {flag}") for name, ours in ALIASES.items() if f"{prefix}{field.name}" == ours]
-        for name, said in [(f"{prefix}{field.name}", text), *others]:
-            group.add_argument(
-                f"--{name}".replace("_", "-"),
-                dest=f"{_SETTING}{name}",
-                metavar=_metavar(hint),
-                default=argparse.SUPPRESS,
-                help="\n".join(textwrap.wrap(said.replace("%", "%%"), 90)),
-                nargs="?" if switch else None,
-                const="true" if switch else None,
-            )
-        if isinstance(value, ModelConfig):
-            add_settings(group, value, f"{field.name}.")
-
-
-def _metavar(hint: object) -> str:
-    """Return what a value looks like in the help: N, NUMBER, TEXT, {a,b} or JSON."""
-    if get_origin(hint) is Literal:
-        return "{" + ",".join(map(str, get_args(hint))) + "}"
-    if hint is ModelConfig or get_origin(hint) in (tuple, dict):
-        return "JSON"
-    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
-    return next((kinds[kind] for kind in (hint, *get_args(hint)) if kind in kinds), "TEXT")
-
-
 def read_mapping(text: str, option: str) -> dict[str, object]:
     """Read a mapping from JSON text or from a file.
 
@@ -371,8 +342,8 @@ def flags_of(options: argparse.Namespace) -> Given:
     """The settings given by flags of their own."""
     flags: dict[str, object] = {}
     for name, value in vars(options).items():
-        if name.startswith(_SETTING):
-            key = name.removeprefix(_SETTING)
+        if name.startswith(SETTING):
+            key = name.removeprefix(SETTING)
             is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
     return Given(flags, "flag")
@@ -433,7 +404,8 @@ def main(options: argparse.Namespace) -> int:
         return resume_experiments(options, _by_our_names(overlay(overlay(file.recorded, file.settings), flags)))
     file = _under_flags(options, file)
     given = _by_our_names(overlay(file.settings, flags))
-    stop = read_mapping(options.stop, "--stop") if options.stop else file.stop
+    said = _stop(options)
+    stop = file.stop if said is None else said
     counts = {**file.options, **{name: value for name in _COUNTS if (value := getattr(options, name)) is not None}}
     notes: Sequence[str] = file.notes
     if options.resume:
@@ -492,7 +464,7 @@ def _train(
             if not error.fits:
                 raise
             raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
-    agent.notes += notes
+    agent.notes += [*notes, *called_here(options.stop)]
     if not options.quiet:
         agent.notes += _hints(options, agent)
     try:
@@ -548,7 +520,10 @@ def _source_of(options: argparse.Namespace, key: str, value: object) -> list[Sou
     if value is None:
         return []
     files = [options.file, *options.config] if options.file else options.config
-    named = any(word.partition("=")[0] == f"--{key.replace('_', '-')}" for word in options.argv)
+    same = {"run": ("--algo", "--algorithm"), "stop": tuple(flag for flags in SAME_AS_STOP for flag in flags)}.get(
+        key, ()
+    )
+    named = any(word.partition("=")[0] in (f"--{key.replace('_', '-')}", *same) for word in options.argv)
     if named or not (files or options.resume):
         return [Source("flag", "", value)]
     return [Source("resume", options.resume, value) if options.resume else Source("file", files[-1], value)]
@@ -581,6 +556,28 @@ def _under_flags(options: argparse.Namespace, file: RunFile) -> RunFile:
     options.tuned = options.tuned or file.tuned
     _check_resume(options)
     return for_algorithm(file, options.run) if options.run is not None else file
+
+
+def _stop(options: argparse.Namespace) -> dict[str, object] | None:
+    """What --stop says, and the options that are criteria of their own; None if nothing is given.
+
+    Raises:
+        ConfigError: two of them say different things of one result.
+    """
+    given = options.stop
+    if given and not isinstance(given, Mapping) and os.path.isfile(given.removeprefix("@")):
+        given = read_mapping(given, "--stop")
+    stop = read_stop(given or None, "--stop")
+    for flags, key in SAME_AS_STOP.items():
+        text = getattr(options, f"{_STOP}{key}")
+        if text is None:
+            continue
+        (unit, value) = next(iter(read_stop(text, flags[0]).items()))
+        if unit != "timesteps_total":
+            raise ConfigError(f"{flags[0]} takes a number, not {shown(text)}.")
+        if stop.setdefault(key, value) != value:
+            raise ConfigError(f"{flags[0]} {text} and --stop say two things of {key}: give one of them.")
+    return stop if given or stop else None
 
 
 def _experiments(

@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shlex
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.train import add_settings, algorithm_name, at_least, read_mapping, settings_of
+from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
+from raypid.cli.train import algorithm_name, at_least, read_mapping, settings_of
 from raypid.config import Config, ConfigError, renamed
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
+from raypid.stops import read_stop
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -31,7 +34,7 @@ _TRIALS, _BUDGET = 30, "10m"
 _STEPS = 100
 """Environment steps of an iteration with replay, so that it can end where a trial is judged. Nothing else depends on them."""
 _SPACE = """\
-ranges in place of those beside the defaults (docs/algorithms.md, column "search"), to narrow, widen or add some:
+ranges in place of those beside the defaults (docs/algorithms.md, column "search"), to narrow, widen or add some: \
 '{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'"""
 
 
@@ -41,17 +44,31 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         "tune",
         help="search for settings",
         usage="raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]",
-        description="Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these\n"
+        description="Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these "
         "beside the defaults on fresh ones. Ends within the budget, with a report of one page.",
-        formatter_class=argparse.RawTextHelpFormatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
-    parser.set_defaults(argv=list(argv))
-    add = parser.add_argument
+    if argv[:1] != ["tune"]:
+        return  # another command, for whose help the name is enough
+    parser.set_defaults(argv=list(argv), trust=False)
+    cls, name = _settings_of(argv)
+    groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has", argv)
+    _add_options(groups["run"].add_argument)
+    add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
+    parser.epilog = (
+        f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms.md their ranges."
+    )
+
+
+def _add_options(add: Callable[..., object]) -> None:
+    """Add what is no setting of a run."""
+    add("--algo", "--algorithm", dest="run", metavar="NAME", type=algorithm_name, help=argparse.SUPPRESS)
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     add("--trials", metavar="N", type=partial(at_least, 1), help=f"most settings to try (default: {_TRIALS})")
     add("--budget", metavar="TIME", help=f"wall time of everything, such as 90s, 10m, 2h (default: {_BUDGET})")
-    text = f"'{{\"{GOAL}\": 475}}': a return that is enough;\n'{{\"{SECONDS}\": 60}}': seconds of training of a trial (default: from the budget)"
+    text = f"'{{\"{GOAL}\": 475}}': a return that is enough; '{{\"{SECONDS}\": 60}}': seconds of training of a trial (default: from the budget)"
     add("--stop", metavar="JSON", help=text)
     add("--space", metavar="JSON|FILE", help=_SPACE)
     add("--only", metavar="NAMES", help="search in these settings alone: lr,gamma")
@@ -62,7 +79,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         default=0,
         help="first seed of the trials, at most 90 (default: 0)",
     )
-    text = "who proposes settings: optuna (an extra) or random;\nauto: optuna where it is installed (default)"
+    text = "who proposes settings: optuna (an extra) or random; auto: optuna where it is installed"
     add("--by", default="auto", choices=("auto", "optuna", "random"), help=text)
     add("--concurrent", metavar="N", type=partial(at_least, 1), help="trials at a time (default: one for each core)")
     add(
@@ -80,38 +97,18 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         help="settings that every trial has; flags win over it",
     )
     add("--quiet", action="store_true", help="print the answer only")
-    parser.set_defaults(trust=False)
-    _add_settings_of(parser, argv if argv[:1] == ["tune"] else [])
 
 
-def _add_settings_of(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add the settings of the algorithm that `--run` names in `argv`."""
+def _settings_of(argv: Sequence[str]) -> tuple[type[Config], str]:
+    """The settings of the algorithm that `argv` names, and its name; those of every algorithm and "" if it names none."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--run", nargs="?")
-    named, _ = early.parse_known_args(argv)
-    cls = Config
-    if isinstance(named.run, str):
+    early.add_argument("--run", "--algo", "--algorithm", nargs="?")
+    name = early.parse_known_args(argv)[0].run
+    if isinstance(name, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
-            cls = ALGORITHMS.get(named.run).Config
-    title = (
-        f"settings of {named.run}"
-        if cls is not Config
-        else "settings of every algorithm (with --run NAME: its own, and its defaults)"
-    )
-    title += "; what is given here every trial has"
-    group = parser.add_argument_group(title)
-    add_settings(_WithoutSeed(group), cls(), "")  # type: ignore[arg-type]
-
-
-class _WithoutSeed:
-    """An argument group that leaves out --seed, which is the search's own."""
-
-    def __init__(self, group: argparse._ArgumentGroup) -> None:
-        self._group = group
-
-    def add_argument(self, *flags: str, **about: Any) -> None:
-        if flags != ("--seed",):
-            self._group.add_argument(*flags, **about)
+            name = ALGORITHMS.canonical(name)
+            return ALGORITHMS.get(name).Config, name
+    return Config, ""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -284,7 +281,7 @@ def _resumed(options: argparse.Namespace) -> Any:
 def _stop(text: str | None) -> dict[str, float]:
     """The stop criteria of a search: a return that is enough, and seconds of a trial."""
     stop: dict[str, float] = {}
-    for key, value in (read_mapping(text, "--stop") if text else {}).items():
+    for key, value in _given_stop(text).items():
         if key not in (GOAL, SECONDS):
             raise ConfigError(f"A search takes the stop criteria {GOAL} and {SECONDS}, not {key!r}.")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or (key == SECONDS and not value > 0):
@@ -293,6 +290,12 @@ def _stop(text: str | None) -> dict[str, float]:
             )
         stop[key] = float(value)
     return stop
+
+
+def _given_stop(text: str | None) -> dict[str, object]:
+    if text and os.path.isfile(text.removeprefix("@")):
+        return read_stop(read_mapping(text, "--stop"))
+    return read_stop(text or None, "--stop")
 
 
 def _concurrent(task: Task) -> int:

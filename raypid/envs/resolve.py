@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import gymnasium
 from gymnasium.envs import registration
 
-from raypid.envs.errors import EnvError
+from raypid.envs.errors import HEAD, EnvError, user_traceback
 from raypid.envs.foreign import refuse
+from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
+from raypid.errors import UserError
 from raypid.extras import extra_of, install_command, install_hint, installed
+from raypid.modules import apart, defined, import_named, located, names_file
 from raypid.ownership import path_hint
 from raypid.registry import ENVS, suggest, within_remote
 
@@ -26,9 +33,6 @@ GYM_PACKAGES = {
     "gymnasium.envs.tabular": "jax",
 }
 """Which package an entry point's module needs."""
-VERSIONED = re.compile(r"-v\d+$")
-OLD_ATARI = re.compile(r"(Deterministic|NoFrameskip)$")
-"""What Gym's ids of Atari games ended in, before the version."""
 
 Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
 GYM = ("gym", "ale")
@@ -78,13 +82,39 @@ def portable(env: object) -> object:
         registered = gymnasium.registry[resolved.name]
         if not str(registered.entry_point).startswith(("gymnasium.", "ale_py.")):
             return registered
-    return env
+    return located(env)
 
 
 def list_envs() -> list[str]:
-    """List registered names and Gymnasium's ids, sorted, without EnvPool's tasks ("envpool:...")."""
+    """List registered names and Gymnasium's ids, sorted, without EnvPool's tasks ("envpool:...") and without ids that nothing can make."""
     _register_ale()
-    return sorted({*ENVS.names(), *gymnasium.registry})
+    return sorted({*ENVS.names(), *(name for name in gymnasium.registry if gone(name) is None)})
+
+
+def missing_package(name: str) -> tuple[str, str] | None:
+    """The package that a registered name or id needs and that is not installed, and the command that installs it; None if none is."""
+    if name in ENVS or name not in gymnasium.registry:
+        return None
+    module = module_of(name)
+    needed = [package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)]
+    for package in (*needed, module.partition(".")[0]):
+        if not installed(package):
+            return package, _command(package)
+    return None
+
+
+def register_packages() -> None:
+    """Import every installed package of `raypid.envs.ids.PACKAGES`, so that its ids are known. One that fails is left out."""
+    for brought in PACKAGES:
+        if installed(brought.module.partition(".")[0]) and not _lies_here(brought.module):
+            with contextlib.suppress(Exception), quiet():
+                gymnasium.register_envs(importlib.import_module(brought.module))
+
+
+def module_of(name: str) -> str:
+    """The module of a registered name or id."""
+    entry = ENVS.entry(name) if name in ENVS else gymnasium.registry[name].entry_point
+    return entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "gymnasium")
 
 
 def _resolve_name(name: str) -> Resolved:
@@ -96,25 +126,55 @@ def _resolve_name(name: str) -> Resolved:
         except Exception as error:
             raise EnvError(f"Environment {name!r} is registered, but cannot be imported: {error}") from error
         return _resolve_name(entry) if isinstance(entry, str) else _resolve_object(entry, name)
-    if ":" in name:
-        return _resolve_path(name)
+    if names_file(name):
+        return _resolve_file(name)
     if name.startswith("ALE/"):
         require("ale_py", name)
-    if name not in gymnasium.registry:
-        _register_ale()
+    if name not in gymnasium.registry and ":" not in name:
+        _register_from_package(name)
+    if told := gone(name):
+        raise EnvError(told)
+    if ":" in name:
+        return _resolve_path(name)
     if name not in gymnasium.registry:
         raise _unknown(name)
     return _resolve_gym(name)
 
 
+def _register_from_package(name: str) -> None:
+    """Import the installed package that registers an id.
+
+    Raises:
+        EnvError: it is not installed, or cannot be imported, or the name is that of the package itself.
+    """
+    brought = brought_by(name)
+    if brought is None:
+        _register_ale()
+        return
+    if not installed(brought.module.partition(".")[0]) or _lies_here(brought.module):
+        raise EnvError(
+            f"Environment {name!r} comes with the package {brought.package!r}, which is not installed: "
+            f"pip install {shlex.quote(brought.package)}"
+        )
+    try:
+        with quiet():
+            gymnasium.register_envs(importlib.import_module(brought.module))
+    except Exception as error:
+        raise EnvError(f"Environment {name!r}: importing {brought.module!r} failed: {error!r}") from error
+    if brought.is_called(name):
+        raise EnvError(f"{name!r} is a package: name one of its environments, such as {brought.example!r}.")
+
+
+def _lies_here(module: str) -> bool:
+    """Tell whether a module lies in the current folder, which somebody else may have filled: nobody has named it."""
+    found = importlib.util.find_spec(module.partition(".")[0])
+    places = [*(found.submodule_search_locations or ()), found.origin or ""] if found is not None else []
+    return any(Path(place).resolve().parent == Path.cwd() for place in places if place)
+
+
 def _resolve_gym(name: str) -> Resolved:
-    entry = gymnasium.registry[name].entry_point
-    if isinstance(entry, str):
-        module = entry.partition(":")[0]
-        for prefix, package in GYM_PACKAGES.items():
-            if module.startswith(prefix):
-                require(package, name)
-        require(module.partition(".")[0], name)
+    if missing := missing_package(name):
+        require(missing[0], name)
     return Resolved(name, "ale" if name.startswith("ALE/") else "gym")
 
 
@@ -145,19 +205,62 @@ def _resolve_path(name: str) -> Resolved:
         raise EnvError(
             f"Environment {name!r}: importing {module_name!r} failed: {error!r}{install_hint(error)}"
         ) from error
+    return _resolve_in(module, module_name, attribute)
+
+
+def _resolve_file(name: str) -> Resolved:
+    """The environment in a file: the one that is named, or the only one."""
+    file, attribute = apart(str(located(name)))
+    before = {*ENVS.names(), *gymnasium.registry}
+    try:
+        module = import_named(file)
+    except UserError:
+        raise
+    except Exception as error:
+        theirs = f"{HEAD}{user_traceback()}\nraypid: "
+        raise EnvError(
+            f"{theirs}Environment {name!r}: importing {file} failed: {error!r}{install_hint(error)}"
+        ) from error
+    if attribute:
+        return _resolve_in(module, file, attribute)
+    found = defined(module, _is_environment)
+    if not found:
+        own = {*ENVS.names(), *gymnasium.registry} - before
+        found = sorted(own | {n for n in ENVS.names() if getattr(ENVS.entry(n), "__module__", "") == module.__name__})
+    if len(found) == 1:
+        return _resolve_in(module, file, found[0])
+    if not found:
+        raise EnvError(
+            f"{file} has no environment: no class with reset and step, and it registers none. A function that makes one is named, "
+            f"{file}:make."
+        )
+    raise EnvError(f"{file} has several environments: name one, {' or '.join(repr(f'{name}:{n}') for n in found)}.")
+
+
+def _is_environment(cls: type) -> bool:
+    if issubclass(cls, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)):
+        return False
+    return all(callable(getattr(cls, method, None)) for method in ("reset", "step"))
+
+
+def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolved:
+    """What is called `attribute` in a module, or was registered under this name when it was imported."""
     if attribute and hasattr(module, attribute):
-        return _resolve_object(getattr(module, attribute), name)
+        return _resolve_object(getattr(module, attribute), f"{module_name}:{attribute}")
     if attribute in gymnasium.registry:
         return _resolve_gym(attribute)
+    if attribute in ENVS:
+        return _resolve_name(attribute)
     names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
     near = suggest(attribute, names)
     if module_name == "__main__" or "<" in attribute:
         raise EnvError(
-            f"Environment {name!r} was defined in a script, a notebook or a function, and is not there now. Give the environment itself: "
+            f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. Give the environment itself: "
             "in Python env=..., on the command line --env module:Name."
         )
     hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
-    raise EnvError(f"Environment {name!r}: module {module_name!r} has no {attribute!r}.{hint}")
+    what = module_name if module_name.endswith(".py") else f"module {module_name!r}"
+    raise EnvError(f"Environment {f'{module_name}:{attribute}'!r}: {what} has no {attribute!r}.{hint}")
 
 
 def _resolve_object(target: object, name: str) -> Resolved:
@@ -187,9 +290,12 @@ def require(package: str, name: str) -> None:
     """
     if installed(package):
         return
-    extra = extra_of(package)
-    command = install_command(extra) if extra else f"pip install {package}"
-    raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {command}")
+    raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {_command(package)}")
+
+
+def _command(package: str) -> str:
+    """What installs a package."""
+    return install_command(extra) if (extra := extra_of(package)) else f"pip install {package}"
 
 
 def _register_ale() -> None:
@@ -207,11 +313,8 @@ def _unknown(name: str) -> EnvError:
         namespace, base, version = registration.parse_env_id(name)
     except gymnasium.error.Error:
         return EnvError(f"{name!r} is not an environment id.{_suggestion(name, list_envs())}")
-    game = OLD_ATARI.sub("", base)
-    if namespace is None and (game != base or f"ALE/{game}-v5" in gymnasium.registry):
-        return EnvError(f"Unknown environment {name!r}. Atari games are named 'ALE/{game}-v5' or 'envpool:{game}-v5'.")
     newest = registration.find_highest_version(namespace, base)
-    if newest is not None:
+    if newest is not None and gone(f"{namespace}/{base}-v{newest}" if namespace else f"{base}-v{newest}") is None:
         full = f"{namespace}/{base}" if namespace else base
         problem = "has no version" if version is None else "does not exist in this version"
         return EnvError(f"Environment {name!r} {problem}; the newest is {f'{full}-v{newest}'!r}.")
@@ -219,11 +322,19 @@ def _unknown(name: str) -> EnvError:
 
 
 def _suggestion(name: str, known: list[str], prefix: str = "") -> str:
-    near = suggest(name, known)
-    if not near:
-        # a forgotten version or namespace hides what is near
-        bare = {VERSIONED.sub("", k).rpartition("/")[2]: k for k in known}
-        near = [bare[n] for n in suggest(VERSIONED.sub("", name).rpartition("/")[2], bare)]
+    newest = {bare(other): other for other in sorted(known, key=_version) if missing_package(other) is None}
+    # the version hides how near two names are, and so may the namespace
+    by_end = {n.rpartition("/")[2]: newest[n] for n in sorted(newest, key=len, reverse=True)}
+    near = [newest[n] for n in suggest(bare(name), newest)]
+    if not near or "/" not in name:
+        near = [by_end[n] for n in suggest(bare(name).rpartition("/")[2], by_end)]
     if near:
         return f" Did you mean {' or '.join(repr(prefix + n) for n in near)}?"
-    return " `raypid list envs` shows all; for your own give 'module:Name' or use raypid.register_env."
+    return (
+        " `raypid list envs` shows all; one of a package is 'package:id', your own 'file.py:Name', 'module:Name' or a name given to "
+        "raypid.register_env."
+    )
+
+
+def _version(name: str) -> int:
+    return int(found.group(1)) if (found := re.search(r"-v(\d+)$", name)) else -1

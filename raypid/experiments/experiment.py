@@ -26,10 +26,11 @@ from raypid.experiments.population import FACTORS, Population
 from raypid.experiments.variants import GRID, check_spec, is_drawn, specs, word_of
 from raypid.experiments.variants import WORDS as SPECS
 from raypid.marked import Keys, Marked, read_marked
-from raypid.names import answer
+from raypid.names import STOPS, answer
 from raypid.ownership import SIGNATURE
 from raypid.registry import ALGORITHMS, did_you_mean, suggest
 from raypid.run_file import OPTIONS, OTHER_WORDS, is_record
+from raypid.stops import read_stop
 
 WORDS = (
     "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "tuned", "max_concurrent", "population",
@@ -249,7 +250,7 @@ class _Reader:
                     raise self.where.error(f"{key!r} and {word!r} are the same: give one of them.", word)
                 self.words[word] = value
                 for inner in value if word == "stop" and isinstance(value, Mapping) else ():
-                    self._mark(f"stop.{inner}", (*keys, key, inner))
+                    self._mark(f"stop.{STOPS.get(inner, inner)}", (*keys, key, inner))
             else:
                 unknown.append((key, value, (*keys, key)))
         self._check_name()
@@ -512,9 +513,10 @@ class _Reader:
 
     def _stop(self) -> Mapping[str, object]:
         stop = self.words.get("stop") if self.above.stop is None else self.above.stop
-        if stop is not None and not isinstance(stop, Mapping):
-            raise self.where.error(f"stop takes a mapping such as {{time_total_s: 60}}, not {shown(stop)}.", "stop")
-        return dict(stop or {})
+        try:
+            return read_stop(stop)
+        except ConfigError as error:
+            raise self.where.error(str(error), "stop") from None
 
     def _resources(self) -> dict[str, float] | None:
         given, where = self.words.get("resources"), self.where

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from raypid.config import ConfigError, ModelConfig
+from raypid.modules import name_of
 from raypid.nn.network_spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.nn.numpy_cells import STEPS
 from raypid.registry import NETWORKS, is_model
@@ -133,7 +134,7 @@ def _target(network: str) -> str:
     if NETWORKS.is_own(network):
         return ""
     cls = NETWORKS.get(network)
-    return "" if cls.__module__ == "__main__" else f"{cls.__module__}:{cls.__qualname__}"
+    return "" if cls.__module__ == "__main__" else name_of(cls)
 
 
 def _flat(leaf: Leaf) -> Leaf:

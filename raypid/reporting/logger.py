@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.errors import UserError, reason, shown
+from raypid.modules import name_of
 from raypid.outputs import AppendFile, Unwritten, explained, replacing
 from raypid.ownership import with_signature
 from raypid.plain_data import read_json
@@ -366,7 +367,7 @@ def _plain(value: object) -> Json:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "__qualname__"):
-        return f"{value.__module__}:{value.__qualname__}"
+        return name_of(value)
     if hasattr(value, "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     return repr(value)

@@ -16,6 +16,7 @@ from raypid.reporting.notebook import progress_here
 from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.training import Training
+from raypid.stops import read_stop
 
 TWICE_S = 5.0
 """Seconds after a run that Ctrl-C has ended in which another one ends the next run at once, so that a loop over runs ends."""
@@ -69,7 +70,7 @@ class Agent(Training):
         """
         self.check_open()
         stop = self._stop if stop is None else stop
-        criteria = check_stop(stop_criteria(stop), known_keys(self.run, self.config))
+        criteria = check_stop(read_stop(stop), known_keys(self.run, self.config))
         options = RunOptions(
             stop=criteria,
             checkpoint_interval=checkpoint_interval,
@@ -123,23 +124,6 @@ class Agent(Training):
                 f"raypid.train(resume={str(folder)!r})."
             )
         return True
-
-
-def stop_criteria(stop: object) -> Mapping[str, object]:
-    """The stop criteria as a mapping; a whole number is the total of environment steps.
-
-    Raises:
-        ConfigError: `stop` is something else.
-    """
-    if stop is None:
-        return {}
-    if isinstance(stop, Mapping):
-        return stop
-    if isinstance(stop, (int, float)) and not isinstance(stop, bool) and stop == stop // 1:
-        return {"timesteps_total": int(stop)}
-    raise ConfigError(
-        f'stop takes the number of environment steps, or criteria such as {{"evaluation/episode_reward_mean": 200}}, not {shown(stop)}.'
-    )
 
 
 def check_counts(options: RunOptions) -> None:

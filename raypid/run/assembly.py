@@ -28,6 +28,7 @@ from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
 from raypid.errors import shown
 from raypid.extras import need
+from raypid.modules import apart, located, name_of, names_file
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
@@ -177,6 +178,7 @@ def resolve_settings(run: str, settings: Mapping[str, object], below: Mapping[st
     config = algorithm.Config().replace(laid)
     asked = copy.copy(config)
     config.env, config.env_config = by_id(config.env, config.env_config)
+    _locate_files(config)
     config.custom_args = _custom_args(config.custom_args)
     if config.gpu is not None:
         _use_gpus(config, algorithm, given_names(settings))
@@ -201,6 +203,15 @@ _CHOSEN = {
     "num_gpus": "one for each id in gpu", "num_learners": "one for each GPU", "seed": "drawn",
 }  # fmt: skip
 """What `resolve_settings` may set -> why."""
+
+
+def _locate_files(config: Config) -> None:
+    """Write files that settings name ("reacher.py:Reach") with their whole paths, so that they are found from every folder."""
+    for name in ("env", "evaluation_env", "callbacks", "intrinsic_reward", "agent"):
+        if names_file(entry := getattr(config, name, None)):
+            setattr(config, name, located(entry))
+    if names_file(config.model.network):
+        config.model = config.model.replace({"network": located(config.model.network)})
 
 
 def _check_packages(run: str, algorithm: AlgorithmClass, c: Config) -> None:
@@ -658,8 +669,7 @@ def entry_name(entry: object) -> str:
     """A class, function or object as "module:name"; a string as it is."""
     if isinstance(entry, str):
         return entry
-    qualname: str = getattr(entry, "__qualname__", type(entry).__qualname__)
-    return f"{entry.__module__}:{qualname}"
+    return name_of(entry)
 
 
 def callbacks_of(entry: object) -> Callbacks | None:
@@ -679,9 +689,17 @@ def callbacks_of(entry: object) -> Callbacks | None:
     return entry
 
 
+def _short(name: str) -> str:
+    """A name without the folder of its file: "reacher:Reach" for "/envs/reacher.py:Reach"."""
+    if not names_file(name):
+        return name
+    file, attribute = apart(name)
+    return ":".join(filter(None, [Path(file).stem, attribute]))
+
+
 def new_run_folder(run: str, config: Config) -> Path:
     """The name of a new folder under runs/."""
-    algorithm, env = (re.sub(r"[^\w.-]+", "-", name).strip("-") for name in (run, entry_name(config.env)))
+    algorithm, env = (re.sub(r"[^\w.-]+", "-", _short(name)).strip("-") for name in (run, entry_name(config.env)))
     base = f"{algorithm[:80]}_{env[:80]}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
     return next(p for p in names if not p.exists())

@@ -12,8 +12,10 @@ from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.config import Config, ConfigError
 from raypid.errors import shown
+from raypid.names import STOPS_ANSWERED
 from raypid.registry import ALGORITHMS, did_you_mean
 from raypid.roles.evaluator import EVALUATION_METRICS
+from raypid.stops import read_stop
 
 _ALWAYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",
@@ -74,22 +76,19 @@ def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[
 
 
 def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:
-    """Return the stop criteria as numbers.
+    """Return the stop criteria as numbers, by our names.
 
     Raises:
         ConfigError: a key that no result of this run will have, a value that is no number, or one that is met before the run begins.
             Metrics of callbacks are written "custom/<name>".
     """
     checked: dict[str, float] = {}
-    for key, value in stop.items():
-        if not isinstance(key, str):
-            raise ConfigError(f"The name of a stop criterion is text, not {key!r}.")
+    for key, value in read_stop(stop).items():
         if key not in known.keys and not key.startswith(known.open):
             if key.startswith("evaluation/") and not any(k.startswith("evaluation/") for k in known.keys):
                 raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
-            raise ConfigError(
-                f"Unknown stop criterion {key!r}.{did_you_mean(key, known.keys)} A callback's metric x is custom/x."
-            )
+            told = f" {answered}" if (answered := STOPS_ANSWERED.get(key)) else did_you_mean(key, known.keys)
+            raise ConfigError(f"Unknown stop criterion {key!r}.{told} A callback's metric x is custom/x.")
         try:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise ValueError

@@ -12,7 +12,7 @@ from raypid.outcome import Outcome
 from raypid.phases import Phases
 from raypid.reporting.logger import read_params
 from raypid.reporting.notebook import progress_here
-from raypid.run.agent import Agent, check_counts, stop_criteria
+from raypid.run.agent import Agent, check_counts
 from raypid.run.assembly import new_run, resolve_config
 from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder
@@ -20,6 +20,7 @@ from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.saved import saved_run
 from raypid.run.training import algorithm_of, settings_of
 from raypid.run_file import RunFile, read_for
+from raypid.stops import read_stop
 from raypid.tuned import TUNED
 
 
@@ -115,7 +116,7 @@ def _new(
     if overwrite and out is None:
         raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
     check_folder(Path(out or Path("runs", "new")), resume=False, overwrite=overwrite, python=True)
-    criteria = stop_criteria(stop)
+    criteria = read_stop(stop)
     if name is None:
         return _distributed(run, given, tuned)
     above, below = new_run(name, given, file, tuned, criteria)
@@ -154,7 +155,7 @@ def _resumed(
     saved = read_params(folder).get("stop")
     stop = (saved if isinstance(saved, Mapping) else {}) if stop is None else stop
     config: Config = resolve_config(manifest["algorithm"], given, {**manifest["config"], "init_from": None})
-    check_stop(stop_criteria(stop), known_keys(manifest["algorithm"], config))
+    check_stop(read_stop(stop), known_keys(manifest["algorithm"], config))
     agent = _agent_class(run).from_checkpoint(folder, given, out=folder, trust=trust)
     return agent, stop
 

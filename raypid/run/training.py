@@ -905,7 +905,7 @@ def algorithm_of(run: object) -> str:
         ConfigError: it is neither. UserError: an unknown name, with the nearest known ones.
     """
     if isinstance(run, str):
-        ALGORITHMS.get(run)
+        ALGORITHMS.get(run := ALGORITHMS.canonical(run))
         return run
     named: object = getattr(run, "algorithm", None)
     if isinstance(run, type) and issubclass(run, Training) and isinstance(named, str):

@@ -93,7 +93,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([*TRAIN, "--config", '{"lr": 1e-3, "gama": 0.9}'], ["gama", "gamma"]),
         ([*TRAIN, "--config", '{"lr": }'], ["--config", "JSON"]),
         ([*TRAIN, "--config", "missing.yaml"], ["missing.yaml"]),
-        ([*TRAIN, "--stop", '{"episode_reward": 1}'], ["episode_reward_mean"]),
+        ([*TRAIN, "--stop", '{"episode_rewards": 1}'], ["episode_reward_mean"]),
         ([*TRAIN, "--stop", '{"timesteps_total": "x"}'], ["timesteps_total", "number"]),
         ([*TRAIN, "--stop", "timesteps_total"], ["timesteps_total"]),
         ([*TRAIN, "--stop", '{"timesteps_total": 1'], ["--stop", "JSON"]),
@@ -149,7 +149,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([*REPLAY, "DQN", "--env", "CartPole-v1", "--priority-exponent", "0.9"], ["prioritized is true"]),
         ([*TRAIN, "--stop", '{"learner/entropi": 1}'], ["learner/entropi", "learner/entropy"]),
         ([*TRAIN, "--stop", '{"lost/wokers": 1}'], ["lost/workers"]),
-        ([*TRAIN, "--stop", '{"evaluation/reward": 1}'], ["evaluation/episode_reward"]),
+        ([*TRAIN, "--stop", '{"evaluation/rewards": 1}'], ["evaluation/episode_reward"]),
         (
             [*TRAIN, "--evaluation-interval", "0", "--stop", '{"evaluation/episode_reward_mean": 1}'],
             ["can never be met", "evaluation_interval is 0"],

@@ -257,7 +257,7 @@ def test_what_drives_a_run_asks_the_agent_alone(file: str) -> None:
 @pytest.mark.parametrize(
     ("stop", "words"),
     [
-        ({"episode_reward": 1}, "episode_reward_mean"),
+        ({"episode_rewards": 1}, "episode_reward_mean"),
         ({"timestep_total": 1}, "timesteps_total"),
         ({"timesteps_total": "soon"}, "takes a number"),
         ({"timesteps_total": True}, "takes a number"),

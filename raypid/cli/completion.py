@@ -1,0 +1,148 @@
+"""`raypid completion bash|zsh|fish`: what makes the shell complete commands, options and their values, by argcomplete."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from raypid.errors import UserError
+from raypid.extras import install_command
+
+if TYPE_CHECKING:
+    from raypid.cli import Subparsers
+
+FILES = {
+    "bash": "~/.bashrc",
+    "zsh": "~/.zshrc",
+    "fish": "~/.config/fish/config.fish",
+}
+"""Shells -> the file that they read when they start."""
+_LINES = {
+    "bash": 'eval "$(raypid completion bash)"',
+    "zsh": 'eval "$(raypid completion zsh)"',
+    "fish": "raypid completion fish | source",
+}
+
+
+def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
+    parser = subparsers.add_parser(
+        "completion",
+        help="complete commands, options and values by TAB",
+        description="Print what makes a shell complete raypid's commands, options, algorithms,\n"
+        "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:",
+        epilog="\n".join(f"{shell:5} {_LINES[shell]:38} in {FILES[shell]}" for shell in FILES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("shell", choices=tuple(FILES), help="your shell")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the shell's code.
+
+    Raises:
+        UserError: argcomplete is not installed.
+    """
+    try:
+        argcomplete: Any = importlib.import_module("argcomplete")
+    except ImportError:
+        raise UserError(f"Completion needs the package argcomplete: {install_command('completion')}") from None
+    print(argcomplete.shellcode(["raypid"], shell=options.shell), end="")
+    return 0
+
+
+def words_so_far() -> list[str]:
+    """The words after `raypid` up to the cursor, which say what there is to complete."""
+    argcomplete: Any = importlib.import_module("argcomplete")
+    line, point = os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", "")
+    before = line[: int(point)] if point.isdecimal() else line
+    with contextlib.suppress(ValueError):
+        _, prefix, _, words, _ = argcomplete.split_line(before)
+        return [*words[1:], prefix]
+    return []
+
+
+def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Tell the shell what the word under the cursor may become, and end the process."""
+    argcomplete: Any = importlib.import_module("argcomplete")
+    chosen = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
+    assert chosen is not None
+    for action in chosen.choices[words[0]]._actions if words and words[0] in chosen.choices else ():
+        _complete(action)
+    argcomplete.autocomplete(
+        parser, always_complete_options="long", default_completer=argcomplete.completers.FilesCompleter()
+    )
+
+
+def _complete(action: Any) -> None:
+    """Say what an option's value may be, as far as it is known."""
+    names = {flag.lstrip("-") for flag in action.option_strings}
+    for completes, found in _COMPLETERS:
+        if completes & names or action.dest in completes:
+            action.completer = found
+    if action.metavar and action.metavar.startswith("{"):
+        action.completer = _fixed(action.metavar.strip("{}").split(","))
+    elif action.metavar == "true|false":
+        action.completer = _fixed(["true", "false"])
+    elif action.metavar in ("N", "NUMBER"):
+        action.completer = _fixed([])
+
+
+def _fixed(values: Iterable[str]) -> Callable[..., list[str]]:
+    known = list(values)
+    return lambda **_: known
+
+
+def _algorithms(**_: object) -> list[str]:
+    from raypid.registry import ALGORITHMS
+
+    return ALGORITHMS.names()
+
+
+def _envs(prefix: str, **_: object) -> list[str]:
+    """Ids and files. Of EnvPool's tasks those that ALE has too: to ask EnvPool itself takes seconds."""
+    from raypid.envs import list_envs
+
+    if prefix.startswith("envpool:"):
+        return [f"envpool:{name.removeprefix('ALE/')}" for name in list_envs() if name.startswith("ALE/")]
+    here = [name for name in os.listdir(".") if name.endswith(".py")] if not prefix.startswith(("/", "../")) else []
+    return [*list_envs(), "envpool:", *here]
+
+
+def _networks(**_: object) -> list[str]:
+    from raypid.registry import NETWORKS
+
+    return NETWORKS.names()
+
+
+def _runs(prefix: str, **_: object) -> list[str]:
+    """Folders of runs: those below runs/ and those whose name has begun."""
+    from glob import escape, glob
+
+    folders = [*glob("runs/*/"), *glob(f"{escape(prefix)}*/")]
+    return sorted(
+        {
+            folder if not os.path.isfile(os.path.join(folder, "params.json")) else folder.rstrip("/")
+            for folder in folders
+        }
+    )
+
+
+def _tuned(**_: object) -> list[str]:
+    from raypid import saved_settings
+
+    return list(saved_settings.names())
+
+
+_COMPLETERS: tuple[tuple[set[str], Callable[..., list[str]]], ...] = (
+    ({"run", "algo", "algorithm"}, _algorithms),
+    ({"env", "evaluation-env"}, _envs),
+    ({"model.network"}, _networks),
+    ({"resume", "init-from", "path", "runs"}, _runs),
+    ({"tuned"}, _tuned),
+)
+"""Names of options, or places of positional arguments -> what completes their values."""

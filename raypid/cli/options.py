@@ -1,0 +1,134 @@
+"""Settings as options of the command line, in groups: the few that people change in `--help`, all of them in `--help-all`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, get_args, get_origin
+
+from raypid.config import ALIASES, Config, ModelConfig, Settings, field_docs, type_hints
+from raypid.tunable import SEARCH
+
+SETTING = "setting:"
+"""How the destination of a setting's option begins."""
+GROUPS = ("algorithm", "run", "environment", "network", "evaluation", "machine")
+"""The groups of the help, in their order."""
+HELP_ALL = "--help-all"
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps to the terminal, with room for the names of options."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=min(shutil.get_terminal_size().columns, 112) - 2)
+
+
+def add_groups(
+    parser: argparse.ArgumentParser, algorithm: str, argv: Sequence[str]
+) -> dict[str, argparse._ArgumentGroup]:
+    """Add the groups of the help, and --help-all, which `argv` may have."""
+    titles = {name: name for name in GROUPS} | {
+        "algorithm": f"algorithm ({algorithm})",
+        "network": "network (--model.hidden '[64, 64]')",
+    }
+    groups = {name: parser.add_argument_group(titles[name]) for name in GROUPS}
+    groups["run"].add_argument("-h", "--help", action="help", help="show the settings that people change most")
+    groups["run"].add_argument(HELP_ALL, action="help", help="show all settings")
+    return groups
+
+
+def adder(group: argparse._ArgumentGroup, *, shown: bool) -> Any:
+    """`add_argument` of a group, for an option that the help shows or not."""
+    if shown:
+        return group.add_argument
+
+    def add(*flags: str, **about: Any) -> argparse.Action:
+        return group.add_argument(*flags, **{**about, "help": argparse.SUPPRESS})
+
+    return add
+
+
+def add_settings(
+    groups: Mapping[str, argparse._ArgumentGroup], settings: Config, *, full: bool, without: Sequence[str] = ()
+) -> None:
+    """Add an option for each setting to the group that it belongs to.
+
+    Args:
+        settings: the defaults.
+        full: whether the help has all of them, with all that is to be said, or those of `usual_settings` with a line each.
+        without: settings that the command has options of its own for.
+    """
+    usual = usual_settings(type(settings))
+    for name, value, hint, doc in _fields(settings):
+        if name in without:
+            continue
+        group = groups[group_of(type(settings), name)]
+        about: dict[str, Any] = {"metavar": metavar(hint), "default": argparse.SUPPRESS}
+        if bool in (hint, *get_args(hint)):
+            about |= {"nargs": "?", "const": "true"}
+        text = _described(doc, value, full=full)
+        add = partial(group.add_argument, **about)
+        add(_flag(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
+        for other in (other for other, ours in ALIASES.items() if ours == name):
+            add(_flag(other), dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
+
+
+def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, object, str]]:
+    """(full name, default, type, docstring) of every setting."""
+    docs, hints = field_docs(type(settings)), type_hints(type(settings))
+    found: list[tuple[str, object, object, str]] = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        found.append((f"{prefix}{field.name}", value, hints[field.name], docs[field.name]))
+        if isinstance(value, Settings):
+            found += _fields(value, f"{field.name}.")
+    return found
+
+
+def _flag(name: str) -> str:
+    return f"--{name}".replace("_", "-")
+
+
+def group_of(cls: type[Config], name: str) -> str:
+    """The group of the help that a setting belongs to: what its class says (`Config.groups`), or the algorithm's."""
+    if name.partition(".")[0] == "model":
+        return "network"
+    said = [group for owner in cls.__mro__ for group, names in vars(owner).get("groups", {}).items() if name in names]
+    return said[0] if said else "algorithm"
+
+
+def usual_settings(cls: type[Config]) -> set[str]:
+    """The settings of the short help: those with a range to search in, and those that their class names (`Config.usual`)."""
+    usual = {name for owner in cls.__mro__ for name in vars(owner).get("usual", ())}
+    owners = [owner for owner in cls.__mro__ if dataclasses.is_dataclass(owner)]
+    usual |= {field.name for owner in owners for field in dataclasses.fields(owner) if SEARCH in field.metadata}
+    model = {field.name for field in dataclasses.fields(ModelConfig) if SEARCH in field.metadata}
+    return (usual | {f"model.{name}" for name in (*model, *ModelConfig.usual)}) - set(cls.no_effect)
+
+
+def _described(doc: str, value: object, *, full: bool) -> str:
+    """What the help says of a setting, and its default, where there is one."""
+    text = doc if full else _first_words(doc)
+    if isinstance(value, Settings) or value is None or value == {} or value == ():
+        return text.replace("%", "%%")
+    plain = str(value).lower() if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
+    return f"{text.rstrip('.')} (default: {plain})".replace("%", "%%")
+
+
+def _first_words(doc: str) -> str:
+    """The first sentence or its main part, without what stands in parentheses."""
+    return re.split(r"(?<=[^.\d])[.;](?=\s|$)", re.sub(r" \([^()]*\)", "", doc))[0]
+
+
+def metavar(hint: object) -> str:
+    """Return what a value looks like in the help: N, NUMBER, TEXT, {a,b} or JSON."""
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(map(str, get_args(hint))) + "}"
+    if hint is ModelConfig or get_origin(hint) in (tuple, dict):
+        return "JSON"
+    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
+    return next((kinds[kind] for kind in (hint, *get_args(hint)) if kind in kinds), "TEXT")

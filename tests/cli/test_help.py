@@ -1,0 +1,125 @@
+"""The help: in groups, short, and every setting in one of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypid.cli import main
+from raypid.cli.options import GROUPS, group_of, usual_settings
+from raypid.config import Config, ModelConfig, field_docs
+from raypid.registry import ALGORITHMS
+
+SCREENS = 96
+"""Lines of two screens, of 48 lines and 100 columns each."""
+OWN = [name for name in ALGORITHMS.names() if ALGORITHMS.is_own(name)]
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_help_of_an_algorithm_is_two_screens(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    text = help_of(capsys, "train", "--run", name, "--help")
+    assert text.count("\n") <= SCREENS and max(map(len, text.splitlines())) <= 100
+    titles = re.findall(r"^(\w+)[^\n]*:$", text, re.MULTILINE)
+    assert [title for title in titles if title in GROUPS] == list(GROUPS)
+    shown = set(re.findall(r"^  --([\w.-]+)", text, re.MULTILINE))
+    usual = {setting.replace("_", "-") for setting in usual_settings(ALGORITHMS.get(name).Config)}
+    assert usual <= shown and f"raypid train --run {name} --help-all" in " ".join(text.split())
+
+
+def test_all_settings_are_in_a_group_and_said_in_a_sentence() -> None:
+    """The groups and what is shown stand beside the settings: neither may name one that is gone."""
+    for name in OWN:
+        config = ALGORITHMS.get(name).Config
+        known = {field.name for field in fields(config)} | {f"model.{field.name}" for field in fields(ModelConfig)}
+        assert usual_settings(config) <= known
+        assert {group_of(config, setting) for setting in known} <= set(GROUPS)
+    assert {setting for names in Config.groups.values() for setting in names} <= {f.name for f in fields(Config)}
+    assert set(Config.usual) <= {f.name for f in fields(Config)} and set(field_docs(Config)) == {
+        f.name for f in fields(Config)
+    }
+
+
+def test_the_help_says_a_default_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ("train", "--run", "PPO", "--help-all"),
+        ("tune", "--run", "SAC", "--help-all"),
+        ("eval", "--help"),
+        ("plot", "--help"),
+    ):
+        text = help_of(capsys, *words)
+        blocks = re.split(r"\n  (?=-)", text)
+        assert len(blocks) > 4
+        for block in blocks:
+            assert len(re.findall(r"\(default", " ".join(block.split()))) <= 1, block
+        assert "--num-sgd-iter" not in text and "--total-timesteps" not in text  # other names are not listed
+
+
+def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(help_of(capsys, "train", "--help").split())
+    assert "`raypid train --run PPO --help` shows the settings of PPO" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["trian"], "Did you mean train?"),
+        (["enjoy", "runs/a"], "Here it is `raypid eval`."),
+        (["PPO"], "`raypid train --run PPO --env NAME`"),
+        (["--run", "PPO"], "Name a command before --run: raypid train --run"),
+        (["serve"], "There are train, tune"),
+        (["train", "PPO"], "An algorithm is named by --run PPO."),
+        (["train", "--run", "PPO", "CartPole-v1"], "An environment is named by --env CartPole-v1."),
+        (["train", "--run", "PPO", "reach.py"], "An environment is named by --env reach.py."),
+        (["train", "--run", "PPO", "--total-timestep", "9"], "Did you mean --total-timesteps"),
+        (["train", "--run", "PPO", "--nosuchthing", "9"], "`raypid train --help` shows the options."),
+        (["eval", "a", "--episode", "9"], "Did you mean --episodes?"),
+        (["eval", "a", "--render"], "`raypid eval RUN --video FILE` films"),
+        (["plot", "a", "--ouput", "b"], "Did you mean --out"),
+        (["tune", "--run", "PPO", "--trails", "9"], "Did you mean --trials?"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5", "--stop", "6"], "say two things of timesteps_total"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5min"], "--timesteps takes a number"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "10m"], "M is a million steps"),
+    ],
+)  # fmt: skip
+def test_words_that_are_not_ours(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert answer in said and said.count("\n") == 1
+
+
+def test_words_of_other_libraries_make_the_same_run(in_process: Callable[..., Any], tmp_path: Path) -> None:
+    """Also with an environment and callbacks in a file, from another folder, and when the run goes on from a third."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "reach.py").write_text(
+        "import gymnasium\nimport raypid\n"
+        "class Reach(gymnasium.Wrapper):\n    def __init__(self): super().__init__(gymnasium.make('CartPole-v1'))\n"
+        "class Seen(raypid.Callbacks):\n    def on_episode_end(self, info): return {'seen': 1.0}\n"
+    )
+    words = ("--fragment-length", 8, "--quiet", "--final-episodes", 0)
+    done = in_process(
+        "learn", "--algo", "ppo", "--env", "own/reach.py:Reach", "--callbacks", "own/reach.py:Seen", "--total-timesteps", "0.1k",
+        "--stop", "reward=1e5", "--out", "run", *words,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "reward is called episode_reward_mean here\n")
+    params = json.loads((tmp_path / "run" / "params.json").read_text())
+    assert params["run"] == "PPO" and params["stop"] == {"timesteps_total": 100, "episode_reward_mean": 1e5}
+    assert params["env"] == f"{tmp_path}/own/reach.py:Reach" and params["callbacks"] == f"{tmp_path}/own/reach.py:Seen"
+    assert in_process("train", "--resume", "run", "--timesteps", 1000, *words).returncode == 0
+    last = json.loads((tmp_path / "run" / "result.json").read_text().splitlines()[-1])
+    assert 1000 <= last["timesteps_total"] < 1200 and last["custom/seen"] == 1.0
+    told = in_process("evaluate", "run", "--episodes", 1)
+    assert told.returncode == 0 and "reach.py:Reach, 1 episode" in told.stdout

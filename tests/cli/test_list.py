@@ -1,0 +1,60 @@
+"""`raypid list`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raypid.cli import main
+from raypid.cli.list import _ALGORITHMS, _NETWORKS
+from raypid.registry import ALGORITHMS, NETWORKS, OWN_MODELS
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["list", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_environments_are_short_grouped_and_marked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = listed(capsys, "envs")
+    assert text.count("\n") <= 60 and max(map(len, text.splitlines()[:-1])) <= 80
+    assert "classic control\n" in text and "HalfCheetah-v5" in text and "HalfCheetah-v4" not in text
+    assert "HalfCheetah-v4" in listed(capsys, "envs", "half")
+    assert listed(capsys, "envs", "LUNAR", "cont") == "Box2D\n  LunarLanderContinuous-v3\n"
+    assert main(["list", "envs", "nosuchthing"]) == 2
+    assert "Nothing in `raypid list envs` has 'nosuchthing'" in capsys.readouterr().err
+
+
+def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(listed(capsys, "envs", "--json"))
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["CartPole-v1"] == {
+        "name": "CartPole-v1",
+        "package": "classic control",
+        "installed": True,
+        "install": "",
+    }
+    assert all(row["installed"] == (not row["install"]) for row in rows)
+    there = json.loads(listed(capsys, "envs", "--json", "--installed"))
+    assert there == [row for row in rows if row["installed"]]
+
+
+def test_environments_by_their_actions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        listed(capsys, "envs", "mountaincar", "--actions", "continuous")
+        == "classic control\n  MountainCarContinuous-v0\n"
+    )
+    assert main(["list", "agents", "--actions", "discrete"]) == 2
+
+
+def test_every_algorithm_and_network_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(_ALGORITHMS) == {name for name in ALGORITHMS.names() if ALGORITHMS.is_own(name)}
+    assert set(_NETWORKS) == {name for name in NETWORKS.names() if NETWORKS.is_own(name)} - set(OWN_MODELS)
+    for kind in ("agents", "networks", "models", "tuned"):
+        rows = json.loads(listed(capsys, kind, "--json"))
+        assert rows and all(row["name"] and row["about"] for row in rows)
+    assert "PPO " in listed(capsys, "agents", "ppo") and "\nSAC" not in listed(capsys, "agents", "ppo")
