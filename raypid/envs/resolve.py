@@ -255,8 +255,8 @@ def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolve
     near = suggest(attribute, names)
     if module_name == "__main__" or "<" in attribute:
         raise EnvError(
-            f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. Give the environment itself: "
-            "in Python env=..., on the command line --env module:Name."
+            f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. "
+            "Give the environment itself: in Python env=..., on the command line --env module:Name."
         )
     hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
     what = module_name if module_name.endswith(".py") else f"module {module_name!r}"
