@@ -39,7 +39,6 @@ from typing import (
 
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
-from raypid.marked import read_marked
 from raypid.names import answer
 from raypid.plain_data import read_json
 from raypid.registry import did_you_mean
@@ -391,6 +390,8 @@ def load_file(path: str | Path) -> dict[str, object]:
     Raises:
         ConfigError: as `read_marked`.
     """
+    from raypid.marked import read_marked
+
     return read_marked(path).values
 
 

@@ -24,7 +24,6 @@ from raypid.modules import names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
-from raypid.run_file import RunFile, check_trust, for_algorithm, is_record, joined, read_run, read_values, saved_options
 from raypid.stops import called_here, read_stop
 from raypid.trust import check_names
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.experiments.experiment import Experiment
     from raypid.run.agent import Agent
+    from raypid.run_file import RunFile
 
 _STOP = "stop:"
 SAME_AS_STOP = {
@@ -196,6 +196,8 @@ _NAMED = (
 def _name_from_files(named: argparse.Namespace) -> None:
     """Fill in what --config names, or the run that is resumed, and no flag does. Nothing is imported for it that is not known here."""
     for text in filter(None, named.config):
+        from raypid.run_file import check_trust, read_run
+
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
             check_trust(text, trust=named.trust, given={})  # it may name code that this user has not written
             file = read_run(text)
@@ -231,6 +233,8 @@ def _algorithm_of_files(texts: Sequence[str | None], trust: bool) -> str | None:
     """The algorithm that the files of --config name, if it is known here or may be imported. The last wins."""
     name: str | None = None
     for text in filter(None, texts):
+        from raypid.run_file import check_trust, read_run
+
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
             found = read_run(text).run
             if found is not None and found not in ALGORITHMS:
@@ -335,6 +339,8 @@ def read_mapping(text: str, option: str) -> dict[str, object]:
     Raises:
         ConfigError: `text` is neither JSON nor the name of a file with a mapping.
     """
+    from raypid.run_file import read_values
+
     return read_values(text, option, '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}')
 
 
@@ -355,6 +361,8 @@ def files_of(options: argparse.Namespace, flags: Mapping[str, object]) -> RunFil
     Raises:
         ConfigError: something in them is wrong. UntrustedError: one in a run's folder names code that may not be imported.
     """
+    from raypid.run_file import check_trust, joined, read_run
+
     files = [read_run(text) for text in options.config]
     for text, file in zip(options.config, files):
         named = {"algorithm": options.run} if options.run is not None and options.run != file.run else {}
@@ -395,6 +403,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.assembly import entry_name, resolve_config
     from raypid.run.experiment import check_folder
     from raypid.run.known_keys import check_stop, known_keys
+    from raypid.run_file import RunFile, saved_options
 
     _check_together(options)
     _take_record(options)
@@ -542,14 +551,20 @@ def _changes_with(folder: str, config: Config) -> list[Change]:
 
 def _take_record(options: argparse.Namespace) -> None:
     """Read a run's params.json, given by -f, as --config does: it is one run, and no experiment."""
+    if not options.file:
+        return
+    from raypid.run_file import is_record, read_values
+
     with contextlib.suppress(ConfigError):  # -f says what is wrong with a file
-        if options.file and is_record(read_values(options.file, "-f")):
+        if is_record(read_values(options.file, "-f")):
             options.config, options.file = [options.file, *options.config], None
 
 
 def _under_flags(options: argparse.Namespace, file: RunFile) -> RunFile:
     """Fill in what flags do not say and a file of --config does: algorithm, folder, tuned settings. Returns what the file has for the
     algorithm that will run."""
+    from raypid.run_file import for_algorithm
+
     options.run, options.is_repeated = options.run or file.run, bool(file.recorded)
     if file.out is not None and options.out is None:
         options.out = str(file.out)

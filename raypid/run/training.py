@@ -108,6 +108,13 @@ def _check_registry(registry: Registries | None) -> None:
         )
 
 
+def _named(run: str | None) -> str:
+    """The name of the algorithm, which must be given."""
+    if run is None:
+        raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
+    return run
+
+
 class Training:
     """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds whole runs (`fit`).
 
@@ -157,9 +164,7 @@ class Training:
             name, file = read_for(name, config, trust=False, given=settings)
             below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
             out, tuned = out or file.out, tuned or file.tuned
-        if name is None:
-            raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
-        self.run = name
+        self.run = name = _named(name)
         chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
         if tuned:
             below = with_tuned(name, tuned, below or {}, chosen)
