@@ -35,6 +35,8 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     if isinstance(stop, str) and "=" in stop:
         return _in_our_names(dict(_pair(part, option) for part in stop.split(",")))
     name, value = _amount(stop, option)
+    if name == STEPS and isinstance(value, float):
+        raise ConfigError(f"{option} takes {_FORMS}, not {shown(stop)}: steps are whole.")
     return {name: value}
 
 

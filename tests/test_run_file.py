@@ -139,7 +139,7 @@ REFUSED = [
     ("mine: {run: PPO, env: CartPole-v1}", "'mine' is an experiment with a name: use -f file.yaml"),
     ("lr: 1\nconfig: {lr: 2}", "'lr' stands both beside config and within it"),
     ("config: 3", "config takes a mapping"),
-    ("stop: 3", "stop takes a mapping"),
+    ("stop: []", "stop takes a number"),
     ("keep_checkpoints: 0", "keep_checkpoints takes a whole number of at least 1, not 0"),
     ("", "is empty; it must hold a mapping"),
     ("- 1", "holds a list; it must hold a mapping"),

@@ -78,7 +78,10 @@ def main(options: argparse.Namespace) -> int:
     else:
         width = max((len(str(row["name"])) for row in found), default=0)
         for row in found:
-            print(_wrapped(f"{row['name']:{width}}  ", str(row["about"])))
+            head, about = f"{row['name']:{width}}  ", str(row["about"])
+            print(
+                f"{head}{about}" if options.what == "tuned" else _wrapped(head, about)
+            )  # what is pasted is not wrapped
     return 0
 
 

@@ -152,12 +152,12 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
     text = "go on with the run in this folder, or with the trials of the experiments in it; settings given here win over the saved ones"
     add("--resume", metavar="DIR", help=text)
-    text = "experiments in YAML or JSON: run, env, stop, config; with grids, distributions and seeds these are many trials. Flags win over it"
+    text = "experiments in YAML or JSON: run, env, stop, config; grids and seeds make many trials. Flags win"
     add("-f", "--file", metavar="FILE", help=text)
     more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
     more("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
-    text = "print where each setting comes from (tuned, file, flag, resume, or adapted by raypid), and run nothing; all: also the defaults"
+    text = "print where each setting comes from, and run nothing; all: the defaults too"
     add("--explain", nargs="?", const="changed", choices=("changed", "all"), metavar="all", help=text)
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,11 +97,11 @@ def missing_package(name: str) -> tuple[str, str] | None:
     if name in ENVS or name not in gymnasium.registry:
         return None
     module = module_of(name)
-    needed = [package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)]
-    for package in (*needed, module.partition(".")[0]):
+    for package in (package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)):
         if not installed(package):
             return package, _command(package)
-    return None
+    own = module.partition(".")[0]  # a folder of the user's without __init__.py too
+    return None if own in sys.modules or importlib.util.find_spec(own) is not None else (own, _command(own))
 
 
 def register_packages() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from raypid import checkpoint, names
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, differences, without_code
-from raypid.config import ConfigError, Given, overlay, renamed
+from raypid.config import Config, ConfigError, Given, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
@@ -219,7 +219,7 @@ class Training:
 
     def _note_fit(self, resolved: Resolved) -> set[str]:
         """Write down what was changed to make the run fit; returns the names of these settings."""
-        fitted = list(differences(resolved.config.to_dict(), self.config.to_dict()))
+        fitted = list(differences(plain(resolved.config), plain(self.config)))
         for name, before, after in fitted:
             self.note_change(name, before, after, FIT)
             resolved.adapt(name, after, TO_FIT)
@@ -829,12 +829,7 @@ class Training:
 
     def plain_config(self) -> dict[str, object]:
         """The settings as JSON, with "module:name" for classes and functions."""
-        plain: dict[str, object] = self.config.to_dict()
-        for name in ("env", "evaluation_env", "callbacks", "intrinsic_reward"):
-            if plain.get(name) is not None:
-                plain[name] = entry_name(plain[name])
-        plain["init_from"] = None if plain["init_from"] is None else str(plain["init_from"])
-        return plain
+        return plain(self.config)
 
     def default_out(self) -> Path:
         """The run's folder. If none was given, the first call chooses one under runs/."""
@@ -876,6 +871,16 @@ class Training:
 
 
 _POLICIES_OF_OTHERS = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy")
+
+
+def plain(config: Config) -> dict[str, object]:
+    """Settings as JSON, with "module:name" for classes and functions."""
+    values: dict[str, object] = config.to_dict()
+    for name in ("env", "evaluation_env", "callbacks", "intrinsic_reward"):
+        if values.get(name) is not None:
+            values[name] = entry_name(values[name])
+    values["init_from"] = None if values["init_from"] is None else str(values["init_from"])
+    return values
 
 
 def settings_of(given: Sequence[object], config: Mapping[str, object] | None, settings: Mapping[str, object]) -> Given:

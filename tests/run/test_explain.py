@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ Explained = Callable[..., dict[str, dict[str, Any]]]
 def explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Explained:
     """explained("--lr", 1) -> {name: {value, from, ...}} of a command that runs nothing."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(
+        sys.modules, "ray", raising=False
+    )  # these tests' own Ray is no cluster that a command would join
 
     def run(*arguments: object) -> dict[str, dict[str, Any]]:
         assert main(["train", *map(str, arguments), "--explain", "--json"]) == 0
@@ -131,6 +135,7 @@ def test_it_is_refused_as_the_run_would_be(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
     Path("grid.yaml").write_text("run: PPO\nenv: CartPole-v1\nstop: {time_total_s: 1}\nlr: {grid_search: [1, 2]}\n")
     assert main(["train", *arguments]) == 2
     out, err = capfd.readouterr()

@@ -70,7 +70,7 @@ def test_train_leaves_what_the_command_line_leaves() -> None:
 @pytest.mark.parametrize(
     ("stop", "said"),
     [
-        ("soon", "stop takes the number of environment steps"),
+        ("soon", "stop takes a number of environment steps"),
         (True, "stop takes"),
         (1.5, "stop takes"),
         (0, "above 0"),
@@ -324,7 +324,7 @@ def test_the_environment_may_come_first() -> None:
         (lambda: raypid.PPO({"lr": 1}, {"lr": 2}), "config was given twice"),
         (lambda: raypid.PPO("MlpPolicy", "CartPole-v1"), "There is no MlpPolicy here"),
         (lambda: raypid.Agent({"env": "CartPole-v1"}), "Name the algorithm"),
-        (lambda: raypid.PPO(config="CartPole-v1"), "config takes a mapping"),
+        (lambda: raypid.PPO(config="CartPole-v1"), "There is no file 'CartPole-v1'"),
     ):
         with pytest.raises(ConfigError, match=said):
             wrong()  # type: ignore[no-untyped-call]
