@@ -135,7 +135,7 @@ def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
         parser.description += (
             " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
         )
-    parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/names.md other names that are accepted."
+    parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings; docs/names.md has the names of other libraries."
 
 
 def _add_options(add: Callable[..., object], more: Callable[..., object]) -> None:
@@ -150,14 +150,14 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     for flags, key in SAME_AS_STOP.items():
         more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    text = "go on with the run in this folder, or with the trials of the experiments in it; settings given here win over the saved ones"
+    text = "go on with the run, or experiments, in this folder; flags win over what was saved"
     add("--resume", metavar="DIR", help=text)
-    text = "experiments in YAML or JSON: run, env, stop, config; grids and seeds make many trials. Flags win"
+    text = "one or more experiments (grids, seeds) in YAML or JSON; flags win over it"
     add("-f", "--file", metavar="FILE", help=text)
     more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
     more("--max-concurrent", metavar="N", type=partial(at_least, 1), help=text)
-    text = "print where each setting comes from, and run nothing; all: the defaults too"
+    text = "print where each setting comes from, and run nothing (all: every one)"
     add("--explain", nargs="?", const="changed", choices=("changed", "all"), metavar="all", help=text)
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():
