@@ -143,8 +143,8 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--algo", "--algorithm", dest="run", metavar="NAME", type=algorithm_name, help=argparse.SUPPRESS)
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     text = (
-        "when to end, at what comes first: environment steps (100000, 100k; the same as --timesteps N), time (90s, 10min), results "
-        "(reward=200,time=600 or '{\"evaluation/episode_reward_mean\": 200}'). What --resume goes on from counts too"
+        "what ends the run: environment steps in all (100000, 100k; also --timesteps N), time (90s, 10min), or the first of several results "
+        "(reward=200,time=600 or '{\"evaluation/episode_reward_mean\": 200}')"
     )
     add("--stop", metavar="N|JSON", help=text)
     for flags, key in SAME_AS_STOP.items():
