@@ -68,6 +68,10 @@ def main(options: argparse.Namespace) -> int:
         found = [row for row in found if row["installed"] and _actions(str(row["name"])) == options.actions]
     if not found and options.filter:
         text = " ".join(options.filter)
+        if options.what == "envs":
+            from raypid.envs.foreign import refuse_name
+
+            refuse_name(text.lower())
         raise UserError(
             f"Nothing in `raypid list {options.what}` has {text!r}.{did_you_mean(text, (str(row['name']) for row in rows))}"
         )

@@ -20,14 +20,13 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
-from raypid.envcheck.apart import CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, place_in_words, places_of
+from raypid.envcheck.apart import CALLS, CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, place_in_words, places_of
 from raypid.envcheck.finding import Finding, Severity
-from raypid.envcheck.single import AsOne, made_alone
+from raypid.envcheck.single import AsOne, made_alone, takes_all_as_dict
 from raypid.envcheck.watch import Observations, Rewards, quantiles, words
 from raypid.envs import EnvSpec
 from raypid.envs.adapter import Adapted, is_seeded
 from raypid.envs.errors import EnvError
-from raypid.envs.observation_checks import ObservationError
 from raypid.errors import HEAD, shown
 from raypid.spaces import SpaceError, space_leaves
 
@@ -64,6 +63,8 @@ class Exam:
         """Valid observations, as the environment gave them."""
         self.step_s: list[float] = []
         self.reset_s: list[float] = []
+        self.step_cpu_s: list[float] = []
+        """Of the seconds of each step, those in which this thread computed rather than waited."""
         self.lengths: list[int] = []
         self.returns: list[float] = []
         self.ends = {"terminated": 0, "truncated": 0}
@@ -102,7 +103,7 @@ class Exam:
     def _call(self, number: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
         """Call code of the environment, and time it."""
         self.channel.pulse.beat(number, self.episode, step)
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.thread_time()
         try:
             result = function(*args, **more)
         except BaseException as error:
@@ -112,6 +113,7 @@ class Exam:
         self.channel.pulse.rest()
         if number == STEP:
             self.step_s.append(seconds)
+            self.step_cpu_s.append(time.thread_time() - start_cpu)
         elif number == RESET:
             self.reset_s.append(seconds)
         return result
@@ -124,8 +126,9 @@ class Exam:
         while inner.__cause__ is not None:
             inner = inner.__cause__
         said = f"{type(inner).__name__}: {inner}".rstrip(": ")
-        topic = "made" if during.startswith("its") else during.partition("(")[0]
-        self.find("problem", topic, f"{during} raises {shorten(said)}", where=where)
+        if during == CALLS[MAKE]:
+            return self.find("problem", "constructor", f"it raises {shorten(said)}", where=where)
+        self.find("problem", during.partition("(")[0], f"{during} raises {shorten(said)}", where=where)
 
     # -- the parts of the examination ------------------------------------------------------------------------------
 
@@ -157,13 +160,19 @@ class Exam:
             text = str(error)
             if text.startswith(HEAD):  # the user's traceback, and after it what raypid says
                 text = text.rpartition("\nraypid: ")[2]
-            self.find("problem", "made", shorten(text, 900), where=where)
+            self.find("problem", "constructor", shorten(text, 900), where=where)
             raise Broken from error
         except BaseException as error:
             self._raised(error, "its constructor")
             raise Broken from error
         self.channel.pulse.rest()
         self.tell(made_in_s=time.perf_counter() - start)
+        if name := takes_all_as_dict(self.spec):
+            self.find(
+                "note", "constructor",
+                f"its one parameter {name!r} was given a dict with all of env_config, which is empty: so RLlib's environments are made.",
+                f"""If it is a setting of its own: --env-config '{{"{name}": ...}}'.""",
+            )  # fmt: skip
 
     def spaces(self) -> None:
         """Look at the spaces themselves."""
@@ -230,9 +239,15 @@ class Exam:
         self._has_stepped = False
         result = self._call(RESET, self.env.reset, **given)
         if not (isinstance(result, tuple) and len(result) == 2):
-            what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            step = self._result_of_step()
+            if isinstance(step, tuple) and len(step) == 4:
+                self.find(
+                    "problem", "interface", f"this is old Gym's: reset() returns {described(result)}, step() a tuple of 4.",
+                    "reset() -> (observation, info); step() -> (observation, reward, terminated, truncated, info).",
+                )  # fmt: skip
+                raise Broken
             self.find(
-                "problem", "reset", f"reset() returns {what}.",
+                "problem", "reset", f"reset() returns {described(result)}.",
                 "Return (observation, info), as Gymnasium's environments do.",
             )  # fmt: skip
             raise Broken
@@ -241,6 +256,13 @@ class Exam:
             self.find("problem", "reset", f"reset() returns {shown(info)} as info; it must be a dict.", key="info")
         self._look(obs, 0)
         return obs
+
+    def _result_of_step(self) -> object:
+        """What step() returns after a reset() that returned something wrong; None if it raises."""
+        self.channel.pulse.beat(STEP, self.episode, 1)
+        with contextlib.suppress(Exception):
+            return self.env.step(self.env.action_space.sample())
+        return None
 
     def resets(self) -> None:
         """What does a reset depend on: the seed, what was before, nothing?"""
@@ -303,10 +325,9 @@ class Exam:
         """Step, check what comes, and return the observation, the reward and the two flags."""
         result = self._call(STEP, self.env.step, action, step=number)
         if not (isinstance(result, tuple) and len(result) == 5):
-            what = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
             old = " as Gym did before 0.26" if isinstance(result, tuple) and len(result) == 4 else ""
             self.find(
-                "problem", "step", f"step() returns {what}{old}.",
+                "problem", "step", f"step() returns {described(result)}{old}.",
                 "Return (observation, reward, terminated, truncated, info).",
             )  # fmt: skip
             raise Broken
@@ -320,12 +341,7 @@ class Exam:
 
     def _look(self, obs: Any, number: int) -> None:
         """Check an observation."""
-        try:
-            misfit = self.observations.look(obs, number)
-        except ObservationError as error:
-            at = f"step {number:,} of episode {self.episode:,}" if number else "reset()"
-            self.find("problem", "observation", f"at {at}: {error}", key=f"misfit {str(error)[:40]}")
-            return
+        misfit = self.observations.look(obs, number)
         for key, text in misfit:
             at = f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode:,}"
             self.find("problem", "observation", f"at {at}: {text}", key=key)
@@ -346,8 +362,11 @@ class Exam:
 
     def _judge_reward(self, reward: Any, number: int) -> float:
         at = f"at step {number:,} of episode {self.episode:,}"
+        if isinstance(reward, (str, bytes)):
+            self.find("problem", "reward", f"{at}, it is text ({shown(reward)}); it must be one number.", key="reward")
+            return 0.0
         try:
-            value = float(np.asarray(reward).item()) if not isinstance(reward, str) else math.nan
+            value = float(np.asarray(reward).item())
         except (TypeError, ValueError):
             self.find(
                 "problem", "reward", f"{at}, it is {shown(reward)}; it must be one number.",
@@ -358,9 +377,12 @@ class Exam:
             self.find("problem", "reward", f"{at}, it is {shown(reward)}; it must be finite.", key="finite reward")
             return 0.0
         if isinstance(reward, np.ndarray) and reward.ndim:
-            self.find("note", "reward", f"it is an array of shape {reward.shape}, not a number.", key="reward array")
+            self.find(
+                "warning", "reward", f"it has shape {reward.shape}; it must be one number. raypid converts it, other libraries may not.",
+                "Return float(reward).", key="reward array",
+            )  # fmt: skip
         self.rewards.look(value)
-        return value
+        return value + 0.0  # no -0
 
     def _flag(self, name: str, value: Any, number: int) -> bool:
         if isinstance(value, (bool, np.bool_)):
@@ -376,7 +398,7 @@ class Exam:
                 key=name,
             )  # fmt: skip
             return False
-        self.find("note", name, f"it is {shown(value)}, a {type(value).__name__}, not a bool; raypid converts it.", key=name)  # fmt: skip
+        self.find("note", name, f"it is {shown(value)}, {described(value)}, not a bool; raypid converts it.", key=name)  # fmt: skip
         return bool(array.item())
 
     def _judge_info(self, info: Any) -> None:
@@ -504,7 +526,7 @@ class Exam:
         except BaseException as error:
             where = place_in_words(places_of(error))
             text = str(error).rpartition("\nraypid: ")[2]
-            self.find("problem", "made", f"a second one beside the first cannot be made: {shorten(text)}", where=where)
+            self.find("problem", "constructor", f"a second one beside the first cannot be made: {shorten(text)}", where=where)
         else:
             self.made_again_s = time.perf_counter() - start
             with contextlib.suppress(Exception):  # `close` says what is wrong with it
@@ -577,7 +599,7 @@ class Exam:
 _SAID_BY_US = (
     "A Box ", "For Box action spaces", "The environment (<", "Official support for the `seed`", "The observations returned by",
     "The infos returned by", "Environment truncates after 1 step", "It seems a Box observation space is an image",
-    "Not able to test alternative render modes",
+    "Not able to test alternative render modes", "Current gymnasium version requires that `Env.reset` can be passed",
 )  # fmt: skip
 """Beginnings of what Gymnasium's checker says of things that do no harm here, or that we say with more detail."""
 _NO_CONCERN = ("is non-deterministic", "random generates are not same", "not equivalent for the same seed", "not equal although similar",
@@ -596,6 +618,12 @@ def shorten(text: str, most: int = 300) -> str:
     """One line of a text that may be long."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def described(value: object) -> str:
+    """The type of a value with its article: "a tuple of 4", "an ndarray"."""
+    name = f"tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
 
 
 def copied(obs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from raypid.envs.observation_checks import ObservationLayout, ObservationPart
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, ObservationPart
 from raypid.spaces import Space, is_nested, members
 from raypid.types import Array
 
@@ -28,14 +28,15 @@ class Observations:
     def look(self, obs: Any, step: int) -> list[tuple[str, str]]:
         """Count an observation; `step` 0 is that of a reset. Returns what raypid would refuse: (kind, text).
 
-        Raises:
-            ObservationError: it does not fit its space at all.
         """
         self.num += 1
         found: list[tuple[str, str]] = []
         for part in self.parts:
-            value = part.part.reach(obs) if part.part.keys else obs
-            found += part.look(value, of_reset=step == 0, num=self.num)
+            try:
+                value = part.part.reach(obs) if part.part.keys else obs
+                found += part.look(value, of_reset=step == 0, num=self.num)
+            except ObservationError as error:
+                found.append((f"misfit {part.part.path}", str(error)))
         return found
 
     def facts(self) -> dict[str, object]:
@@ -132,12 +133,13 @@ class Rewards:
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float | int | None]:
-    """Median and 5th and 95th percentile of times, in seconds. The first call, which warms up, is left out where there are others."""
+    """Mean, median, 5th and 95th percentile and the longest of times, in seconds. The first call, which warms up, is left out where there are others."""
     usual = seconds[1:] or seconds
     if not usual:
-        return {"calls": 0, "median_s": None, "p5_s": None, "p95_s": None}
+        return {"calls": 0, "mean_s": None, "median_s": None, "p5_s": None, "p95_s": None, "max_s": None}
     p5, median, p95 = np.percentile(usual, (5, 50, 95)).tolist()
-    return {"calls": len(seconds), "median_s": median, "p5_s": p5, "p95_s": p95}
+    mean = float(np.mean(usual))
+    return {"calls": len(seconds), "mean_s": mean, "median_s": median, "p5_s": p5, "p95_s": p95, "max_s": max(usual)}
 
 
 def words(space: Space) -> str:
@@ -155,7 +157,7 @@ def _bounds(space: gymnasium.spaces.Box) -> str:
     if not space.low.size:
         return "empty"
     low, high = (f"{b.flat[0]:.4g}" if (b == b.flat[0]).all() else "each its own" for b in (space.low, space.high))
-    return "bounds differ" if "each its own" in (low, high) else f"{low} to {high}"
+    return "each element has bounds of its own" if "each its own" in (low, high) else f"{low} to {high}"
 
 
 def _first(bad: Array) -> tuple[int, ...]:

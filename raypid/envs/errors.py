@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import signal
 import sys
 import traceback
@@ -9,8 +11,11 @@ from pathlib import Path
 
 from raypid.errors import HEAD as HEAD
 from raypid.errors import UserError
+from raypid.extras import install_hint
 
 _HERE = str(Path(__file__).parent)
+_IMPORTING = (str(Path(__file__).parents[1]), "<frozen importlib", importlib.__file__)
+"""Beginnings of the files that stand between a name and the module that it means."""
 
 
 class EnvError(UserError):
@@ -20,6 +25,30 @@ class EnvError(UserError):
     """
 
     has_traceback = True
+
+
+class ImportFailed(EnvError):
+    """The module of an environment exists, and what it does when it is imported fails."""
+
+
+def import_failed(name: str, module: str, error: BaseException) -> ImportFailed:
+    """What to say of `error`, which came when the module of environment `name` was imported: the user's line where one is enough,
+    or else the traceback from there on."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_IMPORTING)]
+    if isinstance(error, SyntaxError) and error.filename:
+        return ImportFailed(f"{relative(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        theirs = [f for f in frames if "site-packages" not in f.filename]
+        place = f"{relative(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else f"Environment {name!r}: {module}"
+        does = "imports" if theirs[-1:] == frames[-1:] else "imports what needs"
+        return ImportFailed(f"{place} {does} {error.name}, which is not installed{install_hint(error)}")
+    lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]).rstrip()
+    return ImportFailed(f"{HEAD}{lines}\nraypid: Environment {name!r}: importing {module} failed: {type(error).__name__}: {error}")
+
+
+def relative(file: str) -> str:
+    """A file as it is seen from the current folder, if it lies in it."""
+    return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
 
 
 def reraise_signal(error: BaseException) -> None:

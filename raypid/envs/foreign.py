@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 from raypid.envs.errors import EnvError
 
@@ -63,3 +64,18 @@ def refuse(target: object, name: str) -> None:
     """
     if text := answer(target, name):
         raise ForeignEnv(text)
+
+
+_PETTINGZOO = re.compile(r"pettingzoo|pettingzoo\.[\w.]+|[a-z]\w*_v\d+")
+"""Its modules: whole, or by their last part, a form that no id of Gymnasium's has ("rps_v2")."""
+
+
+def refuse_name(name: str) -> None:
+    """Refuse the name of a package or of a module of one whose environments raypid does not take, whether it is installed or not.
+
+    Raises:
+        ForeignEnv: says what it is and what to do.
+    """
+    if _PETTINGZOO.fullmatch(name.partition(":")[0]) and (":" not in name or name.startswith("pettingzoo")):
+        what = "is PettingZoo" if name == "pettingzoo" else "is of PettingZoo" if "." in name else "is a name as PettingZoo has them"
+        raise ForeignEnv(f"{name!r} {what}; raypid cannot train on its environments: each {_MULTI_AGENT}")

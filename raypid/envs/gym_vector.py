@@ -95,7 +95,7 @@ class GymVector(VectorEnv):
         except BaseException as error:
             reraise_signal(error)
             return self._crashed()
-        reward, valid = np.array(rewards, np.float32), np.ones(self.num_envs, np.bool_)
+        reward, valid = self._rewards(rewards), np.ones(self.num_envs, np.bool_)
         if self._mode is AutoresetMode.NEXT_STEP:
             first, valid = self._pending, ~self._pending
             reward[first], terminated[first], truncated[first] = 0.0, False, False
@@ -108,6 +108,17 @@ class GymVector(VectorEnv):
         if not self._closed:
             close_vector(self._env)
             self._closed = True
+
+    def _rewards(self, rewards: object) -> Array:
+        """The rewards [B] of a step. As in a loop, each may be an array of one element."""
+        array = np.array(rewards, np.float32)
+        if array.shape == (self.num_envs,):
+            return array
+        if array.size != self.num_envs:
+            raise EnvError(
+                f"{self._where()}: the rewards have shape {array.shape} for {self.num_envs} environments; each must be one number."
+            )
+        return array.reshape(self.num_envs)
 
     def _same_step(self, arrays: list[Array], ended: Array, infos: Infos) -> tuple[Array, Tree]:
         """Take out the true last observations of ended streams; `arrays` then have those of their new episodes."""

@@ -17,12 +17,12 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.envs import registration
 
-from raypid.envs.errors import HEAD, EnvError, user_traceback
-from raypid.envs.foreign import refuse
+from raypid.envs.errors import EnvError, import_failed, relative
+from raypid.envs.foreign import refuse, refuse_name
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
 from raypid.errors import UserError
-from raypid.extras import extra_of, install_command, install_hint, installed
+from raypid.extras import extra_of, install_command, installed
 from raypid.modules import apart, defined, import_named, located, names_file
 from raypid.ownership import path_hint
 from raypid.registry import ENVS, suggest, within_remote
@@ -36,6 +36,8 @@ GYM_PACKAGES = {
 """Which package an entry point's module needs."""
 
 Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
+MOST_NAMED = 10
+"""Names that a message repeats."""
 GYM = ("gym", "ale")
 """Kinds that gymnasium.make makes."""
 
@@ -129,6 +131,8 @@ def _resolve_name(name: str) -> Resolved:
         return _resolve_name(entry) if isinstance(entry, str) else _resolve_object(entry, name)
     if names_file(name):
         return _resolve_file(name)
+    if name not in gymnasium.registry:
+        refuse_name(name)
     if name.startswith("ALE/"):
         require("ale_py", name)
     if name not in gymnasium.registry and ":" not in name:
@@ -161,7 +165,7 @@ def _register_from_package(name: str) -> None:
         with quiet():
             gymnasium.register_envs(importlib.import_module(brought.module))
     except Exception as error:
-        raise EnvError(f"Environment {name!r}: importing {brought.module!r} failed: {error!r}") from error
+        raise import_failed(name, brought.module, error) from error
     if brought.is_called(name):
         raise EnvError(f"{name!r} is a package: name one of its environments, such as {brought.example!r}.")
 
@@ -203,9 +207,7 @@ def _resolve_path(name: str) -> Resolved:
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
                 + path_hint()
             ) from error
-        raise EnvError(
-            f"Environment {name!r}: importing {module_name!r} failed: {error!r}{install_hint(error)}"
-        ) from error
+        raise import_failed(name, module_name, error) from error
     return _resolve_in(module, module_name, attribute)
 
 
@@ -218,10 +220,7 @@ def _resolve_file(name: str) -> Resolved:
     except UserError:
         raise
     except Exception as error:
-        theirs = f"{HEAD}{user_traceback()}\nraypid: "
-        raise EnvError(
-            f"{theirs}Environment {name!r}: importing {file} failed: {error!r}{install_hint(error)}"
-        ) from error
+        raise import_failed(name, file, error) from error
     if attribute:
         return _resolve_in(module, file, attribute)
     found = defined(module, _is_environment)
@@ -230,12 +229,25 @@ def _resolve_file(name: str) -> Resolved:
         found = sorted(own | {n for n in ENVS.names() if getattr(ENVS.entry(n), "__module__", "") == module.__name__})
     if len(found) == 1:
         return _resolve_in(module, file, found[0])
+    file = relative(file)
     if not found:
-        raise EnvError(
-            f"{file} has no environment: no class with reset and step, and it registers none. A function that makes one is named, "
-            f"{file}:make."
-        )
-    raise EnvError(f"{file} has several environments: name one, {' or '.join(repr(f'{name}:{n}') for n in found)}.")
+        raise EnvError(_without_class(module, file))
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    raise EnvError(
+        f"{file} has {len(found)} environments: {', '.join(found[:MOST_NAMED])}{more}. Name one: {f'{file}:{found[0]}'!r}."
+    )
+
+
+def _without_class(module: ModuleType, file: str) -> str:
+    """What to say of a file that has no class of an environment: a function of it may make one."""
+    functions = [
+        name for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    ]  # fmt: skip
+    if not functions:
+        return f"{file} has no environment: no class with reset and step, no function that could make one, and it registers none."
+    named = " or ".join(f"{file}:{name}" for name in functions[:MOST_NAMED])
+    return f"{file} has no environment class. If a function makes the environment, name it: {named}."
 
 
 def _is_environment(cls: type) -> bool:
