@@ -65,7 +65,7 @@ def _of_observations(facts: Mapping[str, Any], config: Config) -> Iterator[Findi
     observation = facts.get("observation") or {}
     for part in observation.get("parts", []):
         name = f"part {part['path']!r} of the observation" if part["path"] else "the observation"
-        if part["outside_share"] and not part["space"].startswith(("Discrete", "Multi")):
+        if part["outside"] and not part["space"].startswith(("Discrete", "Multi")):
             yield Finding(
                 "warning", "observation", f"{part['outside']}, in {part['outside_share']:.1%} of the steps.",
                 "Declare the bounds that hold, or infinite ones, or clip.",
@@ -118,9 +118,14 @@ def _of_rewards(facts: Mapping[str, Any]) -> Iterator[Finding]:
     if largest > LARGE_REWARD:
         scale = 10.0 ** -len(str(int(largest)))
         yield Finding(
-            "note", "reward", f"it ranges from {reward['min']:.4g} to {reward['max']:.4g}. PPO scales rewards by itself.",
+            "note", "reward", f"{_range_of(reward)}. PPO scales rewards by itself.",
             f"For SAC and DQN: --reward-scale {scale * 10:g} or less.",
         )  # fmt: skip
+
+
+def _range_of(reward: Mapping[str, Any]) -> str:
+    low, high = reward["min"], reward["max"]
+    return f"it is always {low:.4g}" if low == high else f"it ranges from {low:.4g} to {high:.4g}"
 
 
 def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:

@@ -10,16 +10,16 @@ from typing import Any
 
 from raypid.config import Config, canonical, overlay
 from raypid.envcheck import advice
-from raypid.envcheck.apart import STEP_AFTER_END, Channel, Ending, Message, place_in_words, places_of, run_apart
+from raypid.envcheck.apart import CALLS, MAKE, STEP_AFTER_END, Channel, Ending, Message, place_in_words, places_of, run_apart
 from raypid.envcheck.costs import measure_training, measure_vectors
 from raypid.envcheck.exam import Broken, Exam, shorten
 from raypid.envcheck.finding import Finding
 from raypid.envcheck.report import EnvReport
 from raypid.envs.env_spec import EnvSpec
-from raypid.envs.errors import EnvError
+from raypid.envs.errors import HEAD, ImportFailed
 from raypid.envs.foreign import ForeignEnv
 from raypid.envs.quiet import quiet
-from raypid.errors import ConfigError, shown
+from raypid.errors import ConfigError, UserError, shown
 from raypid.registry import did_you_mean
 from raypid.run.assembly import entry_name, env_spec_of, resolve_config
 from raypid.runtime.resources import limit_threads
@@ -76,7 +76,7 @@ def check_env(
         if canonical(name).partition(".")[0] not in SETTINGS:
             raise ConfigError(f"check_env takes no setting {name!r}.{did_you_mean(name, SETTINGS)}")
     config = resolve_config("PPO", {**given, "seed": 0})
-    report = EnvReport(entry_name(config.env) if not isinstance(config.env, str) else config.env)
+    report = EnvReport(_shown_name(env, config.env))
     stage = ""
 
     def hear(message: Message) -> None:
@@ -97,6 +97,11 @@ def check_env(
     return report
 
 
+def _shown_name(given: object, entry: object) -> str:
+    """The name as it was given, or else that of the class or function."""
+    return given if isinstance(given, str) else entry if isinstance(entry, str) else entry_name(entry)
+
+
 def _mapping(value: object) -> Mapping[str, Any]:
     assert isinstance(value, Mapping)
     return value
@@ -109,10 +114,12 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, 
         try:
             spec = replace(env_spec_of(config), seed=0)
         except BaseException as error:  # of a module that is imported, too
-            where, ours = place_in_words(places_of(error)), isinstance(error, EnvError)
-            channel.send({"found": bool(where) or not ours or isinstance(error, ForeignEnv)})
-            text = shorten(str(error) if ours else f"importing it raises {type(error).__name__}: {error}", 900)
-            finding = {"severity": "problem", "topic": "environment", "text": text, "where": where}
+            ours = isinstance(error, UserError)
+            channel.send({"found": not ours or isinstance(error, (ForeignEnv, ImportFailed))})
+            where = "" if ours and not str(error).startswith(HEAD) else place_in_words(places_of(error))
+            text = str(error).rpartition("\nraypid: ")[2] if ours else f"it raises {type(error).__name__}: {error}"
+            topic = "interface" if isinstance(error, ForeignEnv) else "import"
+            finding = {"severity": "problem", "topic": topic, "text": shorten(text, 900), "where": where}
             channel.send({"finding": finding})
             return
         exam = Exam(spec, channel, EXAM_SHARE * seconds)
@@ -144,6 +151,10 @@ def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
         exam.tell(training=training)
 
 
+_TOPICS = {"importing it": "import", CALLS[MAKE]: "constructor"}
+"""What was running -> the topic that says so by itself."""
+
+
 def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: float) -> None:
     """Say how the process ended, if it was not as it should, and how much it printed."""
     report.facts["printed"] = {
@@ -167,8 +178,9 @@ def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: floa
         report.findings.append(Finding("problem", "vectors", f"several of them side by side: it {text}.", where=where))
     else:
         during = ending.during or "importing it"
-        topic = "made" if during.startswith(("its", "importing")) else during.partition("(")[0]
-        report.findings.append(Finding("problem", topic, f"{during} {text}.", advice_text, where))
+        topic = _TOPICS.get(during) or during.partition("(")[0]
+        who = "it" if during in _TOPICS else during
+        report.findings.append(Finding("problem", topic, f"{who} {text}.", advice_text, where))
     _judge_prints(report, ending)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from raypid.envcheck.apart import CALLS, CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, place_in_words, places_of
 from raypid.envcheck.finding import Finding, Severity
 from raypid.envcheck.single import AsOne, made_alone, takes_all_as_dict
-from raypid.envcheck.watch import Observations, Rewards, quantiles, words
+from raypid.envcheck.watch import Observations, Rewards, quantiles, unbounded_words, words
 from raypid.envs import EnvSpec
 from raypid.envs.adapter import Adapted, is_seeded
 from raypid.envs.errors import EnvError
@@ -121,6 +121,8 @@ class Exam:
     def _raised(self, error: BaseException, during: str) -> None:
         where = place_in_words(places_of(error))
         if isinstance(error, EnvError) and not where:
+            if self._is_old_gym():
+                return None
             return self.find("problem", "interface", str(error).removeprefix(HEAD))
         inner = error
         while inner.__cause__ is not None:
@@ -225,7 +227,7 @@ class Exam:
         if unbounded:
             self.find(
                 "warning", "action space",
-                f"{words(unbounded[0])} has no bounds: raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC and TD3 squash "
+                f"{unbounded_words(unbounded[0])}: raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC and TD3 squash "
                 "to -1..1.",
                 "Declare bounds: raypid then scales [-1, 1] to them.",
             )  # fmt: skip
@@ -239,12 +241,7 @@ class Exam:
         self._has_stepped = False
         result = self._call(RESET, self.env.reset, **given)
         if not (isinstance(result, tuple) and len(result) == 2):
-            step = self._result_of_step()
-            if isinstance(step, tuple) and len(step) == 4:
-                self.find(
-                    "problem", "interface", f"this is old Gym's: reset() returns {described(result)}, step() a tuple of 4.",
-                    "reset() -> (observation, info); step() -> (observation, reward, terminated, truncated, info).",
-                )  # fmt: skip
+            if self._is_old_gym():
                 raise Broken
             self.find(
                 "problem", "reset", f"reset() returns {described(result)}.",
@@ -257,12 +254,21 @@ class Exam:
         self._look(obs, 0)
         return obs
 
-    def _result_of_step(self) -> object:
-        """What step() returns after a reset() that returned something wrong; None if it raises."""
+    def _is_old_gym(self) -> bool:
+        """Whether both methods return what those of Gym before 0.26 did; then that is said."""
+        env: Any = self.env.unwrapped
+        env = env.env if isinstance(env, Adapted) else env
         self.channel.pulse.beat(STEP, self.episode, 1)
         with contextlib.suppress(Exception):
-            return self.env.step(self.env.action_space.sample())
-        return None
+            first, step = env.reset(), env.step(self.env.action_space.sample())
+            is_old = not isinstance(first, tuple) and isinstance(step, tuple) and len(step) == 4
+            if is_old:
+                self.find(
+                    "problem", "interface", f"this is old Gym's interface: reset() returns {described(first)}, step() a tuple of 4.",
+                    "reset() -> (obs, info); step() -> 5 values (obs, reward, terminated, truncated, info).",
+                )  # fmt: skip
+            return is_old
+        return False
 
     def resets(self) -> None:
         """What does a reset depend on: the seed, what was before, nothing?"""
@@ -600,6 +606,7 @@ _SAID_BY_US = (
     "A Box ", "For Box action spaces", "The environment (<", "Official support for the `seed`", "The observations returned by",
     "The infos returned by", "Environment truncates after 1 step", "It seems a Box observation space is an image",
     "Not able to test alternative render modes", "Current gymnasium version requires that `Env.reset` can be passed",
+    "The reward returned by `step()` must be a float",
 )  # fmt: skip
 """Beginnings of what Gymnasium's checker says of things that do no harm here, or that we say with more detail."""
 _NO_CONCERN = ("is non-deterministic", "random generates are not same", "not equivalent for the same seed", "not equal although similar",

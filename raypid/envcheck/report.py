@@ -82,7 +82,7 @@ class EnvReport:
         return plain
 
     def screen(self, width: int, height: int | None = None) -> str:
-        """The report in lines of at most `width` columns; of notes only as many as fit into `height` lines, if that is given."""
+        """The report in lines of at most `width` columns; only what fits into `height` lines, if that is given."""
         return screen(self.env, self.findings, self.facts, self.seconds, width, height)
 
     def __repr__(self) -> str:

@@ -18,21 +18,27 @@ def screen(
     """Arrange a report in lines of at most `width` columns.
 
     Args:
-        height: lines that there are: notes that would not fit are counted. None: all of them.
+        height: lines that there are: what would not fit is counted, notes first. None: all of it.
     """
     width = max(40, width)
     lines = textwrap.wrap(_headline(env, findings, facts, seconds), width)
-    for severity in SEVERITIES[:2]:
-        lines += [line for f in findings if f.severity == severity for line in _finding(f, width)]
-    lines += [line for label, text in _facts(facts) if text for line in _row(label, text, width)]
-    notes = [_finding(f, width) for f in findings if f.severity == "note"]
-    left = len(notes)
-    for note in notes:
-        if height is not None and len(lines) + len(note) + (left > 1) >= height:
-            break
-        lines += note
-        left -= 1
-    return "\n".join([*lines, *([f"{left} more note{'s' * (left > 1)}: --all or --json"] if left else [])])
+    of = {s: [(s, _finding(f, width)) for f in findings if f.severity == s] for s in SEVERITIES}
+    measured = [("measurement", _row(label, text, width)) for label, text in _facts(facts) if text]
+    if of["problem"] and height is not None:  # they come first, and of the rest as much as fits
+        measured = [(kind, _shortened(rows, width)) for kind, rows in measured]
+    left: dict[str, int] = {}
+    for kind, rows in (*of["problem"], *of["warning"], *measured, *of["note"]):
+        if left or (height is not None and len(lines) + len(rows) + 1 >= height):
+            left[kind] = left.get(kind, 0) + 1
+        else:
+            lines += rows
+    more = " and ".join(f"{num} {kind}{'s' * (num > 1)}" for kind, num in left.items())
+    return "\n".join([*lines, *([f"{more} more: --all or --json"] if left else [])])
+
+
+def _shortened(rows: list[str], width: int) -> list[str]:
+    """The first of a measurement's lines, with a mark that there are more."""
+    return rows if len(rows) == 1 else [f"{rows[0][: width - 4].rstrip(' ,;')} ..."]
 
 
 def _headline(env: str, findings: Sequence[Finding], facts: Mapping[str, Any], seconds: float) -> str:
@@ -41,7 +47,7 @@ def _headline(env: str, findings: Sequence[Finding], facts: Mapping[str, Any], s
     if not nums["problem"]:
         counts = ["no problems", *counts]
     steps = (facts.get("episodes") or {}).get("steps")
-    after = f" after {steps:,} random steps" if steps else ""
+    after = f" after {steps:,} random step{'s' * (steps > 1)}" if steps else ""
     return f"{env}: {' and '.join(counts)}{after}, {seconds:.1f} s"
 
 
@@ -91,12 +97,13 @@ def _seen(observation: Mapping[str, Any]) -> str:
 
 def _reward(reward: Mapping[str, Any]) -> str:
     low, high = reward["min"], reward["max"]
-    text = f"always {low:.4g}" if low == high else f"{low:.4g} to {high:.4g} a step, mean {reward['mean']:.3g}"
+    text = f"always {low:.4g}" if low == high else f"{low:.4g} to {high:.4g} a step, mean {reward['mean']:.4g}"
     if reward["return_mean"] is None:
         return text
-    same = reward["return_min"] == reward["return_max"]
-    span = f"{reward['return_min']:.4g}" if same else f"{reward['return_min']:.4g} to {reward['return_max']:.4g}"
-    return f"{text}; random episodes return {span}, mean {reward['return_mean']:.3g}"
+    if reward["return_min"] == reward["return_max"]:
+        return f"{text}; random episodes return {reward['return_min']:.4g}"
+    span = f"{reward['return_min']:.4g} to {reward['return_max']:.4g}"
+    return f"{text}; random episodes return {span}, mean {reward['return_mean']:.4g}"
 
 
 def _episodes(episodes: Mapping[str, Any]) -> str:
@@ -120,12 +127,16 @@ def _seeds(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not seeding or seeding["same_episode"] is None:
         return
     same = "same seed, same episode" if seeding["same_episode"] else "same seed, another episode"
-    differ = {True: "; other seeds differ", False: "; seeds change nothing at first", None: ""}[reset["seeds_differ"]]
+    differ = {True: "; other seeds differ", False: "; every seed gives the same first observation", None: ""}[reset["seeds_differ"]]
     yield "seeding", same + differ
 
 
 def _time(times: Mapping[str, Any]) -> str:
-    return f"{duration(times['median_s'])} ({duration(times['p5_s'])} to {duration(times['p95_s'])})"
+    """The mean, and the usual spread; the longest where it is far outside of that and counts."""
+    mean, p95, longest = times["mean_s"], times["p95_s"], times["max_s"]
+    rare = f", one took {duration(longest)}" if longest > 10 * p95 and longest > 0.01 * mean * times["calls"] else ""
+    usual = f", usually {duration(times['median_s'])}" if mean > 1.5 * times["median_s"] else ""
+    return f"{duration(mean)} on average{usual} ({duration(times['p5_s'])} to {duration(p95)}{rare})"
 
 
 def _vectors(rows: list[Mapping[str, Any]]) -> str:

@@ -55,6 +55,8 @@ class Part:
         self.num = self.num_outside = self.num_infinite = 0
         self.given: set[str] = set()
         """The dtypes that came."""
+        self.is_refused = False
+        """A reset left its bounds, which is a problem by itself."""
         self.outside = ""
         """The first element beyond its bounds, in words."""
 
@@ -88,9 +90,11 @@ class Part:
         if not part.is_box:
             return [(f"outside {part.path}", f"{text}: its space is {words(part.space)}.")]
         if of_reset:
+            self.is_refused = True
             return [(f"outside {part.path}", f"{text}. Declare the bounds that hold, or infinite ones.")]
         self.num_outside += 1
-        self.outside = self.outside or text
+        if not self.is_refused:
+            self.outside = self.outside or text
         return []
 
     def facts(self) -> dict[str, object]:
@@ -158,6 +162,18 @@ def _bounds(space: gymnasium.spaces.Box) -> str:
         return "empty"
     low, high = (f"{b.flat[0]:.4g}" if (b == b.flat[0]).all() else "each its own" for b in (space.low, space.high))
     return "each element has bounds of its own" if "each its own" in (low, high) else f"{low} to {high}"
+
+
+def unbounded_words(space: gymnasium.spaces.Box) -> str:
+    """Of which elements of a Box a bound is missing."""
+    no_low, no_high = ~np.isfinite(space.low), ~np.isfinite(space.high)
+    num, size = int((no_low | no_high).sum()), space.low.size
+    which = "bound" if (no_low & no_high).any() else "lower bound" if no_low.any() and not no_high.any() else (
+        "upper bound" if no_high.any() and not no_low.any() else "bound on one side"
+    )  # fmt: skip
+    if num == size:
+        return f"{words(space)} has no {which}{'s' if size > 1 and which != 'bound on one side' else ''}"
+    return f"{num} of {size} elements {'has' if num == 1 else 'have'} no {which}"
 
 
 def _first(bad: Array) -> tuple[int, ...]:
