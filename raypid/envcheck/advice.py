@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raypid.config import Config
 from raypid.envcheck.finding import Finding
-from raypid.envcheck.screen import duration
+from raypid.envcheck.screen import duration, num_of
 from raypid.runtime.resources import num_cores
 
+MILLION = 1_000_000
+LONG_RESETS = 0.3
+"""Part of the environment's time from which resets are said to take long."""
+MORE_ENVS = 4
+"""How many times as many environments are proposed where they wait."""
 SLOW_STEP_S = 2e-3
 """Step time from which workers pay more than anything else."""
 WIDE = 20.0
@@ -23,10 +30,10 @@ FEW_STEPS = 300
 """Steps from which episodes that have not ended are a finding."""
 
 
-def findings(facts: Mapping[str, Any], config: Config, *, healthy: bool) -> list[Finding]:
+def findings(facts: Mapping[str, Any], config: Config, name: str, *, healthy: bool) -> list[Finding]:
     """What the facts suggest. Of what was not reached nothing is said."""
     found = [*_of_ends(facts, config), *_of_observations(facts, config), *_of_rewards(facts)]
-    return [*found, *_of_speed(facts, config)] if healthy else found
+    return [*found, *_of_speed(facts, config), *_of_algorithms(facts, config, name)] if healthy else found
 
 
 def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
@@ -36,12 +43,12 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     num, steps, limit = episodes["episodes"], episodes["steps"], episodes["time_limit"]
     if not num and limit is None and steps >= FEW_STEPS:
         yield Finding(
-            "warning", "episodes", f"none ended within {episodes['unfinished_steps']:,} steps, and there is no time limit.",
+            "warning", "episodes", f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit.",
             f"--time-limit {_round_limit(episodes['unfinished_steps'])} (time_limit=...) cuts them, and evaluations end.",
         )  # fmt: skip
     elif not num and limit is None:
         yield Finding(
-            "note", "episodes", f"there is no time limit, and {steps:,} steps were too few to see whether they end.",
+            "note", "episodes", f"there is no time limit, and {num_of(steps, 'step')} {'was' if steps == 1 else 'were'} too few to see whether they end.",
             "More --seconds show it; --time-limit sets one.",
         )  # fmt: skip
     longest, shortest = episodes["length_max"], episodes["length_min"]
@@ -145,21 +152,41 @@ def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
             "note", "speed", f"{best['vectorizer']} steps it {best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast as {auto['vectorizer']}, "
             "which raypid takes by itself.", f"--vectorizer {best['vectorizer']}, or --num-workers {max(2, num_cores())}.",
         )  # fmt: skip
-    elif step and (step["median_s"] or 0) > SLOW_STEP_S:
-        yield Finding(
-            "note", "speed", f"a step takes {duration(step['median_s'])}, which bounds training.",
-            f"--num-workers {max(2, num_cores())} steps it on all cores (more on a cluster).",
-        )  # fmt: skip
+    if step and (step["mean_s"] or 0) > SLOW_STEP_S:
+        if auto and auto["waits"] and (config.vectorizer in ("auto", "threads", "async")):
+            num = MORE_ENVS * auto["num_envs"]
+            yield Finding(
+                "note", "speed", f"a step takes {duration(step['mean_s'])}, most of it waiting, which many can do at once.",
+                f"--num-envs-per-worker {num} is up to {MORE_ENVS} times as fast as {auto['num_envs']}.",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                "note", "speed", f"a step takes {duration(step['mean_s'])} on average, which bounds training.",
+                f"--num-workers {max(2, num_cores())} steps it on all cores (more on a cluster).",
+            )  # fmt: skip
+    yield from _of_resets(facts)
     memory = facts.get("memory")
     if memory and memory["mb_per_1000_steps"] > GROWTH_MB:
         yield Finding(
             "warning", "memory", f"it grows by {memory['mb_per_1000_steps']:.0f} MB in 1,000 steps.",
             "Does something keep every observation or info? Empty it in reset().",
         )  # fmt: skip
-    yield from _of_algorithms(facts)
 
 
-def _of_algorithms(facts: Mapping[str, Any]) -> Iterator[Finding]:
+def _of_resets(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    step, reset, episodes = facts.get("step"), facts.get("reset"), facts.get("episodes")
+    if not step or not reset or not episodes or not step["mean_s"] or not reset.get("mean_s"):
+        return
+    length = episodes["length_mean"] or episodes["time_limit"] or max(1, episodes["unfinished_steps"])
+    share = reset["mean_s"] / (reset["mean_s"] + length * step["mean_s"])
+    if share > LONG_RESETS and reset["mean_s"] > SLOW_STEP_S:
+        yield Finding(
+            "note", "speed", f"resets take {share:.0%} of the environment's time: {duration(reset['mean_s'])} for each episode of "
+            f"{'' if episodes['length_mean'] else 'at least '}{num_of(round(length), 'step')}.",
+        )  # fmt: skip
+
+
+def _of_algorithms(facts: Mapping[str, Any], config: Config, env: str) -> Iterator[Finding]:
     """Which algorithm to begin with."""
     training, space = facts.get("training") or {}, (facts.get("action") or {}).get("space", "")
     ppo, sac = training.get("PPO") or {}, training.get("SAC") or {}
@@ -179,4 +206,10 @@ def _of_algorithms(facts: Mapping[str, Any]) -> Iterator[Finding]:
         if not slow
         else "these actions"
     )
-    yield Finding("note", "algorithm", f"begin with {name}: {why}.", f"raypid train --run {name}")
+    yield Finding("note", "algorithm", f"begin with {name}: {why}.", _command(name, env, config))
+
+
+def _command(run: str, env: str, config: Config) -> str:
+    """What trains it, to be pasted."""
+    more = f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}" if config.env_config else ""
+    return f"raypid train --run {run} --env {shlex.quote(env)}{more} --stop {MILLION}"

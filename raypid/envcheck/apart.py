@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, TypeAlias
 
+from raypid.errors import CodeError
+
 Message: TypeAlias = Mapping[str, object]
 CALLS = ("its constructor", "reset()", "step()", "step() after the end of an episode", "close()")
 Call = Literal[0, 1, 2, 3, 4]
@@ -249,7 +251,7 @@ class _Watched:
             if "done" in message:
                 self.ending.how, self._is_over = "done", True
             elif "failed" in message:
-                raise RuntimeError(f"the check itself failed:\n{message['failed']}")
+                raise CodeError(f"{str(message['failed']).rstrip()}\nraypid: the check itself failed: please report this.")
             else:
                 self.timeout_s = float(message.get("patience_s", self.timeout_s))
                 self.hear(message)

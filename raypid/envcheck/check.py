@@ -93,7 +93,7 @@ def check_env(
     ending = run_apart(lambda channel: _inside(config, channel, seconds, timeout_s, speed=speed), hear, timeout_s)
     report.seconds = time.monotonic() - start
     _judge_ending(report, ending, stage, timeout_s)
-    report.findings += advice.findings(report.facts, config, healthy=report.ok)
+    report.findings += advice.findings(report.facts, config, report.env, healthy=report.ok)
     return report
 
 
@@ -129,7 +129,7 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, 
             return
         if exam.num_problems:
             return
-        if exam.facts["step"]["median_s"] < 0.01:
+        if exam.mean_step_s() < 0.01:
             exam.ask_gymnasium()
     if speed:
         _measure(spec, config, exam, seconds)

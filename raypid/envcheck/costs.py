@@ -23,12 +23,17 @@ from raypid.envs.python_vector import WAITING_S
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError
 from raypid.run.agent import Agent
+from raypid.runtime.resources import num_cores
 from raypid.spaces import Space
 from raypid.types import Tree, tree_map
 
 MILLION = 1_000_000
 OWN, OWN_STEP_S = ("native", "ale", "envpool"), 5e-3
 """Vectors that are always measured, unless a single step takes that long: their environments cost less than single ones."""
+LOOPS, SLOW_S = ("sync", "threads", "async"), 1e-3
+"""Vectors whose speed is worked out from that of single steps, where these take that long: a short look would see too few of them."""
+DRAWN = 2_000
+"""Steps of a vector that are drawn from those times."""
 MOST_S = 0.4
 """Longest measurement of one vector."""
 BATCHES = 16
@@ -55,26 +60,45 @@ def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str,
     if isinstance(exam.env, AsOne):
         spec = replace(spec, num_envs=exam.env.vector.num_envs if exam.env.is_fixed else spec.num_envs)
     names = _candidates(spec, alone=not isinstance(exam.env, AsOne))
-    step_s, reset_s = exam.facts["step"]["median_s"] or 0.0, exam.facts["reset"]["median_s"] or 0.0
+    step_s = exam.mean_step_s()
     found: list[dict[str, object]] = []
     for index, name in enumerate(names):
         allowed = max(0.0, until - time.monotonic()) / (len(names) - index)
-        one = exam.made_again_s + reset_s + 3 * step_s
-        if name in OWN and step_s < OWN_STEP_S:
-            one = 0.0
-        num_envs = min(spec.num_envs, int(allowed / max(one, 1e-9)))
-        row: dict[str, object] = {"vectorizer": name, "num_envs": num_envs, "steps_per_s": None, "waits": False}
-        if num_envs < min(2, spec.num_envs):
-            row |= {"num_envs": spec.num_envs, "note": "not measured: steps and resets take too long"}
-            if name == "sync" and step_s:
-                row |= {"steps_per_s": 1 / step_s, "note": "worked out from single steps"}
+        row: dict[str, object] = {"vectorizer": name, "num_envs": spec.num_envs, "steps_per_s": None, "waits": False}
+        to_make = exam.made_again_s * spec.num_envs
+        if name in LOOPS and (step_s > SLOW_S or to_make > allowed):
+            rate = 1 / worked_out(exam, name, spec.num_envs)
+            row |= {"steps_per_s": rate, "waits": exam.usually_waits(), "note": "worked out from single steps"}
+        elif name in OWN and step_s > OWN_STEP_S and to_make + 3 * step_s * spec.num_envs > allowed:
+            row |= {"note": "not measured: steps and resets take too long"}
         else:
-            row |= _measured(replace(spec, vectorizer=name, num_envs=num_envs), exam, min(MOST_S, allowed))
+            row |= _measured(replace(spec, vectorizer=name), exam, min(MOST_S, allowed))
+            if name in LOOPS and (rate := _rate(row)):  # a short look misses what is rare, such as resets that take long
+                row["steps_per_s"] = min(rate, 1 / worked_out(exam, name, spec.num_envs))
         found.append(row)
     auto = _auto(spec, found)
     for row in found:
         row["auto"] = row["vectorizer"] == auto
     return sorted(found, key=lambda row: -(_rate(row) or 0.0))
+
+
+def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
+    """Seconds for each step of one of `num_envs` environments, from the times of one: those that were seen, in random order.
+
+    A loop adds them; threads wait for the slowest where the environments wait; processes share the cores where they compute.
+    """
+    steps = np.array(exam.step_s[1:] or exam.step_s)
+    resets = exam.reset_s[1:] or exam.reset_s
+    if vectorizer == "sync" or (vectorizer == "threads" and not exam.waits()):
+        return exam.mean_step_s()
+    rng = np.random.default_rng(SEED)
+    times = rng.choice(steps, (DRAWN, num_envs))
+    ends = rng.random(times.shape) < 1 / (exam.mean_length() + 1)  # a reset takes a row of its own
+    times[ends] = rng.choice(resets, int(ends.sum()))
+    together = times.max(1)
+    if not exam.waits():
+        together = np.maximum(together, times.sum(1) / min(num_envs, num_cores()))
+    return float(together.sum() / max(1, (~ends).sum()))
 
 
 def _rate(row: Mapping[str, object]) -> float | None:
@@ -203,16 +227,24 @@ def measure_training(
         with Agent(run, {"env": replayed, **settings, **small}) as agent:
             agent_s, updates = _learned(agent, run, seconds, pulse)
     except UserError as error:
-        return {"seconds": None, "env_share": None, "note": str(error).splitlines()[0]}
+        return {"seconds": None, "env_share": None, "note": _why_not(run, error, action)}
     except ModuleNotFoundError as error:
-        return {"seconds": None, "env_share": None, "note": f"needs the package {error.name!r}"}
+        return {"seconds": None, "env_share": None, "note": f"{run} needs the package {error.name!r}"}
     auto = next((row for row in vectors if row["auto"]), None)
     rate = None if auto is None else _rate(auto)
-    env_s = 1 / rate if rate else exam.facts["step"]["median_s"] or 0.0
+    env_s = 1 / rate if rate else exam.mean_step_s()
     return {
         "seconds": MILLION * (env_s + agent_s), "env_share": env_s / (env_s + agent_s), "env_s_per_step": env_s,
         "learning_s_per_step": agent_s, "updates_per_step": updates, "note": "",
     }  # fmt: skip
+
+
+def _why_not(run: str, error: UserError, action: Space) -> str:
+    """Why an algorithm cannot be measured, beginning with its name."""
+    text = str(error).splitlines()[0]
+    if " takes " in text and type(action).__name__ in text:
+        return f"{run} does not take {type(action).__name__}"
+    return text if text.startswith(f"{run} ") else f"{run}: {text}"
 
 
 def _learned(agent: Agent, run: str, seconds: float, pulse: Pulse) -> tuple[float, float]:

@@ -27,6 +27,7 @@ from raypid.envcheck.watch import Observations, Rewards, quantiles, unbounded_wo
 from raypid.envs import EnvSpec
 from raypid.envs.adapter import Adapted, is_seeded
 from raypid.envs.errors import EnvError
+from raypid.envs.python_vector import WAITING_S
 from raypid.errors import HEAD, shown
 from raypid.spaces import SpaceError, space_leaves
 
@@ -64,7 +65,10 @@ class Exam:
         self.step_s: list[float] = []
         self.reset_s: list[float] = []
         self.step_cpu_s: list[float] = []
-        """Of the seconds of each step, those in which this thread computed rather than waited."""
+        self.reset_cpu_s: list[float] = []
+        """Of the seconds of each step and reset, those in which this thread computed rather than waited."""
+        self._fresh: Any = None
+        """The observation of reset(seed=SEED), if nothing was done since."""
         self.lengths: list[int] = []
         self.returns: list[float] = []
         self.ends = {"terminated": 0, "truncated": 0}
@@ -79,6 +83,31 @@ class Exam:
         """How long the second environment took to make, whose modules were imported by then."""
         self._said: set[str] = set()
         self._aliased: tuple[Any, Any] | None = None
+
+    # -- what was measured -----------------------------------------------------------------------------------------
+
+    def mean_step_s(self) -> float:
+        """Seconds that a step takes on average, with its share of the resets."""
+        step, reset = self.facts["step"]["mean_s"] or 0.0, self.facts["reset"]["mean_s"] or 0.0
+        return float(step + reset / self.mean_length())
+
+    def mean_length(self) -> float:
+        """Steps of an episode on average; where none has ended, at least those that were seen."""
+        limit = _time_limit(self.env)
+        return float(np.mean(self.lengths)) if self.lengths else float(limit or max(self.unfinished, 1))
+
+    def waits(self) -> bool:
+        """Whether steps and resets wait rather than compute for most of their time."""
+        wall, cpu = (
+            float(np.mean(steps) + np.mean(resets) / self.mean_length())
+            for steps, resets in ((self.step_s, self.reset_s), (self.step_cpu_s, self.reset_cpu_s))
+        )
+        return cpu < wall / 2
+
+    def usually_waits(self) -> bool:
+        """Whether a usual step takes long enough, and waits enough, that raypid turns to threads by itself."""
+        wall, cpu = float(np.median(self.step_s)), float(np.median(self.step_cpu_s))
+        return wall > WAITING_S and cpu < wall / 2
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
@@ -100,6 +129,10 @@ class Exam:
         late = time.monotonic() - self.began - share * self.seconds
         return late > 0 and (self.num_steps >= FEW or late > MORE_S)
 
+    def has_stepped_enough(self, share: float = 1.0) -> bool:
+        """Whether so much of its time is up, and steps have taken a part of it: resets that take long leave time to see an episode."""
+        return self.is_over(share) and sum(self.step_s) > 0.2 * share * self.seconds
+
     def _call(self, number: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
         """Call code of the environment, and time it."""
         self.channel.pulse.beat(number, self.episode, step)
@@ -116,6 +149,7 @@ class Exam:
             self.step_cpu_s.append(time.thread_time() - start_cpu)
         elif number == RESET:
             self.reset_s.append(seconds)
+            self.reset_cpu_s.append(time.thread_time() - start_cpu)
         return result
 
     def _raised(self, error: BaseException, during: str) -> None:
@@ -238,7 +272,7 @@ class Exam:
     def reset(self, **given: Any) -> Any:
         """Reset, check what comes, and return the observation."""
         self.episode += self._has_stepped
-        self._has_stepped = False
+        self._has_stepped, self._fresh = False, None
         result = self._call(RESET, self.env.reset, **given)
         if not (isinstance(result, tuple) and len(result) == 2):
             if self._is_old_gym():
@@ -273,7 +307,7 @@ class Exam:
     def resets(self) -> None:
         """What does a reset depend on: the seed, what was before, nothing?"""
         first = copied(self.reset(seed=SEED))
-        again = copied(self.reset(seed=SEED))
+        again = self._fresh = copied(self.reset(seed=SEED))
         found: dict[str, Any] = {"same_seed_same_observation": same(first, again)}
         self._first = first
         others = [copied(self.reset(seed=SEED + k)) for k in range(1, 5) if not self.is_over(0.15)]
@@ -294,9 +328,9 @@ class Exam:
 
     def replay(self) -> tuple[list[Any], Played] | None:
         """Play the beginning of an episode with a seed: its actions, and what came."""
-        played = Played(copied(self.reset(seed=SEED)))
+        played = Played(self._fresh if self._fresh is not None else copied(self.reset(seed=SEED)))
         actions: list[Any] = []
-        while len(actions) < REPLAYED and not self.is_over(0.4 if len(actions) > 2 else 1.0):
+        while len(actions) < REPLAYED and not self.has_stepped_enough(0.4 if len(actions) > 2 else 1.0):
             actions.append(self.action(played.steps[-1][0] if played.steps else played.first))
             if self._replayed(played, actions[-1]):
                 break
@@ -432,7 +466,7 @@ class Exam:
             while not is_over:
                 obs, reward, terminated, truncated = self.step(self.action(obs), length + 1)
                 total, length, is_over = total + reward, length + 1, terminated or truncated
-                if not is_over and (self.num_steps >= MOST_STEPS or self.is_over(0.75)):
+                if not is_over and (self.num_steps >= MOST_STEPS or self.has_stepped_enough(0.75)):
                     self.unfinished = length
                     return
             self._ended(length, total, terminated=terminated)
@@ -448,7 +482,7 @@ class Exam:
         self.tell(
             observation={**self.facts["observation"], **self.observations.facts()},
             reward=self.rewards.facts(self.returns),
-            step=quantiles(self.step_s),
+            step={**quantiles(self.step_s), "waits": bool(self.step_s) and self.waits()},
             reset={**self.facts["reset"], **quantiles(self.reset_s)},
             episodes={
                 "episodes": len(self.lengths), "steps": self.num_steps, **self.ends, "unfinished_steps": self.unfinished,
@@ -476,7 +510,7 @@ class Exam:
             )  # fmt: skip
         played = Played(copied(self.reset(seed=SEED)))
         for action in actions:
-            if (self.is_over() and len(played.steps) > 2) or self._replayed(played, action):
+            if (self.has_stepped_enough() and len(played.steps) > 2) or self._replayed(played, action):
                 break
         differs, what = _difference(before, played)
         found |= {"same_episode": differs is None, "differs_at_step": differs}
@@ -535,6 +569,7 @@ class Exam:
             self.find("problem", "constructor", f"a second one beside the first cannot be made: {shorten(text)}", where=where)
         else:
             self.made_again_s = time.perf_counter() - start
+            self.channel.pulse.beat(CLOSE)
             with contextlib.suppress(Exception):  # `close` says what is wrong with it
                 second.close()
         self.channel.pulse.rest()
@@ -578,6 +613,8 @@ class Exam:
 
     def step_after_end(self) -> None:
         """What it does when stepped after the end of an episode; raypid never does that."""
+        if time.monotonic() - self.began > 4 * self.seconds + MORE_S:
+            return
         with contextlib.suppress(Exception):
             obs = self.env.reset(seed=SEED)[0]
             for number in range(1, 2_000):

@@ -47,7 +47,7 @@ def _headline(env: str, findings: Sequence[Finding], facts: Mapping[str, Any], s
     if not nums["problem"]:
         counts = ["no problems", *counts]
     steps = (facts.get("episodes") or {}).get("steps")
-    after = f" after {steps:,} random step{'s' * (steps > 1)}" if steps else ""
+    after = f" after {num_of(steps, 'random step')}" if steps else ""
     return f"{env}: {' and '.join(counts)}{after}, {seconds:.1f} s"
 
 
@@ -109,9 +109,9 @@ def _reward(reward: Mapping[str, Any]) -> str:
 def _episodes(episodes: Mapping[str, Any]) -> str:
     limit = f"limit {episodes['time_limit']:,}" if episodes["time_limit"] else "no time limit known"
     if not episodes["episodes"]:
-        return f"none ended in {episodes['unfinished_steps']:,} steps; {limit}"
+        return f"none ended in {num_of(episodes['unfinished_steps'], 'step')}; {limit}"
     low, high = episodes["length_min"], episodes["length_max"]
-    lengths = f"{low:,} steps" if low == high else f"{low:,} to {high:,} steps"
+    lengths = num_of(low, "step") if low == high else f"{low:,} to {high:,} steps"
     return f"{lengths}; {episodes['terminated']} terminated, {episodes['truncated']} truncated; {limit}"
 
 
@@ -154,8 +154,13 @@ def _vectors(rows: list[Mapping[str, Any]]) -> str:
 
 def _training(run: str, row: Mapping[str, Any]) -> str:
     if not row["seconds"]:
-        return f"{run}: {row['note'].rstrip('.')}"
-    return f"{run} about {duration(row['seconds'])} ({row['env_share']:.0%} of it the environment)"
+        return str(row["note"].rstrip("."))
+    return f"{run} about {duration(row['seconds'])} ({row['env_share']:.0%} environment)"
+
+
+def num_of(number: int, thing: str) -> str:
+    """A count with its noun: "1 step", "5,000 steps"."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def _number(value: float) -> str:

@@ -271,6 +271,7 @@ def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolve
             f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. "
             "Give the environment itself: in Python env=..., on the command line --env module:Name."
         )
+    module_name = relative(module_name)
     hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
     what = module_name if module_name.endswith(".py") else f"module {module_name!r}"
     raise EnvError(f"Environment {f'{module_name}:{attribute}'!r}: {what} has no {attribute!r}.{hint}")
