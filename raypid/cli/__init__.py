@@ -236,7 +236,8 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Raise a UserError that suggests what was meant by an unknown argument."""
     hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
     if not argument.startswith("-"):
-        raise UserError(f"Unexpected argument {argument!r}. {_named_by_option(argument)}{hint}")
+        only_one = "It takes one environment at a time. " if parser.prog.endswith(" check-env") else ""
+        raise UserError(f"Unexpected argument {argument!r}. {only_one or _named_by_option(argument)}{hint}")
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     group = "model." if option.startswith("--model.") else ""
     if ours := ELSEWHERE.get(option.removeprefix("--").removeprefix(group).replace("-", "_"), "").replace("_", "-"):

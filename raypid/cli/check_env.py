@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raypid.cli.train import _add_arguments, at_least, read_mapping
+from raypid.errors import UserError
 from raypid.registry import ENVS
 
 if TYPE_CHECKING:
@@ -39,8 +40,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add(
         "env",
         metavar="ENV",
+        nargs="?",
         help="as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name",
     )
+    add("--env", dest="env_option", metavar="ENV", help=argparse.SUPPRESS)  # as for train
+    add("--run", "--algo", dest="run", metavar="NAME", help=argparse.SUPPRESS)  # to say that there is none
     add("--env-config", metavar="JSON", help="keyword arguments of the environment")
     for name, (low, text) in _SETTINGS.items():
         add(f"--{name.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
@@ -80,19 +84,38 @@ def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     names: list[str] = []
     words = iter(argv)
     for word in words:
-        flag, equals, _ = word.partition("=")
+        flag, equals, given = word.partition("=")
         if not word.startswith("-"):
             names.append(word)
             continue
         flags.append(flag)
         action = parser._option_string_actions.get(flag)
-        if action is not None and action.nargs is None and not equals:
-            next(words, None)  # its value
+        if action is not None and action.nargs is None:
+            value = given if equals else next(words, "")
+            names += [value] if flag == "--env" and value else []
     if names and ({"--help", "-h"} & set(flags) or any(flag not in parser._option_string_actions for flag in flags)):
         env = next(
             (name for name in names if ":" in name or name in ENVS), names[0]
         )  # not the value of an option yet unknown
         _add_arguments(parser, env, None, None)
+
+
+def _env_of(options: argparse.Namespace) -> str:
+    """The environment that is named.
+
+    Raises:
+        UserError: there is none, or two, or an algorithm beside it.
+    """
+    names = [name for name in (options.env, options.env_option) if name]
+    if options.run:
+        example = names[0] if names else "CartPole-v1"
+        raise UserError(
+            f"check-env looks at the environment alone and takes no --run: raypid check-env {example}. It says what PPO and SAC would cost."
+        )
+    if len(names) != 1:
+        what = "Name an environment" if not names else f"Name one environment, not {names[0]} and {names[1]}"
+        raise UserError(f"{what}: raypid check-env {names[0] if names else 'CartPole-v1'}.")
+    return str(names[0])
 
 
 def main(options: argparse.Namespace) -> int:
@@ -103,6 +126,7 @@ def main(options: argparse.Namespace) -> int:
     """
     from raypid.envcheck.check import check_env
 
+    env = _env_of(options)
     settings: dict[str, Any] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}
     if options.no_atari:
         settings["atari"] = False
@@ -114,7 +138,7 @@ def main(options: argparse.Namespace) -> int:
         elif name.startswith("setting:"):
             settings[name.removeprefix("setting:")] = value
     limits: dict[str, Any] = {"seconds": options.seconds, "timeout_s": options.timeout, "speed": not options.no_speed}
-    report = check_env(options.env, env_config, **limits, **settings)
+    report = check_env(env, env_config, **limits, **settings)
     if options.json:
         print(json.dumps(report.to_dict(), indent=1))
     elif not report.found:

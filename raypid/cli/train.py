@@ -341,7 +341,8 @@ def read_mapping(text: str, option: str) -> dict[str, object]:
     """
     from raypid.run_file import read_values
 
-    return read_values(text, option, '{"time_total_s": 60}' if option == "--stop" else '{"lr": 0.001}')
+    examples = {"--stop": '{"time_total_s": 60}', "--env-config": '{"size": 8}'}
+    return read_values(text, option, examples.get(option, '{"lr": 0.001}'))
 
 
 def flags_of(options: argparse.Namespace) -> Given:

@@ -48,7 +48,7 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
         )  # fmt: skip
     elif not num and limit is None:
         yield Finding(
-            "note", "episodes", f"there is no time limit, and {num_of(steps, 'step')} {'was' if steps == 1 else 'were'} too few to see whether they end.",
+            "note", "episodes", f"there is no time limit, and none ended within {num_of(steps, 'step')}: too few to say that none does.",
             "More --seconds show it; --time-limit sets one.",
         )  # fmt: skip
     longest, shortest = episodes["length_max"], episodes["length_min"]

@@ -251,7 +251,9 @@ class _Watched:
             if "done" in message:
                 self.ending.how, self._is_over = "done", True
             elif "failed" in message:
-                raise CodeError(f"{str(message['failed']).rstrip()}\nraypid: the check itself failed: please report this.")
+                raise CodeError(
+                    f"{str(message['failed']).rstrip()}\nraypid: the check itself failed: please report this."
+                )
             else:
                 self.timeout_s = float(message.get("patience_s", self.timeout_s))
                 self.hear(message)

@@ -10,7 +10,17 @@ from typing import Any
 
 from raypid.config import Config, canonical, overlay
 from raypid.envcheck import advice
-from raypid.envcheck.apart import CALLS, MAKE, STEP_AFTER_END, Channel, Ending, Message, place_in_words, places_of, run_apart
+from raypid.envcheck.apart import (
+    CALLS,
+    MAKE,
+    STEP_AFTER_END,
+    Channel,
+    Ending,
+    Message,
+    place_in_words,
+    places_of,
+    run_apart,
+)
 from raypid.envcheck.costs import measure_training, measure_vectors
 from raypid.envcheck.exam import Broken, Exam, shorten
 from raypid.envcheck.finding import Finding

@@ -73,8 +73,10 @@ def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str,
             row |= {"note": "not measured: steps and resets take too long"}
         else:
             row |= _measured(replace(spec, vectorizer=name), exam, min(MOST_S, allowed))
-            if name in LOOPS and (rate := _rate(row)):  # a short look misses what is rare, such as resets that take long
-                row["steps_per_s"] = min(rate, 1 / worked_out(exam, name, spec.num_envs))
+            if name in LOOPS and (
+                seen := _rate(row)
+            ):  # a short look misses what is rare, such as resets that take long
+                row["steps_per_s"] = min(seen, 1 / worked_out(exam, name, spec.num_envs))
         found.append(row)
     auto = _auto(spec, found)
     for row in found:

@@ -74,7 +74,7 @@ class Exam:
         self.ends = {"terminated": 0, "truncated": 0}
         self.num_steps = self.episode = 0
         self.unfinished = 0
-        """Steps of the last episode, if it had not ended when the time was up."""
+        """Steps of the last episode, if it had not ended when the time was up; of the longest one where none has ended."""
         self.facts: dict[str, Any] = {}
         self._info: Mapping[str, object] | None = None
         self._size_before = 0
@@ -193,10 +193,10 @@ class Exam:
             self.env = made_alone(self.spec)
         except EnvError as error:
             where = place_in_words(places_of(error))
-            text = str(error)
-            if text.startswith(HEAD):  # the user's traceback, and after it what raypid says
-                text = text.rpartition("\nraypid: ")[2]
-            self.find("problem", "constructor", shorten(text, 900), where=where)
+            if str(error).startswith(HEAD) and error.__cause__ is not None:  # the user's own
+                self._raised(error.__cause__, CALLS[MAKE])
+            else:
+                self.find("problem", "constructor", shorten(str(error), 900), where=where)
             raise Broken from error
         except BaseException as error:
             self._raised(error, "its constructor")
@@ -467,7 +467,7 @@ class Exam:
                 obs, reward, terminated, truncated = self.step(self.action(obs), length + 1)
                 total, length, is_over = total + reward, length + 1, terminated or truncated
                 if not is_over and (self.num_steps >= MOST_STEPS or self.has_stepped_enough(0.75)):
-                    self.unfinished = length
+                    self.unfinished = max(self.unfinished, length) if not self.lengths else length
                     return
             self._ended(length, total, terminated=terminated)
 
@@ -566,7 +566,9 @@ class Exam:
         except BaseException as error:
             where = place_in_words(places_of(error))
             text = str(error).rpartition("\nraypid: ")[2]
-            self.find("problem", "constructor", f"a second one beside the first cannot be made: {shorten(text)}", where=where)
+            self.find(
+                "problem", "constructor", f"a second one beside the first cannot be made: {shorten(text)}", where=where
+            )
         else:
             self.made_again_s = time.perf_counter() - start
             self.channel.pulse.beat(CLOSE)

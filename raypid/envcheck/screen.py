@@ -127,7 +127,9 @@ def _seeds(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not seeding or seeding["same_episode"] is None:
         return
     same = "same seed, same episode" if seeding["same_episode"] else "same seed, another episode"
-    differ = {True: "; other seeds differ", False: "; every seed gives the same first observation", None: ""}[reset["seeds_differ"]]
+    differ = {True: "; other seeds differ", False: "; every seed gives the same first observation", None: ""}[
+        reset["seeds_differ"]
+    ]
     yield "seeding", same + differ
 
 

@@ -26,9 +26,7 @@ class Observations:
         self.num = 0
 
     def look(self, obs: Any, step: int) -> list[tuple[str, str]]:
-        """Count an observation; `step` 0 is that of a reset. Returns what raypid would refuse: (kind, text).
-
-        """
+        """Count an observation; `step` 0 is that of a reset. Returns what raypid would refuse: (kind, text)."""
         self.num += 1
         found: list[tuple[str, str]] = []
         for part in self.parts:
@@ -137,7 +135,7 @@ class Rewards:
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float | int | None]:
-    """Mean, median, 5th and 95th percentile and the longest of times, in seconds. The first call, which warms up, is left out where there are others."""
+    """Mean, median, 5th and 95th percentile and the longest of times, in seconds. The first call, which warms up, is left out."""
     usual = seconds[1:] or seconds
     if not usual:
         return {"calls": 0, "mean_s": None, "median_s": None, "p5_s": None, "p95_s": None, "max_s": None}
@@ -161,7 +159,7 @@ def _bounds(space: gymnasium.spaces.Box) -> str:
     if not space.low.size:
         return "empty"
     low, high = (f"{b.flat[0]:.4g}" if (b == b.flat[0]).all() else "each its own" for b in (space.low, space.high))
-    return "each element has bounds of its own" if "each its own" in (low, high) else f"{low} to {high}"
+    return "bounds differ" if "each its own" in (low, high) else f"{low} to {high}"
 
 
 def unbounded_words(space: gymnasium.spaces.Box) -> str:

@@ -43,7 +43,9 @@ def import_failed(name: str, module: str, error: BaseException) -> ImportFailed:
         does = "imports" if theirs[-1:] == frames[-1:] else "imports what needs"
         return ImportFailed(f"{place} {does} {error.name}, which is not installed{install_hint(error)}")
     lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]).rstrip()
-    return ImportFailed(f"{HEAD}{lines}\nraypid: Environment {name!r}: importing {module} failed: {type(error).__name__}: {error}")
+    return ImportFailed(
+        f"{HEAD}{lines}\nraypid: Environment {name!r}: importing {module} failed: {type(error).__name__}: {error}"
+    )
 
 
 def relative(file: str) -> str:

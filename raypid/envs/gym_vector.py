@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from raypid.envs.closing import close_all
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.observation_checks import action_batch, row_of
@@ -220,7 +221,7 @@ def close_vector(env: AnyVector, at_once: bool = False) -> None:
     processes = getattr(env, "processes", None)
     with suppress(Exception), quiet():
         if processes is None:
-            env.close()
+            close_all([env], type(env.unwrapped).__name__)
         else:
             env.close(timeout=5, terminate=at_once)
     for process in processes or ():

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raypid.envs.adapter import is_seeded
+from raypid.envs.closing import close_all
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.observation_checks import ObservationError, RewardError, action_rows
@@ -86,9 +87,7 @@ class PythonVector(VectorEnv):
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
-        for env in self.envs:
-            with suppress(Exception):
-                env.close()
+        close_all(self.envs, self._name)
         self.envs = []
 
     def _reset_one(self, stream: int, seed: int | None) -> object:
@@ -183,8 +182,7 @@ class PythonVector(VectorEnv):
         """Replace an environment, which has just raised, and return what the new one's reset() returns."""
 
         def replace() -> object:
-            with suppress(Exception):
-                self.envs[stream].close()
+            close_all([self.envs[stream]], self._name)
             self._num_rebuilds[stream] += 1
             self.envs[stream], self._limits[stream] = strip_limit(self._make_env(stream))
             return self.envs[stream].reset(seed=rebuild_seed(self._spec, stream, self._num_rebuilds[stream]))

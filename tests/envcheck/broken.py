@@ -58,18 +58,74 @@ class Fault(Fine):
             case "print":
                 while True:
                     print("looking for a way out")
-        obs = {
-            "nan": np.array([0, np.nan], np.float32),
-            "inf": np.array([np.inf, 0], np.float32),
-            "beyond": np.array([0, 50], np.float32),
+        reward = {"no reward": None, "text reward": "1", "two rewards": np.ones(2)}.get(self.fault, reward)
+        return obs, reward, terminated, truncated, info
+
+
+class ManyFaults(Fine):
+    """Each part of its observation is wrong in another way, and so are its reward, a flag and its info."""
+
+    observation_space: Any = spaces.Dict(
+        nan=spaces.Box(-10, 10, (2,), np.float32),
+        inf=spaces.Tuple((spaces.Discrete(2), spaces.Box(-10, 10, (2,), np.float32))),
+        shape=spaces.Box(-10, 10, (2,), np.float32),
+        text=spaces.Box(-10, 10, (2,), np.float32),
+        dtype=spaces.Box(0, 255, (2,), np.uint8),
+        choice=spaces.Discrete(3),
+        beyond=spaces.Box(-10, 10, (2,), np.float32),
+        missing=spaces.Discrete(3),
+    )
+
+    def _observed(self, x: Any) -> Any:
+        nan, inf = np.array([0, np.nan], np.float32), np.array([np.inf, 0], np.float32)
+        wrong = {
+            "nan": nan,
+            "inf": (0, inf),
             "shape": np.zeros(3, np.float32),
             "text": "hello",
-            "float64": obs.astype(np.float64),
-        }.get(self.fault, obs)
-        reward = {"nan reward": np.nan, "no reward": None, "two rewards": np.ones(2)}.get(self.fault, reward)
-        terminated = {"flag": "no", "int flag": 0}.get(self.fault, terminated)
-        info = {"no info": None, "large info": {"image": np.zeros((99, 99))}}.get(self.fault, info)
-        return obs, reward, terminated, truncated, info
+            "dtype": x,
+            "choice": 3,
+        }
+        return {**wrong, "beyond": np.array([77, 0], np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._observed(super().reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> Any:
+        x, *_ = super().step(action)
+        return self._observed(x), np.nan, "no", self.t >= 30, None
+
+
+class Untidy(Fine):
+    """Much that does little harm."""
+
+    action_space: Any = spaces.Box(-1, np.array([1, np.inf], np.float32), (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        print("step", self.t)
+        obs, reward, _, truncated, _ = super().step(action)
+        obs[1] = 50 if self.t >= 10 else obs[1]
+        return obs.astype(np.float64), np.array([reward]), 0, truncated, {"image": np.zeros((99, 99))}
+
+    def close(self) -> None:
+        raise RuntimeError("not now")
+
+
+class OldGym(Fine):
+    """As Gym's environments were before 0.26."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()[0]
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, ended, info = super().step(action)
+        return obs, reward, ended, info
+
+
+class HangingClose(Fine):
+    def close(self) -> None:
+        while True:
+            time.sleep(0.01)
 
 
 class HangingConstructor(Fine):
@@ -94,38 +150,8 @@ class OnlyObservation(Fine):
         return super().reset(seed=seed)[0]
 
 
-class BeyondAtReset(Fine):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        obs, info = super().reset(seed=seed)
-        obs[0] = 77
-        return obs, info
-
-
-class WrongDtype(Fine):
-    observation_space: Any = spaces.Box(0, 255, (2,), np.uint8)
-
-
 class Text(Fine):
     observation_space: Any = spaces.Text(5)
-
-
-class OutOfDiscrete(Fine):
-    observation_space: Any = spaces.Discrete(3)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return 0, {}
-
-    def step(self, action: Any) -> Any:
-        return 3, *super().step(action)[1:]
-
-
-class PartMissing(Fine):
-    observation_space: Any = spaces.Dict(a=spaces.Box(-10, 10, (2,), np.float32), b=spaces.Discrete(3))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        obs, info = super().reset(seed=seed)
-        return {"a": obs}, info
 
 
 class GlobalRandom(Fine):
@@ -198,10 +224,6 @@ class Aliased(Fine):
         return self.x, 1.0, False, self.t >= 30, {}
 
 
-class Unbounded(Fine):
-    action_space: Any = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-
 class Declared(Fine):
     def __init__(self, args: Any) -> None:
         self.length = args.length
@@ -226,17 +248,6 @@ class NoSeed:
 
     def step(self, action: Any) -> Any:
         return 1, 0.0, True, False, {}
-
-
-class RaisesAtClose(Fine):
-    def close(self) -> None:
-        raise RuntimeError("not now")
-
-
-class Prints(Fine):
-    def step(self, action: Any) -> Any:
-        print("step", self.t)
-        return super().step(action)
 
 
 class OnlyOne(Fine):

@@ -122,14 +122,21 @@ ONE = "class One:\n    def reset(self): return [0.0]\n    def step(self, action)
     [
         (ONE, "", "One"),
         (ONE, ":One", "One"),
-        (ONE + "class Two(One): pass\n", "", "has several environments: name one, '.*mine.py:One' or '.*mine.py:Two'"),
+        (ONE + "class Two(One): pass\n", "", "mine.py has 2 environments: One, Two. Name one: '.*mine.py:One'"),
         (ONE + "class Two(One): pass\n", ":Two", "Two"),
         (ONE, ":Oen", "mine.py has no 'Oen'. Did you mean '.*mine.py:One'"),
         ("", "", "has no environment: no class with reset and step"),
         ("raypid.register_env('filed-v0', lambda: gymnasium.make('CartPole-v1'))\n", "", "filed-v0"),
         ("raypid.register_env('filed-v0', lambda: gymnasium.make('CartPole-v1'))\n", ":filed-v0", "filed-v0"),
         ("def make():\n    return gymnasium.make('CartPole-v1')\n", ":make", "make"),
+        (
+            "def make():\n    return gymnasium.make('CartPole-v1')\n",
+            "",
+            "has no environment class. .* name it: .*mine.py:make",
+        ),
         ("1 / 0\n", "", "ZeroDivisionError"),
+        ("import raypid_nosuch\n", "", r"^[^\n]*mine.py:\d+ imports raypid_nosuch, which is not installed$"),
+        ("class Half(\n", "", r"^[^\n]*mine.py:\d+: SyntaxError: [^\n]*$"),
     ],
 )
 def test_environments_in_files(
