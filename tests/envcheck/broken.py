@@ -167,10 +167,15 @@ class Unseeded(Fine):
     """Its steps draw from a generator that no seed reaches."""
 
     rng = np.random.default_rng()
+    observation_space: Any = spaces.Box(-10, 10, (20,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return np.tile(obs, 10), info
 
     def step(self, action: Any) -> Any:
         obs, *others = super().step(action)
-        return np.clip(obs + self.rng.normal(size=2), -10, 10).astype(np.float32), *others
+        return np.clip(np.tile(obs, 10) + self.rng.normal(size=20), -10, 10).astype(np.float32), *others
 
 
 class FixedSeed(Fine):
@@ -299,3 +304,22 @@ def two(num_envs: int = 2) -> Any:
 
 def always_two() -> Any:
     return gymnasium.make_vec("CartPole-v1", 2)
+
+
+class Waits(Fine):
+    """Steps wait, every fifth for longer, and resets wait longest."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        time.sleep(0.02)
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.01 if self.__dict__.get("t", 0) % 5 == 4 else 0.001)
+        obs, reward, *_ = super().step(action)
+        return obs, reward, False, self.t >= 10, {}
+
+
+class ArrayReward(Fine):
+    def step(self, action: Any) -> Any:
+        obs, reward, *others = super().step(action)
+        return obs, np.array([reward]), *others

@@ -16,14 +16,19 @@ from typing import Any
 import broken
 import foreign_packages
 import gymnasium
+import numpy as np
 import pytest
 from patience import wait_until
 
 import raypid
 from raypid.cli import main
 from raypid.config import ConfigError
+from raypid.envcheck.apart import Channel, Pulse
+from raypid.envcheck.costs import measure_vectors
+from raypid.envcheck.exam import Exam
 from raypid.envcheck.report import FACTS, EnvReport
 from raypid.envcheck.screen import duration
+from raypid.envs import EnvSpec, make_vector
 from raypid.spaces import SpaceError, space_leaves
 
 QUICK: dict[str, Any] = {"seconds": 0.15, "speed": False}
@@ -195,6 +200,14 @@ def test_environments_of_other_packages_are_answered(name: str, text: str) -> No
         raypid.PPO(env=env)
 
 
+@pytest.mark.parametrize(
+    "name", ["pettingzoo", "rps_v2", "pettingzoo.classic.connect_four_v3", "pettingzoo.classic.rps_v2:env"]
+)
+def test_names_of_pettingzoo_are_answered(name: str) -> None:
+    with pytest.raises(raypid.envs.EnvError, match="PettingZoo.*: each has several agents, and raypid trains one"):
+        raypid.PPO(env=name)
+
+
 def test_spaces_of_the_old_gym_are_answered() -> None:
     with pytest.raises(SpaceError, match=r"is a Box of the old package gym: take gymnasium.spaces.Box"):
         space_leaves(foreign_packages.OldBox(), "observation")
@@ -204,6 +217,32 @@ def test_spaces_of_the_old_gym_are_answered() -> None:
 def test_functions_that_make_vectors_are_looked_at(env: Callable[..., object]) -> None:
     report = looked_at(env)
     assert report.ok and report.facts["episodes"]["steps"] > 30, report  # type: ignore[index]
+
+
+def test_costs_count_resets_and_steps_that_rarely_take_long() -> None:
+    spec = EnvSpec(env=broken.Waits, num_envs=8)
+    exam = Exam(spec, Channel(lambda message: None, Pulse()), 0.5)
+    exam.run()
+    rows = {str(row["vectorizer"]): row for row in measure_vectors(spec, exam, 0.2)}
+    rates = {name: row["steps_per_s"] for name, row in rows.items()}
+    assert isinstance(rates["sync"], float) and isinstance(rates["threads"], float)
+    assert 1 / rates["sync"] >= (8 * 0.001 + 2 * 0.01 + 0.02) / 10 > exam.facts["step"]["median_s"]
+    assert rates["threads"] > rates["sync"] and {row["num_envs"] for row in rows.values()} == {8}
+    assert exam.facts["step"]["waits"] and exam.facts["step"]["max_s"] >= 0.01
+
+
+def test_one_that_does_not_close_is_given_up() -> None:
+    code = "import broken; from raypid.envs.closing import close_all; close_all([broken.HangingClose()], 'slow', seconds=0.05)"
+    command = [sys.executable, "-c", code]  # the limit of a test is a signal, too
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "Environment slow: close() did not come back within 0.05 s" in done.stderr
+
+
+def test_an_array_of_one_element_is_a_reward_in_every_vector() -> None:
+    vector = make_vector(EnvSpec(env=broken.ArrayReward, num_envs=2, vectorizer="async"))
+    vector.reset()
+    assert vector.step(np.zeros(2, np.int64)).reward.shape == (2,)
+    vector.close()
 
 
 @pytest.mark.ci_slow
@@ -232,6 +271,11 @@ def test_an_agent_of_another_space_is_said_to_be_none(capsys: pytest.CaptureFixt
     ("argv", "code", "text"),
     [
         (["Nope-v0"], 2, "Unknown environment 'Nope-v0'"),
+        (["nosuch.py"], 2, "There is no file"),
+        ([], 2, "Name an environment: raypid check-env CartPole-v1"),
+        (["CartPole-v1", "Pendulum-v1"], 2, "It takes one environment at a time"),
+        (["CartPole-v1", "--run", "PPO"], 2, "takes no --run: raypid check-env CartPole-v1"),
+        (["CartPole-v1", "--env-config", "foo"], 2, "JSON such as '{\"size\": 8}'"),
         (["broken:Nope"], 2, "module 'broken' has no 'Nope'"),
         (["CartPole-v1", "--seconds", "-1"], 2, "takes a number above 0, not '-1'"),
         (["CartPole-v1", "--time-limit", "0"], 2, "whole number of at least 1"),
@@ -249,7 +293,10 @@ def test_exit_codes(argv: list[str], code: int, text: str, capsys: pytest.Captur
 
 
 def test_options_that_an_environment_declares_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["broken:Declared", "--length", "12"], ["--length=12", "broken:Declared", "--time-limit", "99"]):
+    for argv in (
+        ["broken:Declared", "--length", "12"],
+        ["--length=12", "--env", "broken:Declared", "--time-limit", "99"],
+    ):
         assert main(["check-env", *argv, "--no-speed", "--seconds", "0.5", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["episodes"]["length_max"] == 12
     assert main(["check-env", "broken:Declared", "--help"]) == 0
