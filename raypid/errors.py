@@ -66,6 +66,8 @@ class Halted(RuntimeError):
 def reason(error: Exception) -> str:
     """Return what an error says, on one line and without the number of an OSError."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if said.startswith(HEAD):  # what follows the user's traceback says the same in a line
+        said = said.rpartition("\nraypid: ")[2]
     text = " ".join(said.split())
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 

@@ -421,8 +421,9 @@ class Exam:
                 "warning", "reward", f"it has shape {reward.shape}; it must be one number. raypid converts it, other libraries may not.",
                 "Return float(reward).", key="reward array",
             )  # fmt: skip
+        value += 0.0  # no -0
         self.rewards.look(value)
-        return value + 0.0  # no -0
+        return value
 
     def _flag(self, name: str, value: Any, number: int) -> bool:
         if isinstance(value, (bool, np.bool_)):

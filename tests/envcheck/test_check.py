@@ -264,7 +264,11 @@ def test_everything_is_measured_where_nothing_is_wrong(capsys: pytest.CaptureFix
 def test_an_agent_of_another_space_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "raypid/MultiMatch-v0", "--seconds", "0.3", "--json"]) == 0
     training = json.loads(capsys.readouterr().out)["training"]
-    assert training["PPO"]["seconds"] and training["SAC"]["seconds"] is None and "takes" in training["SAC"]["note"]
+    assert (
+        training["PPO"]["seconds"]
+        and training["SAC"]["seconds"] is None
+        and training["SAC"]["note"] == "SAC does not take MultiDiscrete"
+    )
 
 
 @pytest.mark.parametrize(
