@@ -68,6 +68,10 @@ class Progress:
     def message(self, text: str) -> None:
         """Show a line of text."""
 
+    def note(self, text: str) -> None:
+        """Show a line about something that is as it should be, which a quiet run leaves out."""
+        self.message(text)
+
     def working(self, text: str) -> None:
         """Show what is done besides training, such as "starting Ray", before `start` and after `stop` too; "": it is done."""
 
@@ -224,7 +228,10 @@ def bottleneck(shares: Mapping[str, float], info: Mapping[str, object]) -> str:
 
 
 class Quiet(Progress):
-    """Shows messages alone, on stderr."""
+    """Shows what has gone wrong, and answers to signals, on stderr."""
+
+    def note(self, text: str) -> None:
+        pass
 
     def message(self, text: str) -> None:
         print(text, file=lenient(sys.stderr), flush=True)

@@ -12,7 +12,8 @@ from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.errors import shown
 from raypid.outcome import Outcome
-from raypid.reporting.notebook import progress_here
+from raypid.reporting.notebook import in_notebook, progress_here
+from raypid.reporting.panel import Progress
 from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.training import Training
@@ -33,6 +34,8 @@ class Agent(Training):
     """That of the last `fit`."""
     _fitted: Path | None = None
     """Its folder."""
+    _shown_before: Progress | None = None
+    """What has shown how the agent was built, in the place where the next `fit` goes on."""
     _interrupted_at: ClassVar[float] = -math.inf
     """When Ctrl-C has ended a `fit` of this process (monotonic)."""
 
@@ -88,22 +91,26 @@ class Agent(Training):
             )
         if not goes_on:
             check_folder(folder, resume=False, overwrite=overwrite, python=True)
+        before, self.out = self.out, folder
+        run = Run(self, options, progress_here(criteria, quiet, self._shown_before))
+        run.python, run.notebook = True, in_notebook()
+        if run.reached():
+            self.out = before
+            return run()
         with lock_folder(folder):
             if overwrite:
                 clear_folder(folder)
-            self.out, self._stop, self._fitted = folder, stop, folder
-            return self._run_to_end(options, quiet)
+            self._stop, self._fitted = stop, folder
+            return self._run_to_end(run)
 
-    def _run_to_end(self, options: RunOptions, quiet: bool) -> Outcome:
+    def _run_to_end(self, run: Run) -> Outcome:
         """Run, and say what was saved if an error ends it."""
-        progress = progress_here(options.stop, quiet)
-        run = Run(self, options, progress)
         run.ends_at_once_until = Agent._interrupted_at + TWICE_S
         try:
             outcome = run()
         except Exception as error:
             if saved := getattr(error, "saved", ""):
-                progress.message(f"raypid: {saved}")
+                run.progress.message(f"raypid: {saved}")
             raise
         if outcome.interrupted:
             Agent._interrupted_at = time.monotonic()

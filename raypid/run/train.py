@@ -81,7 +81,8 @@ def train(
     check_counts(RunOptions(**counts))  # type: ignore[arg-type]
     stop = file.stop if stop is None and resume is None else stop
     given = settings_of([env], config, settings)
-    phases = Phases(progress_here({}, quiet).working)
+    progress = progress_here({}, quiet)
+    phases = Phases(progress.working)
     agent: Agent | DistributedAgent
     with phases.heard():
         if resume is not None:
@@ -93,6 +94,8 @@ def train(
         if not quiet and isinstance(agent, Agent):
             agent.notes += [*file.notes, *_hints(agent, resume is not None, tuned or file.tuned)]
         with agent:
+            if isinstance(agent, Agent):
+                agent._shown_before = progress
             return agent.fit(stop, out=resume or out, overwrite=overwrite, quiet=quiet, **counts)
 
 
