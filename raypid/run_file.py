@@ -6,6 +6,7 @@ runs is answered here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,12 @@ from typing import Any
 
 from raypid.changes import changes_of, described, first_settings
 from raypid.config import Config, ConfigError, Given, SourceKind, canonical, overlay, parse_value, type_hints
-from raypid.errors import shown
+from raypid.errors import UserError, shown
 from raypid.marked import check_file, read_marked
 from raypid.names import answer
 from raypid.ownership import SIGNATURE, has_signature, run_folder_of
 from raypid.registry import ALGORITHMS
+from raypid.reporting.logger import read_results
 from raypid.stops import read_stop
 from raypid.trust import check_names
 
@@ -265,13 +267,34 @@ def _recorded(where: str, params: Mapping[str, object]) -> RunFile:
     first.pop(SIGNATURE, None)
     run, stop = first.pop("run"), first.pop("stop")
     options = {word: first.pop(word) for word in OPTIONS if word in first}
+    notes = [*_not_repeated(where, params)]
+    if not stop and (steps := _last_step(where)):
+        stop = {"timesteps_total": steps}
+        notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
     checked = _checked(where, {"run": run, "stop": stop, **options})
-    return RunFile(
-        recorded=Given(first, "file", where),
-        recorded_run=str(run),
-        notes=tuple(_not_repeated(where, params)),
-        **checked,
-    )
+    return RunFile(recorded=Given(first, "file", where), recorded_run=str(run), notes=tuple(notes), **checked)
+
+
+def _last_step(where: str) -> int:
+    """The environment steps of the last result beside a params.json; 0 if there is none."""
+    with contextlib.suppress(UserError, OSError):
+        results = read_results(Path(where).parent) if where else []
+        steps = results[-1].get("timesteps_total") if results else None
+        return int(steps) if isinstance(steps, int | float) and math.isfinite(steps) and steps > 0 else 0
+    return 0
+
+
+def notes_of(file: RunFile, given: Mapping[str, object], stop: object) -> list[str]:
+    """The notes on a file, for a run with these settings over it and this end."""
+    notes = list(file.notes)
+    interval = overlay(file.recorded, given).get("evaluation_interval")
+    ends = isinstance(stop, Mapping) and any(str(key).startswith("evaluation/") for key in stop)
+    if file.recorded and ends and interval is None:
+        notes.append(
+            "Evaluations go by the clock, so this run may end at another step than the one that it repeats: with evaluation_interval it "
+            "would not."
+        )
+    return notes
 
 
 def _not_repeated(where: str, params: Mapping[str, object]) -> Iterator[str]:

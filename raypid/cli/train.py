@@ -52,6 +52,8 @@ _TEXTS = (
     "model.network",
 )
 """Settings whose values are names: never JSON."""
+_OR_NONE = ("callbacks", "evaluation_env", "intrinsic_reward")
+"""Those that a run may be without: none."""
 _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 """Settings that users' own options fill."""
 
@@ -352,6 +354,8 @@ def flags_of(options: argparse.Namespace) -> Given:
             key = name.removeprefix(SETTING)
             is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
+            if canonical(key) in _OR_NONE and value in ("", "none", "null"):
+                flags[key] = None
     return Given(flags, "flag")
 
 
@@ -403,7 +407,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.assembly import entry_name, resolve_config
     from raypid.run.experiment import check_folder
     from raypid.run.known_keys import check_stop, known_keys
-    from raypid.run_file import RunFile, saved_options
+    from raypid.run_file import RunFile, notes_of, saved_options
 
     _check_together(options)
     _take_record(options)
@@ -416,15 +420,16 @@ def main(options: argparse.Namespace) -> int:
     said = _stop(options)
     stop = file.stop if said is None else said
     counts = {**file.options, **{name: value for name in _COUNTS if (value := getattr(options, name)) is not None}}
-    notes: Sequence[str] = file.notes
+    notes: Sequence[str] = notes_of(file, given, stop or {})
+    options.in_files = {*file.options, *(["stop"] if file.stop is not None and said is None else [])}
     if options.resume:
         counts = {**saved_options(read_params(options.resume)), **counts}
     if options.file:
         experiments = _experiments(options, overlay(file.recorded, given), stop, counts)
         is_one = len(experiments) == 1 and experiments[0].is_one_run
-        if options.explain and not is_one:
+        if options.explain and not (len(experiments) == 1 and experiments[0].has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
-        if not is_one or (options.dry_run and not options.explain):
+        if not options.explain and (not is_one or options.dry_run):
             return run_experiments(experiments, options)
         one = experiments[0]
         given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
@@ -512,7 +517,7 @@ def _explain(
     about = [Row(key, value, _source_of(options, key, value)) for key, value in beside.items()]
     if not out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
-    changes = _changes_with(options.resume, config) if options.resume else []
+    changes = _changes_with(options.resume, config, stop) if options.resume else []
     found = explain(name, config, resolved.sources, network, changes, about)
     notes = [*notes, *changed]
     if options.json:
@@ -535,17 +540,23 @@ def _source_of(options: argparse.Namespace, key: str, value: object) -> list[Sou
     named = any(word.partition("=")[0] in (f"--{key.replace('_', '-')}", *same) for word in options.argv)
     if named or not (files or options.resume):
         return [Source("flag", "", value)]
-    return [Source("resume", options.resume, value) if options.resume else Source("file", files[-1], value)]
+    if options.resume and key not in options.in_files:
+        return [Source("resume", options.resume, value)]
+    return [Source("file", files[-1], value)]
 
 
-def _changes_with(folder: str, config: Config) -> list[Change]:
+def _changes_with(folder: str, config: Config, stop: Mapping[str, float]) -> list[Change]:
     """The changes of a run that goes on, with those that it would have now."""
     from raypid.checkpoint import find, read_manifest
 
     manifest = read_manifest(find(folder))
     counters, before = manifest["counters"], {**manifest["config"], "init_from": None}
     place = {"step": int(counters["timesteps_total"]), "iteration": int(counters["iteration"]), "by": RESUME}
-    new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differences(before, config.to_dict())]
+    differing = [*differences(before, config.to_dict())]
+    end = read_params(folder).get("stop")
+    if isinstance(end, Mapping) and dict(end) != dict(stop):
+        differing.append(("stop", end, dict(stop)))
+    new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differing]
     return [*manifest.get("changes", []), *new]
 
 
@@ -705,7 +716,7 @@ def _saved(
     """As `_new`, of a run that goes on: below are its saved settings, and its saved stop criteria are those if none are given."""
     from raypid.run.saved import saved_run
 
-    given = overlay(file.recorded, given)
+    given = overlay(file.recorded.without("init_from"), given)  # that was where the other run began
     _, manifest = saved_run(options.resume, given, run=options.run, trust=options.trust)
     algorithm = manifest["algorithm"]
     if options.run and options.run != algorithm:

@@ -122,6 +122,19 @@ def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: 
     return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
 
 
+def check_tuned(tuned: bool | str, below: Mapping[str, object]) -> None:
+    """Refuse tuned settings beside all those of a run, of which nobody could say which should win.
+
+    Raises:
+        ConfigError: both were given.
+    """
+    if tuned is not False and below:
+        raise ConfigError(
+            "Tuned settings and the params.json of a run, which has a value for every setting: give one of them. (A run that began "
+            "with tuned settings repeats with them.)"
+        )
+
+
 def new_run(
     run: str, given: Mapping[str, object], file: RunFile, tuned: bool | str, stop: Mapping[str, object]
 ) -> tuple[Given, Given]:
@@ -130,6 +143,7 @@ def new_run(
     A linear schedule ends with the run, unless settings say when.
     """
     below = file.recorded
+    check_tuned(tuned, below)
     if "schedule_steps" in below and below["schedule_steps"] == (file.stop or {}).get("timesteps_total"):
         below = below.without("schedule_steps")
     if tuned is not False:
@@ -678,6 +692,15 @@ def callbacks_of(entry: object) -> Callbacks | None:
     Raises:
         ConfigError: `entry` is not a Callbacks, or has an on_... that is no hook.
     """
+    if isinstance(entry, str) and entry.startswith("__main__:"):
+        name = entry.partition(":")[2]
+        found = getattr(sys.modules["__main__"], name, None)
+        if found is None:
+            raise ConfigError(
+                f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, --callbacks "
+                f"module:Name, or none of them, --callbacks none. In Python: raypid.train(resume=..., callbacks={name})."
+            )
+        entry = found
     if isinstance(entry, str):
         entry = import_string(entry)
     if isinstance(entry, type):

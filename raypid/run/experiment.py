@@ -266,8 +266,8 @@ class Run:
             how = f"stop={stop if steps is None else steps}"
         else:
             how = f"{quoted('raypid train --resume', self.folder)} --stop {shlex.quote(json.dumps(stop))}"
-        self.progress.message(
-            f"{self.folder}: {reached} before this run began. Nothing was trained, no setting was changed. Give a higher stop: {how}"
+        self.progress.note(
+            f"{self.folder} is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}"
         )
         saved = checkpoint.latest(self.folder / "checkpoints")
         self.agent.detach()
@@ -395,10 +395,11 @@ class Run:
         return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | options | changes
 
     def _note_stop(self) -> None:
-        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones."""
+        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones: that of the
+        folder that it goes on from, which may be another one."""
         agent = self.agent
         with contextlib.suppress(UserError, ValueError):  # no file, or a damaged one: it is written anew
-            params = read_params(self.folder)
+            params = read_params(agent.went_on_from or self.folder)
             before = [c for c in read_changes(params.get(CHANGES)) if c["key"] == STOP and c["step"] <= agent.timesteps]
             ends = [c for c in before if c not in agent.changes and _is_stop(c["from"]) and _is_stop(c["to"])]
             agent.changes = sorted([*agent.changes, *ends], key=lambda change: change["step"])

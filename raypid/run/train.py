@@ -19,7 +19,7 @@ from raypid.run.experiment import RunOptions, check_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.saved import saved_run
 from raypid.run.training import algorithm_of, settings_of
-from raypid.run_file import RunFile, read_for
+from raypid.run_file import RunFile, notes_of, read_for
 from raypid.stops import read_stop
 from raypid.tuned import TUNED
 
@@ -87,12 +87,14 @@ def train(
     with phases.heard():
         if resume is not None:
             _check_beside_resume(resume, out, tuned, overwrite)
-            agent, stop = _resumed(run, name, Path(resume), overlay(file.recorded, given), stop, trust)
+            agent, stop = _resumed(
+                run, name, Path(resume), overlay(file.recorded.without("init_from"), given), stop, trust
+            )
         else:
             out = file.out if out is None else out
             agent = _new(run, name, file, given, stop, out, tuned or file.tuned, overwrite)
         if not quiet and isinstance(agent, Agent):
-            agent.notes += [*file.notes, *_hints(agent, resume is not None, tuned or file.tuned)]
+            agent.notes += [*notes_of(file, given, stop), *_hints(agent, resume is not None, tuned or file.tuned)]
         with agent:
             if isinstance(agent, Agent):
                 agent._shown_before = progress

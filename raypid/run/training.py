@@ -32,6 +32,7 @@ from raypid.run.assembly import (
     Resolved,
     RunProgram,
     assemble,
+    check_tuned,
     entry_name,
     new_run_folder,
     resolve_settings,
@@ -166,6 +167,7 @@ class Training:
             out, tuned = out or file.out, tuned or file.tuned
         self.run = name = _named(name)
         chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
+        check_tuned(tuned, below or {})
         if tuned:
             below = with_tuned(name, tuned, below or {}, chosen)
         resolved = resolve_settings(name, chosen, below)
@@ -240,6 +242,11 @@ class Training:
     def timesteps(self) -> int:
         """Environment steps so far."""
         return self.context.timesteps
+
+    @property
+    def went_on_from(self) -> Path | None:
+        """The run's folder of the newest checkpoint that this agent has written or restored; None if there is none."""
+        return None if self._last_save is None else self._last_save.parent.parent
 
     @property
     def warm_up_steps(self) -> int:
@@ -487,10 +494,15 @@ class Training:
         """Play whole episodes with the current weights, greedily unless `explore`. Normalisers are not updated.
 
         Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
+
+        Raises:
+            ConfigError: not a whole number of episodes, or none. RuntimeError: the agent is closed.
         """
         self.check_open()
         seed = (self.config.seed or 0) if seed is None else seed
-        count = num_eval_episodes or self.config.evaluation_num_episodes
+        count = self.config.evaluation_num_episodes if num_eval_episodes is None else num_eval_episodes
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ConfigError(f"num_eval_episodes takes a whole number of at least 1, not {shown(count)}.")
         with self._keeping():
             return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
 
@@ -814,7 +826,7 @@ class Training:
             )
         like = read_policy_weights(folder / "policy")[0]
         saved = Given({**manifest["config"], "init_from": None}, "resume", str(path))  # that was where it began
-        if given.keys() & {"init_from", "weights_file"}:
+        if any(given.get(name) is not None for name in ("init_from", "weights_file")):
             raise ConfigError(
                 "init_from has no effect here: the checkpoint's weights are those that training goes on with."
             )
