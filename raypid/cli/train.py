@@ -24,7 +24,7 @@ from raypid.modules import names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
-from raypid.stops import called_here, read_stop
+from raypid.stops import WORDS, called_here, read_stop
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     from raypid.run_file import RunFile
 
 _STOP = "stop:"
-SAME_AS_STOP = {
-    ("--timesteps", "--total-timesteps", "--num-timesteps", "--n-timesteps", "--stop-timesteps"): "timesteps_total",
-    ("--stop-reward",): "episode_reward_mean",
-    ("--stop-iters",): "training_iteration",
-}
+SAME_AS_STOP = {tuple(f"--{word.replace('_', '-')}" for word in words): key for key, words in WORDS.items()}
 """Options of other libraries -> the stop criterion that they are."""
 _TEXTS = (
     "env",
@@ -126,7 +122,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     groups = add_groups(parser, "every algorithm" if cls is Config else str(name), argv)
     full = HELP_ALL in argv
     _add_options(groups["run"].add_argument, adder(groups["run"], shown=full))
-    add_settings(groups, cls(), full=full)
+    add_settings(groups, cls(), full=full, defaults=cls is not Config)
     _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
 
@@ -164,7 +160,7 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():
         more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
-    text = "settings: JSON, or a file; flags win over it"
+    text = "settings: JSON, or a file; RUN/params.json repeats that run; flags win over it"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
@@ -354,7 +350,7 @@ def flags_of(options: argparse.Namespace) -> Given:
             key = name.removeprefix(SETTING)
             is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
-            if canonical(key) in _OR_NONE and value in ("", "none", "null"):
+            if canonical(key) in _OR_NONE and value in ("none", "null"):
                 flags[key] = None
     return Given(flags, "flag")
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.errors import shown
+from raypid.keywords import other_words
 from raypid.outcome import Outcome
 from raypid.reporting.notebook import in_notebook, progress_here
 from raypid.reporting.panel import Progress
@@ -34,11 +35,14 @@ class Agent(Training):
     """That of the last `fit`."""
     _fitted: Path | None = None
     """Its folder."""
+    _fitted_to = 0
+    """Its last iteration."""
     _shown_before: Progress | None = None
     """What has shown how the agent was built, in the place where the next `fit` goes on."""
     _interrupted_at: ClassVar[float] = -math.inf
     """When Ctrl-C has ended a `fit` of this process (monotonic)."""
 
+    @other_words(stop=True)
     def fit(
         self,
         stop: int | float | Mapping[str, object] | None = None,
@@ -97,11 +101,18 @@ class Agent(Training):
         if run.reached():
             self.out = before
             return run()
+        if folder == self._fitted and self.iteration > self._fitted_to:
+            self.notes.append(
+                f"{folder} has no results of iterations {self._fitted_to + 1} to {self.iteration}: train() ran them."
+            )
         with lock_folder(folder):
             if overwrite:
                 clear_folder(folder)
             self._stop, self._fitted = stop, folder
-            return self._run_to_end(run)
+            try:
+                return self._run_to_end(run)
+            finally:
+                self._fitted_to = self.iteration
 
     def _run_to_end(self, run: Run) -> Outcome:
         """Run, and say what was saved if an error ends it."""

@@ -245,7 +245,8 @@ class Run:
         self._logger.write_params(self._params())
         self.reason = self.reached()
         progress.start(agent.plain_config() | self._about())
-        for note in agent.notes:
+        notes, agent.notes = agent.notes, []
+        for note in notes:
             progress.note(note)
         if why := why_unsigned():
             progress.note(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
@@ -326,7 +327,7 @@ class Run:
                     unwritten = self._write_error(error)
                     rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
                     error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
-                self.progress.stop([("folder", str(self.folder))])
+                self.progress.stop(self._failure(error))
                 self.agent.end_hooks(
                     self._outcome(end_by(error), checkpoint.latest(self.folder / "checkpoints"), error)
                 )
@@ -335,6 +336,14 @@ class Run:
             finally:
                 self.leave()
             raise
+
+    def _failure(self, error: BaseException) -> list[tuple[str, str]]:
+        """The summary of a run that an error ended. In a notebook it stands above the error; a command prints that itself."""
+        where = [("folder", str(self.folder))]
+        if not self.notebook:
+            return where
+        errors = self.folder / "errors.txt"
+        return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]
 
     def _turn(self) -> None:
         """One iteration: train, evaluate, log, save where that is due."""
