@@ -103,7 +103,7 @@ class Agent(Training):
             return run()
         if folder == self._fitted and self.iteration > self._fitted_to:
             self.notes.append(
-                f"{folder} has no results of iterations {self._fitted_to + 1} to {self.iteration}: train() ran them."
+                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
             )
         with lock_folder(folder):
             if overwrite:

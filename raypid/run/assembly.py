@@ -40,6 +40,7 @@ from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
+from raypid.reporting.notebook import in_notebook
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
@@ -314,7 +315,7 @@ def assemble(
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
-    config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
+    config, backend, notes = place(config, network, _words(program))
     inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
     settled, surprises = algorithm.settled(inner, network)
     notes += surprises
@@ -354,6 +355,13 @@ def assemble(
     except BaseException:
         backend.shutdown()
         raise
+
+
+def _words(program: RunProgram | None) -> Words:
+    """The words in which a ResourceError says what would fit."""
+    if program is not None:
+        return program.resource_words
+    return Words({}) if in_notebook() else FLAGS
 
 
 def _copied(callbacks: Callbacks | None) -> Callbacks | None:

@@ -268,9 +268,11 @@ class Run:
         else:
             how = f"{quoted('raypid train --resume', self.folder)} --stop {shlex.quote(json.dumps(stop))}"
         self.progress.note(
-            f"{self.folder} is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}"
+            f"The run is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}"
         )
         saved = checkpoint.latest(self.folder / "checkpoints")
+        if saved is not None:
+            self.best.load()
         self.agent.detach()
         if self.closes_agent:
             self.agent.close()
