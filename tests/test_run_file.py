@@ -176,7 +176,7 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "https://example.com/x.yaml": "is a web address",
         "[1]": "a list",
         '{"lr": ': "not valid JSON",
-        "": "There is no file ''",
+        "": "--config is empty",
     }
     for text, words in said.items():
         code, _, err = shell("--run", "PPO", "--env", "CartPole-v1", "--config", text)

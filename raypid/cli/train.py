@@ -160,7 +160,7 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():
         more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
-    text = "settings: JSON, or a file; RUN/params.json repeats that run; flags win over it"
+    text = "settings: JSON, or a file (RUN/params.json repeats it); flags win"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)

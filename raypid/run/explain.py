@@ -36,8 +36,8 @@ _GROUPS: dict[str, tuple[str, ...]] = {
 _ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
 _ALWAYS = ("run", "env", "stop", "out", "seed")
 """What is shown in any case."""
-_NAME, _VALUE = 23, 24
-"""Columns of a name, and the most of a value: a longer one has lines of its own."""
+_NAME, _VALUE, _WIDE = 23, 14, 30
+"""Columns of a name, of a value, and of values where the terminal has room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Explanation:
         """
         lines = [self.title]
         seen = [row for row in self.rows if everything or not row.is_plain]
-        column = max((len(shown(row.value)) for row in seen if len(shown(row.value)) <= _VALUE), default=_VALUE)
+        column = _column(seen, width)
         for group in _ORDER:
             if rows := [row for row in seen if row.group == group]:
                 lines.append(group)
@@ -189,11 +189,18 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
     }
 
 
+def _column(rows: Sequence[Row], width: int) -> int:
+    """The columns of values: as many as the longest takes, if all that follows them still fits."""
+    wide = max((size for row in rows if (size := len(shown(row.value))) <= _WIDE), default=_VALUE)
+    fits = all(_NAME + wide + len(row.origin()) + 4 <= width for row in rows)
+    return wide if fits else min(wide, _VALUE)
+
+
 def _lines(row: Row, width: int, column: int) -> list[str]:
     """A row: name, value in so many columns, origin; what does not fit goes on below."""
     value, origin = shown(row.value), row.origin()
     line = f"  {row.name:{_NAME}} {value:{column}} {origin}"
-    if len(line) <= width and len(value) <= column:
+    if len(line) <= width:
         return [line]
     if len(value) > column or len(row.name) > _NAME:
         whole, inner = f"{row.name:{_NAME}} {value}", " " * (_NAME + 5)

@@ -83,7 +83,8 @@ _USUAL = (
 def _near(key: str, known: KnownKeys) -> str:
     """What was meant, here or by its name elsewhere; else the usual ones."""
     near = suggest(key, [*known.keys, *(word for word, ours in STOPS.items() if ours in known.keys)])
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else f" The usual ones are {', '.join(_USUAL)}."
+    meant = list(dict.fromkeys(STOPS.get(word, word) for word in near))
+    return f" Did you mean {' or '.join(map(repr, meant))}?" if near else f" The usual ones are {', '.join(_USUAL)}."
 
 
 def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:

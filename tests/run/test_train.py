@@ -359,7 +359,7 @@ def test_what_things_say_of_themselves() -> None:
             repr(one)
             == "<PPO on CartPole-v1: observation Box(4,), action Discrete(2), one process, 0 steps, no folder yet>"
         )
-        assert repr(one.policy) == "<DeployedPolicy: observation (4,), network mlp>"
+        assert repr(one.policy) == "<DeployedPolicy: observation (4,), action categorical, network mlp>"
     assert repr(one).endswith(", closed>")
     waiting = raypid.IMPALAAgent("CartPole-v1", num_actors=2, num_learners=1, num_storages=4)
     assert repr(waiting) == "<IMPALAAgent: IMPALA on CartPole-v1, num_actors 2, num_learners 1, not started>"
