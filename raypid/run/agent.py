@@ -66,7 +66,7 @@ class Agent(Training):
                 Without it the run goes on with the criteria of the last `fit`, or until Ctrl-C.
             out: the run's folder; by default the agent's, or a new one under runs/.
             overwrite: replace the run in that folder.
-            quiet: show messages alone, on stderr.
+            quiet: show only what goes wrong, on stderr.
             checkpoint_interval: iterations between checkpoints; 0: one a minute.
             keep_checkpoints: number of newest checkpoints to keep, besides the best.
             final_episodes: episodes that the best policy plays at the end, fewer if they take over a minute; 0: none.

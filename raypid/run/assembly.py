@@ -706,7 +706,7 @@ def callbacks_of(entry: object) -> Callbacks | None:
         if found is None:
             raise ConfigError(
                 f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, --callbacks "
-                f"module:Name, or none of them, --callbacks none. In Python: raypid.train(resume=..., callbacks={name})."
+                f"module:Name, or go on without, --callbacks none. In Python: raypid.train(resume=..., callbacks={name})."
             )
         entry = found
     if isinstance(entry, str):
