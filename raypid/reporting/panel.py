@@ -227,14 +227,18 @@ def bottleneck(shares: Mapping[str, float], info: Mapping[str, object]) -> str:
     return f"{name} {shares[top]:.0%} of the time: {advice}"
 
 
-class Quiet(Progress):
-    """Shows what has gone wrong, and answers to signals, on stderr."""
-
-    def note(self, text: str) -> None:
-        pass
+class Messages(Progress):
+    """Shows messages alone, on stderr."""
 
     def message(self, text: str) -> None:
         print(text, file=lenient(sys.stderr), flush=True)
+
+
+class Quiet(Messages):
+    """Shows what has gone wrong, and answers to signals."""
+
+    def note(self, text: str) -> None:
+        pass
 
 
 class PlainLines(Progress):

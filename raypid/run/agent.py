@@ -98,8 +98,8 @@ class Agent(Training):
         before, self.out = self.out, folder
         run = Run(self, options, progress_here(criteria, quiet, self._shown_before))
         run.python, run.notebook = True, in_notebook()
+        self.out = before
         if run.reached():
-            self.out = before
             return run()
         if folder == self._fitted and self.iteration > self._fitted_to:
             self.notes.append(
@@ -108,7 +108,7 @@ class Agent(Training):
         with lock_folder(folder):
             if overwrite:
                 clear_folder(folder)
-            self._stop, self._fitted = stop, folder
+            self.out, self._stop, self._fitted = folder, stop, folder
             try:
                 return self._run_to_end(run)
             finally:
