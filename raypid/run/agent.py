@@ -85,16 +85,7 @@ class Agent(Training):
             final_episodes=final_episodes,
         )
         check_counts(options)
-        if overwrite and out is None and self.out is None:
-            raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
-        folder = Path(out) if out is not None else self.default_out()
-        goes_on = not overwrite and self._is_own(folder)
-        if overwrite and self._last_save is not None and self._last_save.parent == folder / "checkpoints":
-            raise ConfigError(
-                f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
-            )
-        if not goes_on:
-            check_folder(folder, resume=False, overwrite=overwrite, python=True)
+        folder = self._folder_for(out, overwrite)
         before, self.out = self.out, folder
         run = Run(self, options, progress_here(criteria, quiet, self._shown_before))
         run.python, run.notebook = True, in_notebook()
@@ -113,6 +104,24 @@ class Agent(Training):
                 return self._run_to_end(run)
             finally:
                 self._fitted_to = self.iteration
+
+    def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
+        """The folder of a `fit`.
+
+        Raises:
+            ConfigError: it holds another run, or what `overwrite` must not replace.
+        """
+        if overwrite and out is None and self.out is None:
+            raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
+        folder = Path(out) if out is not None else self.default_out()
+        goes_on = not overwrite and self._is_own(folder)
+        if overwrite and self._last_save is not None and self._last_save.parent == folder / "checkpoints":
+            raise ConfigError(
+                f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
+            )
+        if not goes_on:
+            check_folder(folder, resume=False, overwrite=overwrite, python=True)
+        return folder
 
     def _run_to_end(self, run: Run) -> Outcome:
         """Run, and say what was saved if an error ends it."""

@@ -26,7 +26,7 @@ from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_i
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
-from raypid.errors import shown
+from raypid.errors import UserError, shown
 from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
 from raypid.nn.catalog import build_spec
@@ -700,17 +700,17 @@ def callbacks_of(entry: object) -> Callbacks | None:
     Raises:
         ConfigError: `entry` is not a Callbacks, or has an on_... that is no hook.
     """
-    if isinstance(entry, str) and entry.startswith("__main__:"):
-        name = entry.partition(":")[2]
-        found = getattr(sys.modules["__main__"], name, None)
-        if found is None:
+    if isinstance(entry, str):
+        try:
+            entry = import_string(entry)
+        except UserError:
+            module, _, name = str(entry).partition(":")
+            if module != "__main__":
+                raise
             raise ConfigError(
                 f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, --callbacks "
                 f"module:Name, or go on without, --callbacks none. In Python: raypid.train(resume=..., callbacks={name})."
-            )
-        entry = found
-    if isinstance(entry, str):
-        entry = import_string(entry)
+            ) from None
     if isinstance(entry, type):
         entry = entry()
     if entry is not None and not isinstance(entry, Callbacks):

@@ -410,7 +410,7 @@ class Run:
         folder that it goes on from, which may be another one."""
         agent = self.agent
         with contextlib.suppress(UserError, ValueError):  # no file, or a damaged one: it is written anew
-            params = read_params(agent.went_on_from or self.folder)
+            params = read_params(self.folder) or read_params(agent.went_on_from or self.folder)
             before = [c for c in read_changes(params.get(CHANGES)) if c["key"] == STOP and c["step"] <= agent.timesteps]
             ends = [c for c in before if c not in agent.changes and _is_stop(c["from"]) and _is_stop(c["to"])]
             agent.changes = sorted([*agent.changes, *ends], key=lambda change: change["step"])
@@ -715,7 +715,7 @@ class Run:
             if self._interrupts > 1:
                 raise KeyboardInterrupt
             ends = "now" if self._playing else "after this iteration, with a checkpoint"
-            again = "Interrupting it again" if self.notebook else "Ctrl-C again"
+            again = "Interrupting again" if self.notebook else "Ctrl-C again"
             self.progress.message(f"Stopping {ends}. {again} stops at once.")
 
         numbers = [signal.SIGINT, signal.SIGTERM]
