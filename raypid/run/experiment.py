@@ -249,7 +249,7 @@ class Run:
         for note in notes:
             progress.note(note)
         if why := why_unsigned():
-            progress.note(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
+            progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
             progress.note(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
         with self._failing():
