@@ -21,7 +21,8 @@ class Callbacks:
     def on_start(self, config: dict[str, object]) -> None:
         """Called in the driver before the first iteration.
 
-        `config` is what params.json has: all settings with their values, `run`, and for a run with a folder `stop` and `folder`.
+        `config` is what params.json has: all settings with their values, `run`, `stop` and `folder`; the last two are None where only
+        `train()` is called.
         If it raises, nothing is trained.
         """
 

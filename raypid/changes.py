@@ -1,7 +1,8 @@
 """What has changed in a run since it began: the list `changes` of its checkpoints and of params.json, oldest first.
 
-A change says at which step and iteration a setting had another value from then on, and by what: `resume` (given beside --resume, or by
-another agent's `restore`), `fit` (made to fit the machine), `rollback` (a divergence halved the learning rate, the setting is as it was).
+A change says at which step and iteration a setting had another value from then on, and by what: `resume` (given beside --resume, to a later
+`fit`, or by another agent's `restore`), `fit` (made to fit the machine), `rollback` (a divergence halved the learning rate, the setting is
+as it was).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Settings:
 
 def _known_as(key: str, hints: Collection[str]) -> str:
     """Say what a setting of another library is called here; "" if it is not known."""
-    ours, told = ELSEWHERE.get(key, ""), answer(key)
+    ours, told = ELSEWHERE.get(key, ""), answer(key) or answer(f"--{key}")
     if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
         return f" Here it is called 'model.{ours}'."
     return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""

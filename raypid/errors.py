@@ -16,6 +16,10 @@ class UserError(ValueError):
     has_traceback = False
     """Its text ends with the traceback of a user's code, so it is shown with its lines."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message, without the frames of raypid above it."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class ConfigError(UserError):
     """A setting that does not exist or does not fit."""

@@ -172,7 +172,8 @@ def _read_yaml(name: str, text: str) -> Marked:
 
 def _mapping(name: str, values: object) -> dict[str, object]:
     if not isinstance(values, dict):
-        what = "is empty" if values is None else f"holds a {type(values).__name__}"
+        kind = "holds a list" if isinstance(values, list) else "is no YAML or JSON of settings"
+        what = "is empty" if values is None else kind
         raise ConfigError(f"{name} {what}; it must hold a mapping: {EXAMPLE}.")
     return values
 

@@ -53,12 +53,13 @@ SETTINGS: dict[str, str] = {
     "registry": "It is an argument of raypid.PPO and its kin alone; names that this process has registered are found without it.",
     "use_lstm": "Set model.memory to lstm: a memory behind any network (model.network lstm is an mlp with it).",
     "lstm_cell_size": "Set model.memory_size.",
+    "policy_kwargs": "The network is chosen by model: model={\"hidden\": [64, 64], \"activation\": \"relu\"}.",
     "max_seq_len": "A memory is unrolled over a whole fragment: set fragment_length.",
 }  # fmt: skip
 """Settings and options of other libraries -> what to do here."""
 
-_SEEN = "Progress is shown where the output is a terminal; --quiet leaves it out."
-_FOLDER = "--out DIR is the run's folder; it has TensorBoard's events, checkpoints and results."
+_SEEN = "Progress is shown where the output is a terminal; --quiet (in Python quiet=True) leaves it out."
+_FOLDER = "--out DIR (in Python out=DIR) is the run's folder; it has TensorBoard's events, checkpoints and results."
 OPTIONS: dict[str, str] = {
     "verbose": _SEEN,
     "progress": _SEEN,
@@ -75,8 +76,8 @@ OPTIONS: dict[str, str] = {
     "no_render": "Nothing is rendered unless you ask for it: `raypid eval RUN --video FILE`.",
     "track": "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read.",
     "wandb": "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read.",
-    "eval_freq": "--evaluation-interval counts training iterations.",
-    "save_freq": "--checkpoint-interval counts training iterations.",
+    "eval_freq": "evaluation_interval counts training iterations.",
+    "save_freq": "checkpoint_interval counts training iterations.",
     "load": "--resume DIR goes on with a whole run; init_from starts from its weights.",
     "optimize": "`raypid tune` searches settings: raypid tune --run PPO --env CartPole-v1 --budget 10m.",
     "max_steps": "--stop N ends a run after N environment steps; --time-limit N ends an episode after N steps.",
@@ -144,6 +145,12 @@ ATTRIBUTES: dict[str, str] = {
     "VecEnv": "An environment of several is a gymnasium.vector.VectorEnv.",
     "DEFAULT_CONFIG": "Each algorithm has its own: raypid.PPO.DEFAULT_CONFIG, raypid.algorithms.ppo.DEFAULT_CONFIG.",
     "run_experiments": "It is raypid.tune.run_experiments; on the command line `raypid train -f FILE`.",
+    "load": "raypid.load_policy(DIR) loads what acts; raypid.Agent.from_checkpoint(DIR) goes on with training.",
+    "evaluate": "agent.eval(20) plays episodes; on the command line `raypid eval DIR`.",
+    "learn": 'raypid.train("PPO", "CartPole-v1", stop=100_000) is a whole run.',
+    "fit": 'raypid.train("PPO", "CartPole-v1", stop=100_000) is a whole run; an agent has fit.',
+    "eval": "agent.eval(20) plays episodes; on the command line `raypid eval DIR`.",
+    "make": "An environment is named: raypid.PPO(\"CartPole-v1\"), or gymnasium.make(NAME).",
     "grid_search": "It is raypid.tune.grid_search; in a file {grid_search: [1, 4]}.",
     "Trainable": "raypid.tune.trainable(\"PPO\") makes one for Ray Tune.",
     "Model": "A network of your own is a torch.nn.Module, registered by raypid.register_network.",
@@ -209,14 +216,17 @@ METHODS: dict[str, str] = {
     "get_parameters": "get_weights() returns the weights.",
     "export_model": "save() writes a checkpoint with the policy; raypid.load_policy(DIR) loads it.",
     "stop": "close() ends workers and environments.",
+    "env": "plain_config() has its name; observation_space and action_space are its spaces. The environments live in the workers.",
+    "get_env": "plain_config() has its name; observation_space and action_space are its spaces. The environments live in the workers.",
 }  # fmt: skip
 """Methods of other libraries' agents and policies -> what to do here. A policy has act alone of these."""
 
 
 def missing_method(owner: object, name: str) -> AttributeError:
     """The error for an attribute that an agent or a policy lacks, with what another library's name means here, or with the nearest."""
-    cls = type(owner)
-    text = f"{cls.__name__!r} object has no attribute {name!r}"
+    cls = owner if isinstance(owner, type) else type(owner)
+    kind = f"type object {cls.__name__!r}" if cls is owner else f"{cls.__name__!r} object"
+    text = f"{kind} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(text)
     told = METHODS.get(name, "")

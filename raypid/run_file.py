@@ -6,7 +6,9 @@ runs is answered here.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -19,6 +21,7 @@ from raypid.errors import shown
 from raypid.marked import check_file, read_marked
 from raypid.names import answer
 from raypid.ownership import SIGNATURE, has_signature, run_folder_of
+from raypid.plain_data import read_json
 from raypid.registry import ALGORITHMS
 from raypid.stops import read_stop
 from raypid.trust import check_names
@@ -93,6 +96,8 @@ def read_values(text: str, option: str, example: str = '{"lr": 0.001}') -> dict[
             raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is {kind}: {shown(text)}.")
         return value
     path = text.removeprefix("@")
+    if not path.strip():
+        raise ConfigError(f"{option} is empty: it takes JSON such as '{example}' or a YAML or JSON file.")
     try:
         check_file(path)
     except ConfigError as error:
@@ -265,13 +270,40 @@ def _recorded(where: str, params: Mapping[str, object]) -> RunFile:
     first.pop(SIGNATURE, None)
     run, stop = first.pop("run"), first.pop("stop")
     options = {word: first.pop(word) for word in OPTIONS if word in first}
+    notes = [*_not_repeated(where, params)]
+    if not stop and (steps := _last_step(where)):
+        stop = {"timesteps_total": steps}
+        notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
     checked = _checked(where, {"run": run, "stop": stop, **options})
-    return RunFile(
-        recorded=Given(first, "file", where),
-        recorded_run=str(run),
-        notes=tuple(_not_repeated(where, params)),
-        **checked,
-    )
+    return RunFile(recorded=Given(first, "file", where), recorded_run=str(run), notes=tuple(notes), **checked)
+
+
+def _last_step(where: str) -> int:
+    """The environment steps of the last result beside a params.json; 0 if there is none."""
+    with contextlib.suppress(ValueError, OSError, IndexError):
+        with (Path(where).parent / "result.json").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            last = read_json(file.read().decode(errors="replace").splitlines()[-1])
+        steps = last.get("timesteps_total") if isinstance(last, dict) and where else None
+        return int(steps) if isinstance(steps, int | float) and 0 < steps < 2**63 else 0
+    return 0
+
+
+_TAIL = 1 << 16
+"""Bytes that hold the last line of a result.json."""
+
+
+def notes_of(file: RunFile, given: Mapping[str, object], stop: object) -> list[str]:
+    """The notes on a file, for a run with these settings over it and this end."""
+    notes = list(file.notes)
+    interval = overlay(file.recorded, given).get("evaluation_interval")
+    ends = isinstance(stop, Mapping) and any(str(key).startswith("evaluation/") for key in stop)
+    if file.recorded and ends and interval is None:
+        notes.append(
+            "Evaluations go by the clock, so this run may end at another step than the one that it repeats: with evaluation_interval it "
+            "would not."
+        )
+    return notes
 
 
 def _not_repeated(where: str, params: Mapping[str, object]) -> Iterator[str]:
@@ -307,9 +339,10 @@ def joined(files: Sequence[RunFile]) -> RunFile:
 def for_algorithm(file: RunFile, name: str) -> RunFile:
     """The same for the algorithm that will run. Of a record of another one only what differed from its defaults is taken over, and what
     `name` lacks is left out; the notes name it. So are settings that this version does not have."""
+    cls: type[Config] = ALGORITHMS.get(name).Config
+    _check_written(file.settings, cls)
     if not file.recorded:
         return file
-    cls: type[Config] = ALGORITHMS.get(name).Config
     kept, notes, before = file.recorded, list(file.notes), file.recorded_run
     if before is not None and before != name:
         theirs: type[Config] = ALGORITHMS.get(before).Config
@@ -325,6 +358,29 @@ def for_algorithm(file: RunFile, name: str) -> RunFile:
             kept, Given({key: math.inf}, *_kind_of(kept, key))
         )  # JSON has no infinity, and it was written as null
     return replace(file, recorded=kept, notes=tuple(notes))
+
+
+def _check_written(settings: Given, cls: type[Config]) -> None:
+    """Check what files say of each setting, where its line can be named.
+
+    Raises:
+        ConfigError: the message begins with file and line.
+    """
+    for key in settings:
+        source = settings.sources_of(key)[-1]
+        if source.kind != "file":
+            continue
+        try:
+            cls().replace({key: source.value})
+        except ConfigError as error:
+            marked, parts = read_marked(source.detail), (*key.split("."),)
+            places = [
+                place
+                for place in ((key,), parts, ("config", key), ("config", *parts))
+                if place[:-1] + (place[-1],) in marked.lines
+            ]
+            line = marked.line(places[0] if places else parts)
+            raise ConfigError(f"{source.detail}:{line}: {error}") from None
 
 
 def _kind_of(values: Given, key: str) -> tuple[SourceKind, str]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from raypid.errors import ConfigError, shown
 from raypid.names import STOPS
@@ -15,6 +16,31 @@ STEPS, SECONDS = "timesteps_total", "time_total_s"
 _UNITS = {"": (STEPS, 1), "k": (STEPS, 1e3), "K": (STEPS, 1e3), "M": (STEPS, 1e6), "G": (STEPS, 1e9), "s": (SECONDS, 1),
           "min": (SECONDS, 60), "h": (SECONDS, 3600)}  # fmt: skip
 _FORMS = "a number of environment steps (100000, 1e6, 100k), a time (90s, 10min, 2h), or criteria such as reward=200,time=600"
+
+WORDS = {
+    STEPS: ("timesteps", "total_timesteps", "num_timesteps", "n_timesteps", "stop_timesteps"),
+    "episode_reward_mean": ("stop_reward",),
+    "training_iteration": ("stop_iters",),
+}
+"""Stop criteria -> what stands in their place elsewhere: options of the command line, keywords in Python."""
+
+
+def stop_with(stop: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The stop criteria with those that are given as keywords among `settings`, and the rest of these.
+
+    Raises:
+        ConfigError: two of them say different things of one result.
+    """
+    rest = dict(settings)
+    found = {(word, key): rest.pop(word) for key, words in WORDS.items() for word in words if word in rest}
+    if not found:
+        return stop, rest
+    whole = read_stop(stop)
+    for (word, key), given in found.items():
+        value = _number(given)
+        if whole.setdefault(key, value) != value:
+            raise ConfigError(f"{word}={shown(given)} and another argument say two things of {key}: give one of them.")
+    return whole, rest
 
 
 def read_stop(stop: object, option: str = "stop") -> dict[str, object]:

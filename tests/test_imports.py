@@ -34,7 +34,7 @@ FILES = {
         "extras.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
-    "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py"],
+    "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "keywords.py"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],

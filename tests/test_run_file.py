@@ -13,7 +13,7 @@ import raypid
 from raypid.cli import main
 from raypid.config import ConfigError
 from raypid.experiments.variants import WORDS
-from raypid.run_file import VARIES, read_run
+from raypid.run_file import VARIES, notes_of, read_run
 from raypid.trust import UntrustedError
 
 SAVED = Path(__file__).parent / "fixtures" / "saved"
@@ -176,7 +176,7 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "https://example.com/x.yaml": "is a web address",
         "[1]": "a list",
         '{"lr": ': "not valid JSON",
-        "": "There is no file ''",
+        "": "--config is empty",
     }
     for text, words in said.items():
         code, _, err = shell("--run", "PPO", "--env", "CartPole-v1", "--config", text)
@@ -253,3 +253,38 @@ def test_an_agent_takes_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="There is no file"):
         raypid.PPO(config=tmp_path / "b.yaml")
     assert read_run('{"lr": 1}').settings == {"lr": 1}
+
+
+def test_a_run_without_a_stop_is_repeated_as_far_as_it_went(tmp_path: Path) -> None:
+    """It was ended by Ctrl-C, which params.json does not know."""
+    params = {**raypid.PPO.DEFAULT_CONFIG, "env": "CartPole-v1", "run": "PPO", "stop": {}}
+    (tmp_path / "params.json").write_text(json.dumps(params))
+    assert not read_run(tmp_path / "params.json").stop
+    for rows, steps in (('{"timesteps_total": 64}\n{"timesteps_total": 128}\n', 128), ('{"timesteps_total": nul', 0)):
+        (tmp_path / "result.json").write_text(rows)
+        found = read_run(tmp_path / "params.json")
+        assert found.stop == ({"timesteps_total": steps} if steps else {}) and any(
+            "128" in n for n in found.notes
+        ) == bool(steps)
+    (tmp_path / "params.json").write_text(json.dumps({**params, "stop": {"evaluation/episode_reward_mean": 9}}))
+    found = read_run(tmp_path / "params.json")
+    assert "Evaluations go by the clock" in notes_of(found, {}, found.stop)[0]
+    assert not notes_of(found, {"evaluation_interval": 2}, found.stop) and not notes_of(
+        found, {}, {"timesteps_total": 9}
+    )
+
+
+def test_a_wrong_setting_in_a_file_is_named_with_its_line(shell: Shell) -> None:
+    Path("a.yaml").write_text("lr: 0.1\nconfig:\n  gama: 0.9\n")
+    Path("b.yaml").write_text("lr: 0.1\nnum_epochs: many\n")
+    for name, words in (("a.yaml", "a.yaml:3: Unknown setting 'gama'. Did you mean 'gamma'"), ("b.yaml", "b.yaml:2: ")):
+        code, _, err = shell("--run", "PPO", "--env", "CartPole-v1", "--config", name)
+        assert code == 2 and err.startswith(f"raypid: {words}"), err
+
+
+def test_tuned_settings_beside_a_whole_run_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "params.json"
+    path.write_text(json.dumps({**raypid.PPO.DEFAULT_CONFIG, "env": "CartPole-v1", "run": "PPO", "stop": {}}))
+    for make in (lambda: raypid.PPO(config=path, tuned=True), lambda: raypid.train(config=path, tuned=True, stop=9)):
+        with pytest.raises(ConfigError, match="which has a value for every setting: give one of them"):
+            make()

@@ -53,7 +53,12 @@ def adder(group: argparse._ArgumentGroup, *, shown: bool) -> Any:
 
 
 def add_settings(
-    groups: Mapping[str, argparse._ArgumentGroup], settings: Config, *, full: bool, without: Sequence[str] = ()
+    groups: Mapping[str, argparse._ArgumentGroup],
+    settings: Config,
+    *,
+    full: bool,
+    without: Sequence[str] = (),
+    defaults: bool = True,
 ) -> None:
     """Add an option for each setting to the group that it belongs to.
 
@@ -61,6 +66,7 @@ def add_settings(
         settings: the defaults.
         full: whether the help has all of them, with all that is to be said, or those of `usual_settings` with a line each.
         without: settings that the command has options of its own for.
+        defaults: say the default of each, which an algorithm may have changed.
     """
     usual = usual_settings(type(settings))
     for name, value, hint, doc in _fields(settings):
@@ -70,7 +76,7 @@ def add_settings(
         about: dict[str, Any] = {"metavar": metavar(hint), "default": argparse.SUPPRESS}
         if bool in (hint, *get_args(hint)):
             about |= {"nargs": "?", "const": "true"}
-        text = _described(doc, value, full=full)
+        text = _described(doc, value if defaults else None, full=full)
         add = partial(group.add_argument, **about)
         add(_flag(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
         for other in (other for other, ours in ALIASES.items() if ours == name):

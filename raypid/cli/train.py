@@ -24,7 +24,7 @@ from raypid.modules import names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
-from raypid.stops import called_here, read_stop
+from raypid.stops import WORDS, called_here, read_stop
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     from raypid.run_file import RunFile
 
 _STOP = "stop:"
-SAME_AS_STOP = {
-    ("--timesteps", "--total-timesteps", "--num-timesteps", "--n-timesteps", "--stop-timesteps"): "timesteps_total",
-    ("--stop-reward",): "episode_reward_mean",
-    ("--stop-iters",): "training_iteration",
-}
+SAME_AS_STOP = {tuple(f"--{word.replace('_', '-')}" for word in words): key for key, words in WORDS.items()}
 """Options of other libraries -> the stop criterion that they are."""
 _TEXTS = (
     "env",
@@ -52,6 +48,8 @@ _TEXTS = (
     "model.network",
 )
 """Settings whose values are names: never JSON."""
+_OR_NONE = ("callbacks", "evaluation_env", "intrinsic_reward")
+"""Those that a run may be without: none."""
 _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 """Settings that users' own options fill."""
 
@@ -124,7 +122,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     groups = add_groups(parser, "every algorithm" if cls is Config else str(name), argv)
     full = HELP_ALL in argv
     _add_options(groups["run"].add_argument, adder(groups["run"], shown=full))
-    add_settings(groups, cls(), full=full)
+    add_settings(groups, cls(), full=full, defaults=cls is not Config)
     _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
 
@@ -162,7 +160,7 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():
         more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
-    text = "settings: JSON, or a file; flags win over it"
+    text = "settings: JSON, or a file (RUN/params.json repeats it); flags win"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
@@ -353,6 +351,8 @@ def flags_of(options: argparse.Namespace) -> Given:
             key = name.removeprefix(SETTING)
             is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
+            if canonical(key) in _OR_NONE and value in ("none", "null"):
+                flags[key] = None
     return Given(flags, "flag")
 
 
@@ -404,7 +404,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.assembly import entry_name, resolve_config
     from raypid.run.experiment import check_folder
     from raypid.run.known_keys import check_stop, known_keys
-    from raypid.run_file import RunFile, saved_options
+    from raypid.run_file import RunFile, notes_of, saved_options
 
     _check_together(options)
     _take_record(options)
@@ -417,15 +417,16 @@ def main(options: argparse.Namespace) -> int:
     said = _stop(options)
     stop = file.stop if said is None else said
     counts = {**file.options, **{name: value for name in _COUNTS if (value := getattr(options, name)) is not None}}
-    notes: Sequence[str] = file.notes
+    notes: Sequence[str] = notes_of(file, given, stop or {})
+    options.in_files = {*file.options, *(["stop"] if file.stop is not None and said is None else [])}
     if options.resume:
         counts = {**saved_options(read_params(options.resume)), **counts}
     if options.file:
         experiments = _experiments(options, overlay(file.recorded, given), stop, counts)
         is_one = len(experiments) == 1 and experiments[0].is_one_run
-        if options.explain and not is_one:
+        if options.explain and not (len(experiments) == 1 and experiments[0].has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
-        if not is_one or (options.dry_run and not options.explain):
+        if not options.explain and (not is_one or options.dry_run):
             return run_experiments(experiments, options)
         one = experiments[0]
         given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
@@ -513,7 +514,7 @@ def _explain(
     about = [Row(key, value, _source_of(options, key, value)) for key, value in beside.items()]
     if not out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
-    changes = _changes_with(options.resume, config) if options.resume else []
+    changes = _changes_with(options.resume, config, stop) if options.resume else []
     found = explain(name, config, resolved.sources, network, changes, about)
     notes = [*notes, *changed]
     if options.json:
@@ -536,17 +537,23 @@ def _source_of(options: argparse.Namespace, key: str, value: object) -> list[Sou
     named = any(word.partition("=")[0] in (f"--{key.replace('_', '-')}", *same) for word in options.argv)
     if named or not (files or options.resume):
         return [Source("flag", "", value)]
-    return [Source("resume", options.resume, value) if options.resume else Source("file", files[-1], value)]
+    if options.resume and key not in options.in_files:
+        return [Source("resume", options.resume, value)]
+    return [Source("file", files[-1], value)]
 
 
-def _changes_with(folder: str, config: Config) -> list[Change]:
+def _changes_with(folder: str, config: Config, stop: Mapping[str, float]) -> list[Change]:
     """The changes of a run that goes on, with those that it would have now."""
     from raypid.checkpoint import find, read_manifest
 
     manifest = read_manifest(find(folder))
     counters, before = manifest["counters"], {**manifest["config"], "init_from": None}
     place = {"step": int(counters["timesteps_total"]), "iteration": int(counters["iteration"]), "by": RESUME}
-    new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differences(before, config.to_dict())]
+    differing = [*differences(before, config.to_dict())]
+    end = read_params(folder).get("stop")
+    if isinstance(end, Mapping) and dict(end) != dict(stop):
+        differing.append(("stop", end, dict(stop)))
+    new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differing]
     return [*manifest.get("changes", []), *new]
 
 
@@ -706,7 +713,7 @@ def _saved(
     """As `_new`, of a run that goes on: below are its saved settings, and its saved stop criteria are those if none are given."""
     from raypid.run.saved import saved_run
 
-    given = overlay(file.recorded, given)
+    given = overlay(file.recorded.without("init_from"), given)  # that was where the other run began
     _, manifest = saved_run(options.resume, given, run=options.run, trust=options.trust)
     algorithm = manifest["algorithm"]
     if options.run and options.run != algorithm:

@@ -117,8 +117,13 @@ class Experiment:
     @property
     def is_one_run(self) -> bool:
         """Whether it is what `raypid train` does without a file: one run, with a folder of its own."""
+        return self.flat and self.has_one_trial
+
+    @property
+    def has_one_trial(self) -> bool:
+        """Whether nothing varies; by a name it is an experiment all the same."""
         varies = any(True for _ in specs(self.settings)) or len(self.seeds) > 1
-        return self.flat and not varies and self.num_samples == 1
+        return not varies and self.num_samples == 1 and self.population is None
 
 
 def read_experiments(path: str | Path, above: Above | None = None) -> list[Experiment]:

@@ -123,7 +123,7 @@ def _trial(order: Mapping[str, Any], events: IO[str]) -> None:
 
 def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
     """Train through the rungs; after each but the last ask whether to go on. Returns how it ended, and the curve."""
-    from raypid.reporting.panel import make_progress
+    from raypid.reporting.panel import Messages
     from raypid.run.agent import Agent
     from raypid.run.experiment import Run, RunOptions
 
@@ -138,7 +138,7 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
             baseline = agent.eval()["episode_reward_mean"]
         stop = {**order["stop"], "time_total_s": rungs[-1]}
         options = RunOptions(stop=stop, checkpoint_interval=10**9, final_episodes=0, plot=order["keep"])
-        run = Run(agent, options, make_progress(stop, quiet=True))
+        run = Run(agent, options, Messages())
         run.begin()
         about: dict[str, object] = {"baseline": baseline, "first_s": None}
         extra: list[tuple[float, float]] = []

@@ -70,7 +70,8 @@ class GivenObservation:
             hint = " This looks like (observation, info), as reset() returns it: give the first of the two."
         elif isinstance(obs, list) and obs and isinstance(obs[0], Mapping):
             hint = " A batch is one observation whose parts have a leading axis, not a list of observations."
-        given = f"it has {', '.join(map(repr, names))}" if names else f"it is {_kind(obs)}"
+        nothing = "it is empty" if isinstance(obs, Mapping) else f"it is {_kind(obs)}"
+        given = f"it has {', '.join(map(repr, names))}" if names else nothing
         return f"The observation lacks {path!r}: {given}. This policy takes {self._wanted()}.{hint}"
 
     def _wanted(self) -> str:

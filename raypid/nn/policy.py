@@ -40,6 +40,8 @@ class DeployedPolicy:
 
     def __init__(self, policy: NetworkPolicy, seed: int | None = None) -> None:
         self.policy, self.rng = policy, np.random.default_rng(seed)
+        self.info: Mapping[str, object] = {}
+        """Of a policy that was loaded: algorithm, env (its name), timesteps_total."""
         self.remembers = policy.initial_state(1) is not None
         """Whether an action depends on earlier observations too: the network has a memory, or frames are stacked."""
         self._given = GivenObservation(policy.spec)
@@ -56,17 +58,27 @@ class DeployedPolicy:
         if isinstance(policy, ModelPolicy):
             policy = policy.copy()
         session = DeployedPolicy(policy, seed)
-        session._is_session = True
+        session._is_session, session.info = True, self.info
         if policy is self.policy:
             session._lock = self._lock
         return session
 
     def __repr__(self) -> str:
-        """The network, and the observations that it takes."""
+        """What it was trained by and on, the observations that it takes, its actions and its network."""
         spec = self.policy.spec
         shapes = ", ".join(f"{leaf.path} {leaf.shape}".strip() for leaf in spec.pipeline.leaves)
         memory = f" with {spec.memory}" if spec.memory else ""
-        return f"<DeployedPolicy: observation {shapes}, network {spec.network}{memory}>"
+        actions = "+".join(action.kind for action in spec.actions)
+        origin = " on ".join(str(part) for part in (self.info.get("algorithm"), self.info.get("env")) if part)
+        steps = self.info.get("timesteps_total")
+        parts = [
+            *([origin] if origin else []),
+            f"observation {shapes}",
+            f"action {actions}",
+            f"network {spec.network}{memory}",
+            *([f"{steps:,} steps"] if isinstance(steps, int) else []),
+        ]
+        return f"<DeployedPolicy: {', '.join(parts)}>"
 
     if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
@@ -234,6 +246,10 @@ def load_policy(path: str | Path, seed: int | None = None, *, trust: bool = Fals
         ValueError: there is nothing to load, or it is damaged, or it names code and is not trusted.
     """
     folder = find_policy(Path(path))
-    spec, weights, _, signed = read_saved_policy(folder)
+    spec, weights, info, signed = read_saved_policy(folder)
     check_network_name(path, spec, trusted=trust or signed)
-    return DeployedPolicy(try_policy(folder, spec, weights), seed)
+    policy = DeployedPolicy(try_policy(folder, spec, weights), seed)
+    env = info.get("env")
+    name = env.get("env") if isinstance(env, Mapping) else None
+    policy.info = {"algorithm": info.get("algorithm"), "env": name, "timesteps_total": info.get("timesteps_total")}
+    return policy

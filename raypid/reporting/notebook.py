@@ -20,9 +20,11 @@ from raypid.reporting.panel import (
     count,
     known,
     make_progress,
+    metric,
     reading,
     sparkline,
 )
+from raypid.reporting.panel import title as named
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -36,9 +38,11 @@ _BAR = (
 )
 
 
-def progress_here(stop: Mapping[str, float], quiet: bool) -> Progress:
-    """The table in a notebook; what the command line shows anywhere else; nothing if `quiet`."""
-    return NotebookDisplay(stop) if in_notebook() and not quiet else make_progress(stop, quiet)
+def progress_here(stop: Mapping[str, float], quiet: bool, before: Progress | None = None) -> Progress:
+    """The table in a notebook, in the place of `before` if that is one; what the command line shows anywhere else; nothing if `quiet`."""
+    if quiet or not in_notebook():
+        return make_progress(stop, quiet)
+    return NotebookDisplay(stop, before if isinstance(before, NotebookDisplay) else None)
 
 
 def in_notebook() -> bool:
@@ -51,9 +55,9 @@ def in_notebook() -> bool:
 class NotebookDisplay(Progress):
     """A table in HTML, and the same as text for what shows no HTML."""
 
-    def __init__(self, stop: Mapping[str, float]) -> None:
+    def __init__(self, stop: Mapping[str, float], before: NotebookDisplay | None = None) -> None:
         self._state = State(stop)
-        self._handle: DisplayHandle | None = None
+        self._handle: DisplayHandle | None = before._handle if before is not None else None
         self._messages: list[str] = []
         self._summary: list[tuple[str, str]] = []
         self._due = 0.0
@@ -94,6 +98,9 @@ class NotebookDisplay(Progress):
 
     def _draw(self) -> None:
         self._due = time.monotonic() + REFRESH_S
+        if not self._state.info:  # no run has begun
+            self._show({"text/plain": "\n".join(self._messages)})
+            return
         rows, title = self._rows(), f"raypid {self._state.title()}"
         if self._state.doing:
             rows.append(("now", f"{self._state.doing} ...", None))
@@ -134,7 +141,7 @@ class NotebookDisplay(Progress):
             pace += [f"iteration {count(latest.get('training_iteration'))}", clock(latest.get("time_total_s"))]
             rows.append(("so far", " · ".join(pace), None))
             rows.append(("speed", f"{count(latest.get('env_steps_per_s'))} steps/s", None))
-            learner = " · ".join(f"{name} {reading(value)}" for name, value in state.metrics().items())
+            learner = " · ".join(f"{named(name)} {metric(value)}" for name, value in state.metrics().items())
             rows += [("learner", learner, None)] if learner else []
             shares = {part: share for part, share in state.shares().items() if share >= 0.005}
             times = " · ".join(f"{PARTS[part][0]} {share:.0%}" for part, share in shares.items())

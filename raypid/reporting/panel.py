@@ -68,6 +68,10 @@ class Progress:
     def message(self, text: str) -> None:
         """Show a line of text."""
 
+    def note(self, text: str) -> None:
+        """Show a line about something that is as it should be, which a quiet run leaves out."""
+        self.message(text)
+
     def working(self, text: str) -> None:
         """Show what is done besides training, such as "starting Ray", before `start` and after `stop` too; "": it is done."""
 
@@ -223,11 +227,18 @@ def bottleneck(shares: Mapping[str, float], info: Mapping[str, object]) -> str:
     return f"{name} {shares[top]:.0%} of the time: {advice}"
 
 
-class Quiet(Progress):
+class Messages(Progress):
     """Shows messages alone, on stderr."""
 
     def message(self, text: str) -> None:
         print(text, file=lenient(sys.stderr), flush=True)
+
+
+class Quiet(Messages):
+    """Shows what has gone wrong, and answers to signals."""
+
+    def note(self, text: str) -> None:
+        pass
 
 
 class PlainLines(Progress):

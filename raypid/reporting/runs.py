@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid.changes import CHANGES, described, later, read_changes
+from raypid.changes import CHANGES, later, read_changes
 from raypid.errors import UserError, reason, shown
 from raypid.registry import did_you_mean, suggest
 from raypid.reporting.ending import Ending, read_ending
@@ -270,8 +270,12 @@ def _changed(settings: dict[str, Any]) -> dict[str, str]:
         changes = later(read_changes(settings.get(CHANGES)))
     except ValueError:
         return {"changed": "unknown"}
-    said = [described(change) for change in changes if change["key"] not in NOT_SETTINGS]
-    return {"changed": ", ".join(said) or "nothing"}
+    said: dict[str, str] = {}
+    for change in changes:
+        if (key := change["key"]) not in NOT_SETTINGS:
+            begin = said.get(key, f"{key}={_compact(change['from'])}")
+            said[key] = f"{begin}, then {_compact(change['to'])} at {change['step']:,}"
+    return {"changed": "; ".join(said.values()) or "nothing"}
 
 
 def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -329,11 +333,14 @@ def _labelled(groups: Sequence[Group]) -> list[Group]:
 
 def _label_of(group: Group) -> str:
     """The algorithm and the settings that set a group apart; of many settings the first ones."""
-    words = [f"{key}={short(value)}" for key, value in group.apart.items() if key != "algorithm"]
+    changed = group.apart.get("changed", "")
+    others = {key: value for key, value in group.apart.items() if key not in ("algorithm", "changed")}
+    words = [f"{key}={short(value)}" for key, value in others.items() if f"; {key}=" not in f"; {changed}"]
     kept = words
     while len(", ".join(kept)) > LONGEST_LABEL and len(kept) > 1:
         kept = kept[:-1]
-    text = ", ".join([*kept, "…"] if len(kept) < len(words) else kept)
+    cut = ["…"] if len(kept) < len(words) else []
+    text = ", ".join([*kept, *cut, *({"nothing": ["unchanged"]}.get(changed, [changed]) if changed else [])])
     return " ".join(filter(None, [group.apart.get("algorithm", ""), text]))
 
 

@@ -172,8 +172,8 @@ class EnvironmentLoop:
         if crashes and self.crash_debt > most:
             where, _, text = crashes[-1].partition(":\n")
             raise EnvError(
-                f"{HEAD}{text}\nraypid: {who} raised {self.num_crashes} times{when}, max_restarts allows {most} and one more for each "
-                f"{FORGIVING_STEPS:,} steps. The last was {where[0].lower()}{where[1:]}."
+                f"{HEAD}{text}\nraypid: {who} raised {self.num_crashes} times in so few steps{when}; max_restarts={most} allows {most}, and one more "
+                f"every {FORGIVING_STEPS:,} steps. The last was {where[0].lower()}{where[1:]}."
             )
 
     def check_lengths(self, streams: Array | slice = slice(None)) -> None:

@@ -11,8 +11,10 @@ from typing import ClassVar
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.errors import shown
+from raypid.keywords import other_words
 from raypid.outcome import Outcome
-from raypid.reporting.notebook import progress_here
+from raypid.reporting.notebook import in_notebook, progress_here
+from raypid.reporting.panel import Progress
 from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.training import Training
@@ -33,9 +35,14 @@ class Agent(Training):
     """That of the last `fit`."""
     _fitted: Path | None = None
     """Its folder."""
+    _fitted_to = 0
+    """Its last iteration."""
+    _shown_before: Progress | None = None
+    """What has shown how the agent was built, in the place where the next `fit` goes on."""
     _interrupted_at: ClassVar[float] = -math.inf
     """When Ctrl-C has ended a `fit` of this process (monotonic)."""
 
+    @other_words(stop=True)
     def fit(
         self,
         stop: int | float | Mapping[str, object] | None = None,
@@ -59,7 +66,7 @@ class Agent(Training):
                 Without it the run goes on with the criteria of the last `fit`, or until Ctrl-C.
             out: the run's folder; by default the agent's, or a new one under runs/.
             overwrite: replace the run in that folder.
-            quiet: show messages alone, on stderr.
+            quiet: show only what goes wrong, on stderr.
             checkpoint_interval: iterations between checkpoints; 0: one a minute.
             keep_checkpoints: number of newest checkpoints to keep, besides the best.
             final_episodes: episodes that the best policy plays at the end, fewer if they take over a minute; 0: none.
@@ -78,6 +85,32 @@ class Agent(Training):
             final_episodes=final_episodes,
         )
         check_counts(options)
+        folder = self._folder_for(out, overwrite)
+        before, self.out = self.out, folder
+        run = Run(self, options, progress_here(criteria, quiet, self._shown_before))
+        run.python, run.notebook = True, in_notebook()
+        self.out = before
+        if run.reached():
+            return run()
+        if folder == self._fitted and self.iteration > self._fitted_to:
+            self.notes.append(
+                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
+            )
+        with lock_folder(folder):
+            if overwrite:
+                clear_folder(folder)
+            self.out, self._stop, self._fitted = folder, stop, folder
+            try:
+                return self._run_to_end(run)
+            finally:
+                self._fitted_to = self.iteration
+
+    def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
+        """The folder of a `fit`.
+
+        Raises:
+            ConfigError: it holds another run, or what `overwrite` must not replace.
+        """
         if overwrite and out is None and self.out is None:
             raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
         folder = Path(out) if out is not None else self.default_out()
@@ -88,22 +121,16 @@ class Agent(Training):
             )
         if not goes_on:
             check_folder(folder, resume=False, overwrite=overwrite, python=True)
-        with lock_folder(folder):
-            if overwrite:
-                clear_folder(folder)
-            self.out, self._stop, self._fitted = folder, stop, folder
-            return self._run_to_end(options, quiet)
+        return folder
 
-    def _run_to_end(self, options: RunOptions, quiet: bool) -> Outcome:
+    def _run_to_end(self, run: Run) -> Outcome:
         """Run, and say what was saved if an error ends it."""
-        progress = progress_here(options.stop, quiet)
-        run = Run(self, options, progress)
         run.ends_at_once_until = Agent._interrupted_at + TWICE_S
         try:
             outcome = run()
         except Exception as error:
             if saved := getattr(error, "saved", ""):
-                progress.message(f"raypid: {saved}")
+                run.progress.message(f"raypid: {saved}")
             raise
         if outcome.interrupted:
             Agent._interrupted_at = time.monotonic()

@@ -26,7 +26,7 @@ from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_i
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
-from raypid.errors import shown
+from raypid.errors import UserError, shown
 from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
 from raypid.nn.catalog import build_spec
@@ -40,6 +40,7 @@ from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
+from raypid.reporting.notebook import in_notebook
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
@@ -122,6 +123,19 @@ def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: 
     return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
 
 
+def check_tuned(tuned: bool | str, below: Mapping[str, object]) -> None:
+    """Refuse tuned settings beside all those of a run, of which nobody could say which should win.
+
+    Raises:
+        ConfigError: both were given.
+    """
+    if tuned is not False and below:
+        raise ConfigError(
+            "Tuned settings and the params.json of a run, which has a value for every setting: give one of them. (A run that began "
+            "with tuned settings repeats with them.)"
+        )
+
+
 def new_run(
     run: str, given: Mapping[str, object], file: RunFile, tuned: bool | str, stop: Mapping[str, object]
 ) -> tuple[Given, Given]:
@@ -130,6 +144,7 @@ def new_run(
     A linear schedule ends with the run, unless settings say when.
     """
     below = file.recorded
+    check_tuned(tuned, below)
     if "schedule_steps" in below and below["schedule_steps"] == (file.stop or {}).get("timesteps_total"):
         below = below.without("schedule_steps")
     if tuned is not False:
@@ -300,7 +315,7 @@ def assemble(
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
-    config, backend, notes = place(config, network, FLAGS if program is None else program.resource_words)
+    config, backend, notes = place(config, network, _words(program))
     inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
     settled, surprises = algorithm.settled(inner, network)
     notes += surprises
@@ -340,6 +355,13 @@ def assemble(
     except BaseException:
         backend.shutdown()
         raise
+
+
+def _words(program: RunProgram | None) -> Words:
+    """The words in which a ResourceError says what would fit."""
+    if program is not None:
+        return program.resource_words
+    return Words({}) if in_notebook() else FLAGS
 
 
 def _copied(callbacks: Callbacks | None) -> Callbacks | None:
@@ -679,7 +701,16 @@ def callbacks_of(entry: object) -> Callbacks | None:
         ConfigError: `entry` is not a Callbacks, or has an on_... that is no hook.
     """
     if isinstance(entry, str):
-        entry = import_string(entry)
+        try:
+            entry = import_string(entry)
+        except UserError:
+            module, _, name = str(entry).partition(":")
+            if module != "__main__":
+                raise
+            raise ConfigError(
+                f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, --callbacks "
+                f"module:Name, or go on without, --callbacks none. In Python: raypid.train(resume=..., callbacks={name})."
+            ) from None
     if isinstance(entry, type):
         entry = entry()
     if entry is not None and not isinstance(entry, Callbacks):

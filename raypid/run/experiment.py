@@ -165,6 +165,12 @@ def next_lines(commands: Sequence[str]) -> list[tuple[str, str]]:
     return [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
 
 
+def _of_main(settings: Mapping[str, object]) -> list[str]:
+    """The settings that name code of a script or of a notebook's cells, which no other process can import."""
+    named = ("env", "evaluation_env", "callbacks", "intrinsic_reward", "agent")
+    return [key for key in named if str(settings.get(key)).startswith("__main__:")]
+
+
 def _is_stop(value: object) -> bool:
     """Whether it can be stop criteria."""
     return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
@@ -206,11 +212,18 @@ class Run:
         self.phases.tell = progress.working
         self.closes_agent = False
         """Close the agent at the end, before the summary says how long everything took."""
+        self.python = self.notebook = False
+        """Whether Python has started it, not the command line, and that in a notebook: for what messages say."""
         self._before = agent.totals()
         """The counts of the run that is resumed."""
 
     def __call__(self) -> Outcome:
-        """Run to the end. The folder is complete whenever this returns or raises."""
+        """Run to the end. The folder is complete whenever this returns or raises.
+
+        One that goes on and has reached its end already is left as it is: a command that a machine repeats changes nothing.
+        """
+        if reached := self.reached():
+            return self._left_alone(reached)
         self.begin()
         with self._failing(), self._interruptible():
             while not self.reason:
@@ -230,16 +243,40 @@ class Run:
         progress = self.progress
         self._logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
         self._logger.write_params(self._params())
-        self.reason = self._reason(agent.totals()) if resumed else ""
+        self.reason = self.reached()
         progress.start(agent.plain_config() | self._about())
-        for note in agent.notes:
-            progress.message(note)
+        notes, agent.notes = agent.notes, []
+        for note in notes:
+            progress.note(note)
         if why := why_unsigned():
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
-            progress.message(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
+            progress.note(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
         with self._failing():
             agent.start_hooks(self._params() | {"folder": str(self.folder)})
+
+    def reached(self) -> str:
+        """The stop criterion that the agent has met before the run begins; "" if there is none."""
+        return self._reason(self.agent.totals()) if self.agent.iteration else ""
+
+    def _left_alone(self, reached: str) -> Outcome:
+        """Say that there is nothing to do. Nothing is written."""
+        stop = further(self.stop, self.agent.totals())
+        if self.python:
+            steps = stop.get("timesteps_total") if len(stop) == 1 else None
+            how = f"stop={stop if steps is None else steps}"
+        else:
+            how = f"{quoted('raypid train --resume', self.folder)} --stop {shlex.quote(json.dumps(stop))}"
+        self.progress.note(
+            f"The run is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}"
+        )
+        saved = checkpoint.latest(self.folder / "checkpoints")
+        if saved is not None:
+            self.best.load()
+        self.agent.detach()
+        if self.closes_agent:
+            self.agent.close()
+        return self._outcome(reached, saved)
 
     def _about(self) -> dict[str, object]:
         """What the progress shows of the run besides its settings."""
@@ -292,7 +329,7 @@ class Run:
                     unwritten = self._write_error(error)
                     rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
                     error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
-                self.progress.stop([("folder", str(self.folder))])
+                self.progress.stop(self._failure(error))
                 self.agent.end_hooks(
                     self._outcome(end_by(error), checkpoint.latest(self.folder / "checkpoints"), error)
                 )
@@ -301,6 +338,14 @@ class Run:
             finally:
                 self.leave()
             raise
+
+    def _failure(self, error: BaseException) -> list[tuple[str, str]]:
+        """The summary of a run that an error ended. In a notebook it stands above the error; a command prints that itself."""
+        where = [("folder", str(self.folder))]
+        if not self.notebook:
+            return where
+        errors = self.folder / "errors.txt"
+        return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]
 
     def _turn(self) -> None:
         """One iteration: train, evaluate, log, save where that is due."""
@@ -337,16 +382,14 @@ class Run:
         return saved
 
     def _ended(self, saved: Path | None) -> Outcome:
+        outcome = self._outcome(self.reason, saved or checkpoint.latest(self.folder / "checkpoints"))
         try:
-            if self.closes_agent:
-                with self.phases.heard():
+            with self.phases.heard():
+                self.agent.end_hooks(outcome)  # before the agent is closed, which would tell of another end
+                if self.closes_agent:
                     self.agent.close()
         finally:
             self.progress.stop(self._summary(self.result, self.reason, saved))
-        outcome = self._outcome(self.reason, saved or checkpoint.latest(self.folder / "checkpoints"))
-        try:
-            self.agent.end_hooks(outcome)
-        finally:
             self.agent.detach()
         return outcome
 
@@ -363,10 +406,11 @@ class Run:
         return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | options | changes
 
     def _note_stop(self) -> None:
-        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones."""
+        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones: that of the
+        folder that it goes on from, which may be another one."""
         agent = self.agent
         with contextlib.suppress(UserError, ValueError):  # no file, or a damaged one: it is written anew
-            params = read_params(self.folder)
+            params = read_params(self.folder) or read_params(agent.went_on_from or self.folder)
             before = [c for c in read_changes(params.get(CHANGES)) if c["key"] == STOP and c["step"] <= agent.timesteps]
             ends = [c for c in before if c not in agent.changes and _is_stop(c["from"]) and _is_stop(c["to"])]
             agent.changes = sorted([*agent.changes, *ends], key=lambda change: change["step"])
@@ -412,7 +456,8 @@ class Run:
         if newest is None:
             return f"Nothing was saved: {why}."
         own = self.agent.has_own_program
-        how = f"restore({str(self.folder)!r})" if own else quoted("raypid train --resume", self.folder)
+        shell = quoted("raypid train --resume", self.folder)
+        how = f"restore({str(self.folder)!r})" if own else self._resuming() if self._speaks_python() else shell
         go_on = f"`{how}` goes on"
         if why:
             return f"Nothing was saved: {why}; {go_on} from {newest.name}."
@@ -600,9 +645,9 @@ class Run:
         if known is None:
             return []
         tried = [
-            *remedies(agent.run, agent.plain_config(), known.value),
+            *remedies(agent.run, agent.plain_config(), known.value, python=self._speaks_python()),
             "more steps",
-            quoted("raypid doctor", self.folder),
+            f"{'!' * self.notebook}{quoted('raypid doctor', self.folder)}",
         ]
         return [
             ("known return", f"{known.value:g} for {agent.config.env} ({known.source}), well above {reached:.4g}"),
@@ -611,16 +656,31 @@ class Run:
 
     def _next(self, reason: str) -> list[str]:
         """Commands for what may come next. Each does something."""
-        if str(self.agent.plain_config()["env"]).startswith("__main__:"):  # no command can import it
-            return [f"raypid.load_policy({str(self.folder)!r})"]
+        stop = further(self.stop, self.agent.totals()) if reason.partition(" reached ")[1] else {}
+        if self._speaks_python():
+            commands = [f"raypid.load_policy({str(self.folder)!r})"]
+            if not self.agent.has_own_program:
+                commands.append(self._resuming(stop))
+            return commands
         commands = [quoted("raypid eval", self.folder)]
         if films(self.agent.config.env):
             commands = [f"{commands[0]} --video {shlex.quote(str(self.folder / 'video.mp4'))}"]
         if not self.agent.has_own_program:
-            stop = further(self.stop, self.agent.totals()) if reason.partition(" reached ")[1] else {}
             more = f" --stop {shlex.quote(json.dumps(stop))}" if stop else ""
             commands.append(quoted("raypid train --resume", self.folder) + more)
         return commands
+
+    def _speaks_python(self) -> bool:
+        """Whether what comes next is a line of Python: in a notebook, and where no command can import what the run needs."""
+        return self.notebook or bool(_of_main(self.agent.plain_config()))
+
+    def _resuming(self, stop: Mapping[str, float] | None = None) -> str:
+        """The call that goes on with this run."""
+        settings = self.agent.plain_config()
+        given = [f"{key}={str(settings[key]).partition(':')[2]}" for key in _of_main(settings)]
+        steps = (stop or {}).get("timesteps_total") if len(stop or {}) == 1 else None
+        given += [f"stop={dict(stop) if steps is None else steps}"] if stop else []
+        return f"raypid.train(resume={', '.join([repr(str(self.folder)), *given])})"
 
     def _effort(self) -> list[tuple[str, str]]:
         """Steps and seconds, and what the seconds were spent on."""
@@ -655,7 +715,8 @@ class Run:
             if self._interrupts > 1:
                 raise KeyboardInterrupt
             ends = "now" if self._playing else "after this iteration, with a checkpoint"
-            self.progress.message(f"Stopping {ends}. Ctrl-C again stops at once.")
+            again = "Interrupting again" if self.notebook else "Ctrl-C again"
+            self.progress.message(f"Stopping {ends}. {again} stops at once.")
 
         numbers = [signal.SIGINT, signal.SIGTERM]
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup

@@ -36,8 +36,8 @@ _GROUPS: dict[str, tuple[str, ...]] = {
 _ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
 _ALWAYS = ("run", "env", "stop", "out", "seed")
 """What is shown in any case."""
-_NAME, _VALUE = 23, 14
-"""Columns of a name and of a value."""
+_NAME, _VALUE, _WIDE = 23, 14, 30
+"""Columns of a name, of a value, and of values where the terminal has room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,21 @@ class Explanation:
     changes: Sequence[Change] = field(default_factory=list)
     """What has been changed since the run began."""
 
-    def text(self, width: int = 80, *, everything: bool = False, how: str = "text(everything=True)") -> str:
+    def text(
+        self, width: int = 80, *, everything: bool = False, how: str = "agent.explain().text(everything=True)"
+    ) -> str:
         """Lines of at most `width` columns, by group.
 
         Args:
             everything: also settings that nobody has touched; `how` says what shows these.
         """
         lines = [self.title]
+        seen = [row for row in self.rows if everything or not row.is_plain]
+        column = _column(seen, width)
         for group in _ORDER:
-            rows = [row for row in self.rows if row.group == group and (everything or not row.is_plain)]
-            if rows:
+            if rows := [row for row in seen if row.group == group]:
                 lines.append(group)
-                lines += [line for row in rows for line in _lines(row, width)]
+                lines += [line for row in rows for line in _lines(row, width, column)]
         if self.changes:
             lines.append("changed since the run began")
             lines += [f"  {line}" for change in self.changes for line in textwrap.wrap(described(change), width - 2)]
@@ -186,17 +189,24 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
     }
 
 
-def _lines(row: Row, width: int) -> list[str]:
-    """A row: name, value, origin; what does not fit goes on below."""
+def _column(rows: Sequence[Row], width: int) -> int:
+    """The columns of values: as many as the longest takes, if all that follows them still fits."""
+    wide = max((size for row in rows if (size := len(shown(row.value))) <= _WIDE), default=_VALUE)
+    fits = all(_NAME + wide + len(row.origin()) + 4 <= width for row in rows)
+    return wide if fits else min(wide, _VALUE)
+
+
+def _lines(row: Row, width: int, column: int) -> list[str]:
+    """A row: name, value in so many columns, origin; what does not fit goes on below."""
     value, origin = shown(row.value), row.origin()
-    line = f"  {row.name:{_NAME}} {value:{_VALUE}} {origin}"
+    line = f"  {row.name:{_NAME}} {value:{column}} {origin}"
     if len(line) <= width:
         return [line]
-    if len(value) > _VALUE or len(row.name) > _NAME:
+    if len(value) > column or len(row.name) > _NAME:
         whole, inner = f"{row.name:{_NAME}} {value}", " " * (_NAME + 5)
         first = textwrap.wrap(whole, width, initial_indent="  ", subsequent_indent=" " * (_NAME + 3))
         return [*first, *textwrap.wrap(origin, width, initial_indent=inner, subsequent_indent=inner)]
-    head = f"  {row.name:{_NAME}} {value:{_VALUE}} "
+    head = f"  {row.name:{_NAME}} {value:{column}} "
     return textwrap.wrap(origin, width, initial_indent=head, subsequent_indent=" " * len(head))
 
 

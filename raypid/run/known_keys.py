@@ -12,8 +12,8 @@ from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.config import Config, ConfigError
 from raypid.errors import shown
-from raypid.names import STOPS_ANSWERED
-from raypid.registry import ALGORITHMS, did_you_mean
+from raypid.names import STOPS, STOPS_ANSWERED
+from raypid.registry import ALGORITHMS, suggest
 from raypid.roles.evaluator import EVALUATION_METRICS
 from raypid.stops import read_stop
 
@@ -75,6 +75,18 @@ def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[
     return names
 
 
+_USUAL = (
+    "reward=N (episode_reward_mean)", "evaluation/episode_reward_mean", "timesteps_total", "time_total_s", "training_iteration", "episodes_total",
+)  # fmt: skip
+
+
+def _near(key: str, known: KnownKeys) -> str:
+    """What was meant, here or by its name elsewhere; else the usual ones."""
+    near = suggest(key, [*known.keys, *(word for word, ours in STOPS.items() if ours in known.keys)])
+    meant = list(dict.fromkeys(STOPS.get(word, word) for word in near))
+    return f" Did you mean {' or '.join(map(repr, meant))}?" if near else f" The usual ones are {', '.join(_USUAL)}."
+
+
 def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:
     """Return the stop criteria as numbers, by our names.
 
@@ -87,7 +99,7 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
         if key not in known.keys and not key.startswith(known.open):
             if key.startswith("evaluation/") and not any(k.startswith("evaluation/") for k in known.keys):
                 raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
-            told = f" {answered}" if (answered := STOPS_ANSWERED.get(key)) else did_you_mean(key, known.keys)
+            told = f" {STOPS_ANSWERED[key]}" if key in STOPS_ANSWERED else _near(key, known)
             raise ConfigError(f"Unknown stop criterion {key!r}.{told} A callback's metric x is custom/x.")
         try:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):

@@ -50,19 +50,28 @@ def shortfall(settings: Mapping[str, object], reached: float, steps: float) -> K
     return known if steps >= FAIR * quickest else None
 
 
-def remedies(run: str, settings: Mapping[str, object], goal: float) -> list[str]:
-    """What to try on this environment with a run's settings: tuned ones of its algorithm, or the quickest other that is recorded."""
+def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: bool = False) -> list[str]:
+    """What to try on this environment with a run's settings: tuned ones of its algorithm, or the quickest other that is recorded.
+
+    `python`: in words of Python, not as flags.
+    """
+    tuned = "tuned=True" if python else "--tuned"
     env = str(settings["env"])
     there = [record for record in records(env) if record.goal >= goal * (1 - CLOSE if goal > 0 else 1 + CLOSE)]
     own = TUNED.get((run, env))
     tried = []
     if own is not None and any(settings.get(key) != value for key, value in own.items()):
-        tried.append(f"--tuned{_reached(there, run)}")
+        tried.append(f"{tuned}{_reached(there, run)}")
     others = [record for record in there if record.algorithm != run]
     if others and not tried:
         best = min(others, key=lambda record: record.seconds)
-        tried.append(f"--run {best.algorithm} --tuned{_reached(others, best.algorithm)}")
-    return tried or ["other settings"] if there else ["other settings", f"raypid check-env {env}"]
+        named = f'"{best.algorithm}", {tuned}' if python else f"--run {best.algorithm} {tuned}"
+        tried.append(f"{named}{_reached(others, best.algorithm)}")
+    return (
+        tried or ["other settings"]
+        if there
+        else ["other settings", f'raypid.check_env("{env}")' if python else f"raypid check-env {env}"]
+    )
 
 
 def _reached(there: list[Record], algorithm: str) -> str:

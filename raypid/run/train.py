@@ -10,6 +10,7 @@ from typing import Any
 from raypid.config import Config, ConfigError, Given, overlay
 from raypid.outcome import Outcome
 from raypid.phases import Phases
+from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import read_params
 from raypid.reporting.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
@@ -19,8 +20,8 @@ from raypid.run.experiment import RunOptions, check_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.saved import saved_run
 from raypid.run.training import algorithm_of, settings_of
-from raypid.run_file import RunFile, read_for
-from raypid.stops import read_stop
+from raypid.run_file import RunFile, notes_of, read_for
+from raypid.stops import read_stop, stop_with
 from raypid.tuned import TUNED
 
 
@@ -62,11 +63,13 @@ def train(
         trust: import what only that folder names, though this user's raypid did not write it.
         overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`; None: what the file says, or the
             default there.
-        settings: those of the algorithm, and `callbacks`.
+        settings: those of the algorithm, and `callbacks`. total_timesteps, timesteps and their kin are stop criteria, as elsewhere.
 
     Raises:
         UserError: something does not fit; nothing has been trained then. What ends a run by an error, after what was learnt was saved.
     """
+    stop, settings = stop_with(stop, settings)
+    _check_order(run, env)
     asked = {
         "checkpoint_interval": checkpoint_interval,
         "keep_checkpoints": keep_checkpoints,
@@ -81,19 +84,31 @@ def train(
     check_counts(RunOptions(**counts))  # type: ignore[arg-type]
     stop = file.stop if stop is None and resume is None else stop
     given = settings_of([env], config, settings)
-    phases = Phases(progress_here({}, quiet).working)
+    progress = progress_here({}, quiet)
+    phases = Phases(progress.working)
     agent: Agent | DistributedAgent
     with phases.heard():
         if resume is not None:
             _check_beside_resume(resume, out, tuned, overwrite)
-            agent, stop = _resumed(run, name, Path(resume), overlay(file.recorded, given), stop, trust)
+            agent, stop = _resumed(
+                run, name, Path(resume), overlay(file.recorded.without("init_from"), given), stop, trust
+            )
         else:
             out = file.out if out is None else out
             agent = _new(run, name, file, given, stop, out, tuned or file.tuned, overwrite)
         if not quiet and isinstance(agent, Agent):
-            agent.notes += [*file.notes, *_hints(agent, resume is not None, tuned or file.tuned)]
+            agent.notes += [*notes_of(file, given, stop), *_hints(agent, resume is not None, tuned or file.tuned)]
         with agent:
+            if isinstance(agent, Agent):
+                agent._shown_before = progress
             return agent.fit(stop, out=resume or out, overwrite=overwrite, quiet=quiet, **counts)
+
+
+def _check_order(run: object, env: object) -> None:
+    """Refuse the two in the order of other libraries."""
+    named = isinstance(run, str) and isinstance(env, str) and ALGORITHMS.canonical(run) not in ALGORITHMS
+    if named and ALGORITHMS.canonical(str(env)) in ALGORITHMS:
+        raise ConfigError(f'The algorithm comes first: raypid.train("{ALGORITHMS.canonical(str(env))}", "{run}").')
 
 
 def _is_distributed(run: object) -> bool:

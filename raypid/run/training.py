@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from raypid import checkpoint, names
-from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, differences, without_code
+from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
 from raypid.config import Config, ConfigError, Given, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
+from raypid.keywords import other_words
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
 from raypid.outcome import Outcome
@@ -32,6 +34,7 @@ from raypid.run.assembly import (
     Resolved,
     RunProgram,
     assemble,
+    check_tuned,
     entry_name,
     new_run_folder,
     resolve_settings,
@@ -86,12 +89,24 @@ def _raised(hook: str, error: Exception) -> NoReturn:
     raise error
 
 
+_NO_DEFAULTS = "DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has."
+
+
+class _Answering(ABCMeta):
+    """The type of agents' classes: `raypid.PPO.load` is answered as `agent.load` is."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> object:
+            raise AttributeError(_NO_DEFAULTS) if name == "DEFAULT_CONFIG" else names.missing_method(cls, name)
+
+
 class _DefaultConfig:
     """All settings of an agent's algorithm with their defaults; a new dict whenever it is asked for."""
 
     def __get__(self, agent: Training | None, owner: type[Training]) -> dict[str, object]:
         if owner.algorithm is None:
-            raise AttributeError("DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has.")
+            raise AttributeError(_NO_DEFAULTS)
         return ALGORITHMS.get(owner.algorithm).Config().to_dict()
 
 
@@ -115,7 +130,7 @@ def _named(run: str | None) -> str:
     return run
 
 
-class Training:
+class Training(metaclass=_Answering):
     """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds whole runs (`fit`).
 
     Args:
@@ -166,6 +181,7 @@ class Training:
             out, tuned = out or file.out, tuned or file.tuned
         self.run = name = _named(name)
         chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
+        check_tuned(tuned, below or {})
         if tuned:
             below = with_tuned(name, tuned, below or {}, chosen)
         resolved = resolve_settings(name, chosen, below)
@@ -242,6 +258,11 @@ class Training:
         return self.context.timesteps
 
     @property
+    def went_on_from(self) -> Path | None:
+        """The run's folder of the newest checkpoint that this agent has written or restored; None if there is none."""
+        return None if self._last_save is None else self._last_save.parent.parent
+
+    @property
     def warm_up_steps(self) -> int:
         """Environment steps with random actions before learning starts; 0 once they are over."""
         plan = self.context.replay
@@ -283,7 +304,7 @@ class Training:
         """
         self.check_open()
         if not self._in_hooks:
-            self.start_hooks({**self.plain_config(), "run": self.run})
+            self.start_hooks({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
         self._policy_is_current = False
         goal = None if num_train_steps is None else self.timesteps + num_train_steps
         result: dict[str, float] = {}
@@ -481,16 +502,22 @@ class Training:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
+    @other_words(dict.fromkeys(("episodes", "num_episodes", "n_eval_episodes"), "num_eval_episodes"))
     def eval(
         self, num_eval_episodes: int | None = None, *, explore: bool = False, seed: int | None = None
     ) -> dict[str, float]:
         """Play whole episodes with the current weights, greedily unless `explore`. Normalisers are not updated.
 
         Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
+
+        Raises:
+            ConfigError: not a whole number of episodes, or none. RuntimeError: the agent is closed.
         """
         self.check_open()
         seed = (self.config.seed or 0) if seed is None else seed
-        count = num_eval_episodes or self.config.evaluation_num_episodes
+        count = self.config.evaluation_num_episodes if num_eval_episodes is None else num_eval_episodes
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ConfigError(f"num_eval_episodes takes a whole number of at least 1, not {shown(count)}.")
         with self._keeping():
             return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
 
@@ -769,6 +796,8 @@ class Training:
             self.config.init_from = str(began) if began is not None else None
         for name, before, after in differences(saved, self.plain_config()):
             self.note_change(name, before, after, FIT if name in self._made_to_fit else RESUME)
+            if name not in self._made_to_fit:  # that is said where it is done
+                self.notes.append(f"{described(self.changes[-1]).rpartition(' at step ')[0]} from here")
 
     def _restore_replay(self, folder: Path, owed: float) -> None:
         """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
@@ -814,7 +843,7 @@ class Training:
             )
         like = read_policy_weights(folder / "policy")[0]
         saved = Given({**manifest["config"], "init_from": None}, "resume", str(path))  # that was where it began
-        if given.keys() & {"init_from", "weights_file"}:
+        if any(given.get(name) is not None for name in ("init_from", "weights_file")):
             raise ConfigError(
                 "init_from has no effect here: the checkpoint's weights are those that training goes on with."
             )
@@ -860,7 +889,8 @@ class Training:
         """
         if self._closed:
             raise RuntimeError(
-                "This agent is closed. Build a new one; Agent.from_checkpoint, or restore(), goes on from a checkpoint."
+                "This agent is closed. Build a new one; Agent.from_checkpoint, or restore(), goes on from a checkpoint. To act only: "
+                "raypid.load_policy(folder)."
             )
 
     def __enter__(self: A) -> A:

@@ -338,3 +338,8 @@ def test_more_than_there_is_starts_no_process(start: Callable[..., Any], tmp_pat
     assert "4096 workers of 1 CPU need 4096 CPUs" in done.stderr
     command.assert_nothing_left()
     assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_of_a_script_are_answered(refused: Callable[..., str]) -> None:
+    said = refused(*TRAIN, "--callbacks", "__main__:Mine")
+    assert "of a script or notebook" in said and "--callbacks none" in said and "callbacks=Mine" in said

@@ -114,12 +114,12 @@ def test_words_of_other_libraries_make_the_same_run(in_process: Callable[..., An
         "learn", "--algo", "ppo", "--env", "own/reach.py:Reach", "--callbacks", "own/reach.py:Seen", "--total-timesteps", "0.1k",
         "--stop", "reward=1e5", "--out", "run", *words,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "reward is called episode_reward_mean here\n")
+    assert (done.returncode, done.stderr) == (0, "")
     params = json.loads((tmp_path / "run" / "params.json").read_text())
     assert params["run"] == "PPO" and params["stop"] == {"timesteps_total": 100, "episode_reward_mean": 1e5}
     assert params["env"] == f"{tmp_path}/own/reach.py:Reach" and params["callbacks"] == f"{tmp_path}/own/reach.py:Seen"
     assert in_process("train", "--resume", "run", "--timesteps", 1000, *words).returncode == 0
-    last = json.loads((tmp_path / "run" / "result.json").read_text().splitlines()[-1])
-    assert 1000 <= last["timesteps_total"] < 1200 and last["custom/seen"] == 1.0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "result.json").read_text().splitlines()]
+    assert 1000 <= rows[-1]["timesteps_total"] < 1200 and any(row.get("custom/seen") == 1.0 for row in rows[-8:])
     told = in_process("evaluate", "run", "--episodes", 1)
     assert told.returncode == 0 and "reach.py:Reach, 1 episode" in told.stdout

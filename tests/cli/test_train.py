@@ -289,3 +289,29 @@ def test_callbacks_and_stop_by_name(in_process: Raypid, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "custom/twice reached 4" in done.stdout
     assert [row["twice"] for row in results(tmp_path / "run")] == [2, 4]
+
+
+def test_the_hook_gets_the_outcome_before_the_agent_is_closed(in_process: Raypid, tmp_path: Path) -> None:
+    text = (
+        "import json, raypid\n"
+        "class Told(raypid.Callbacks):\n"
+        "    def on_end(self, outcome):\n"
+        "        json.dump([outcome.reason, outcome.final, str(outcome.checkpoint)], open('told.json', 'w'))\n"
+    )
+    (tmp_path / "told.py").write_text(text)
+    words = ("--run", "PPO", "--env", "CartPole-v1", "--fragment-length", 16, "--final-episodes", 2, "--quiet")
+    done = in_process("train", *words, *stop(2), "--out", "run", "--callbacks", "told.py:Told")
+    assert (done.returncode, done.stderr) == (0, "")
+    reason, final, saved = json.loads((tmp_path / "told.json").read_text())
+    assert reason == "training_iteration reached 2" and final["episodes"] == 2 and saved.endswith("checkpoint_000002")
+    (tmp_path / "told.json").unlink()
+    assert in_process("train", "--resume", "run", *stop(3), "--callbacks", "none", "--quiet").returncode == 0
+    assert not (tmp_path / "told.json").exists()
+    params = json.loads((tmp_path / "run/params.json").read_text())
+    assert params["callbacks"] is None and params["stop"] == {"training_iteration": 3}
+
+
+def test_what_quiet_leaves_out(in_process: Raypid) -> None:
+    words = ("--run", "SAC", "--env", "Pendulum-v1", "--start-steps", 64, "--batch-size", 16)
+    done = in_process("train", *words, "--stop", "iters=1", "--out", "run", "--final-episodes", 0, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

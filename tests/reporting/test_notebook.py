@@ -67,6 +67,8 @@ def test_a_real_notebook_with_classes_in_cells_and_an_interrupt(tmp_path: Path) 
         tables = [data for data in first if "text/html" in data]
         assert "seed" in tables[0]["text/html"] and "timesteps_total reached" in tables[-1]["text/html"]
         assert any("image/png" in data for data in first) and first[-1]["text/plain"] == "1.0"
+        new = [data for data in first if data["message"] == "display_data" and "image/png" not in data]
+        assert len(new) == 1, "one table, without an empty output above it"
         assert not any("stream" in data for data in first), "nothing is printed beside the table"
         results = tmp_path / "b/result.json"
         last = run_cell(
@@ -96,7 +98,7 @@ def run_cell(
         if message["parent_header"].get("msg_id") != sent:
             continue
         if kind in ("display_data", "update_display_data", "execute_result"):
-            shown.append(content["data"])
+            shown.append({**content["data"], "message": kind})
         elif kind == "stream":
             shown.append({"stream": content["text"]})
         elif kind == "error":

@@ -174,7 +174,9 @@ def test_crashed_episodes_do_not_count() -> None:
 
 def test_too_many_crashes_end_it() -> None:
     e = evaluator(ByStream, crash_at=1, max_crashes=10)
-    with pytest.raises(EnvError, match=r"(?s)^Traceback.*boom\nraypid: .* raised 20 times during evaluation"):
+    with pytest.raises(
+        EnvError, match=r"(?s)^Traceback.*boom\nraypid: .* raised 20 times in so few steps during evaluation"
+    ):
         evaluate(e, 10)
     e.close()
 

@@ -232,7 +232,7 @@ def test_what_a_crash_broke_off_is_played_again(crash_at: int) -> None:
 
 
 def test_environments_that_crash_again_and_again_end_the_run() -> None:
-    with pytest.raises(EnvError, match="raised 3 times, max_restarts allows 2"):
+    with pytest.raises(EnvError, match="raised 3 times in so few steps; max_restarts=2 allows 2"):
         collect(make(env_config={"crash_at": 1, "always": True}, max_crashes=2))
 
 

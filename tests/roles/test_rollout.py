@@ -200,7 +200,8 @@ def test_too_many_crashes_stop_the_run() -> None:
     rollout = make(num_envs=1, rows=4, env_config={"crash_at": 1, "always": True}, max_crashes=6)
     rollout.collect(weights_for(rollout))
     with pytest.raises(
-        EnvError, match=r"(?s)^Traceback.*boom\nraypid: .*worker 0 raised 8 times, max_restarts allows 6"
+        EnvError,
+        match=r"(?s)^Traceback.*boom\nraypid: .*worker 0 raised 8 times in so few steps; max_restarts=6 allows 6",
     ):
         rollout.collect(weights_for(rollout))
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+import raypid
 from raypid import checkpoint
 from raypid.changes import differences, first_settings
 from raypid.cli import main
-from raypid.reporting.logger import read_params
+from raypid.reporting.logger import read_params, read_results
 from raypid.reporting.panel import Quiet
 from raypid.reporting.runs import find_runs, group_by_seed
 from raypid.run.agent import Agent
@@ -121,7 +122,7 @@ def test_a_changed_run_does_not_count_as_one_with_its_new_settings(changed: Path
     shutil.copytree(changed, tmp_path / "old")
     groups = group_by_seed(find_runs([tmp_path])[0])
     assert [list(group.apart) for group in groups] == [["changed"]] * 2
-    assert {group.apart["changed"][:17] for group in groups} == {"nothing", "num_workers 0 to "}
+    assert {group.apart["changed"][:17] for group in groups} == {"nothing", "num_workers=0, th"}
 
 
 def test_the_doctor_names_changes_and_goes_by_the_rest_where_they_are_damaged(
@@ -154,3 +155,42 @@ def test_differences_go_by_the_networks_settings_one_by_one() -> None:
     before = {"lr": 1, "model": {"hidden": [8], "memory": "none"}, "old": 1, "env_config": {"a": (1, 2)}}
     after = {"lr": 1, "model": {"hidden": [4], "memory": "none"}, "new": 1, "env_config": {"a": [1, 2]}}
     assert list(differences(before, after)) == [("model.hidden", [8], [4])]
+
+
+def test_a_run_at_its_stop_is_left_as_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A command that a machine repeats must neither fail nor change what the next one does."""
+    run = tmp_path / "run"
+    begin(run)
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    steps = read_results(run)[-1]["timesteps_total"]
+    for words in (["--lr", "0.5"], ["--stop", "100"], ["--lr", "0.5", "--stop", "100", "--quiet"]):
+        assert main(["train", "--resume", str(run), *words]) == 0
+        out, err = capfd.readouterr()
+        assert err == "" and out.count("\n") == ("--quiet" not in words)
+        assert "--quiet" in words or ("no setting was changed" in out and f"--resume {run} --stop" in out)
+    outcome = raypid.train(resume=run, lr=0.5, num_envs_per_worker=2, stop=int(steps), quiet=True)
+    assert outcome.reason == f"timesteps_total reached {steps}" and outcome.checkpoint is not None
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+    raypid.train(resume=run, stop=int(steps) + 1, quiet=True, final_episodes=0)
+    assert read_params(run)["lr"] != 0.5
+
+
+def test_stops_are_followed_from_folder_to_folder(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**SMALL, "evaluation_interval": 0}
+    with raypid.PPO("CartPole-v1", **settings) as agent:
+        agent.fit(100, out=tmp_path / "a", quiet=True)
+        assert agent.fit(90, out=tmp_path / "b", quiet=True).reason and not (tmp_path / "b").exists()
+        agent.train()
+        agent.fit(400, out=tmp_path / "b", quiet=True)
+        assert "has no results" not in " ".join(agent.notes)
+    changes = [(c["key"], c["from"], c["to"]) for c in read_params(tmp_path / "b")["changes"]]
+    assert changes == [("stop", {"timesteps_total": 100}, {"timesteps_total": 400})]
+
+
+def test_a_resumed_run_says_what_is_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    begin(tmp_path, lr=1e-3)
+    raypid.train(resume=tmp_path, stop={"training_iteration": 3}, lr=1e-4, final_episodes=0)
+    assert "lr 0.001 to 0.0001 from here" in capfd.readouterr().out
+    with raypid.PPO("CartPole-v1", **{**SMALL, "lr": 0.5}) as other:  # type: ignore[arg-type]
+        other.restore(tmp_path)
+        assert "lr 0.0001 to 0.5 from here" in other.notes and other.config.lr == 0.5

@@ -156,7 +156,7 @@ def test_an_error_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert end.severity == "error" and end.finding.endswith(
         "The last error: ValueError: the simulator lost its balance"
     )
-    assert "times, max_restarts allows 1 and one more" in end.finding
+    assert "times in so few steps; max_restarts=1 allows 1, and one more" in end.finding
     assert end.advice.startswith("Mend the environment first")
     assert main(["doctor", str(tmp_path)]) == 0 and "Hurt-v0, no iteration finished\n" in capsys.readouterr().out
 

@@ -141,7 +141,7 @@ def test_an_environment_that_raises_now_and_then_ends_no_run(tmp_path: Path) -> 
 @pytest.mark.parametrize("evaluation", [False, True])
 def test_one_that_raises_again_and_again_ends_it_within_moments(tmp_path: Path, evaluation: bool) -> None:
     with Agent("PPO", {**FRAGILE, "env_config": {"every": 3}}, out=tmp_path) as agent:
-        with pytest.raises(EnvError, match="max_restarts allows 10 and one more for each 1,000 steps"):
+        with pytest.raises(EnvError, match="max_restarts=10 allows 10, and one more every 1,000 steps"):
             agent.eval() if evaluation else [agent.train() for _ in range(5)]
         assert agent.timesteps < 300
 

@@ -359,7 +359,7 @@ def test_what_things_say_of_themselves() -> None:
             repr(one)
             == "<PPO on CartPole-v1: observation Box(4,), action Discrete(2), one process, 0 steps, no folder yet>"
         )
-        assert repr(one.policy) == "<DeployedPolicy: observation (4,), network mlp>"
+        assert repr(one.policy) == "<DeployedPolicy: observation (4,), action categorical, network mlp>"
     assert repr(one).endswith(", closed>")
     waiting = raypid.IMPALAAgent("CartPole-v1", num_actors=2, num_learners=1, num_storages=4)
     assert repr(waiting) == "<IMPALAAgent: IMPALA on CartPole-v1, num_actors 2, num_learners 1, not started>"
@@ -376,3 +376,37 @@ def test_names_near_and_far() -> None:
         exec("from raypid import DNQ")
     with pytest.raises(AttributeError, match="no attribute 'quantum'$"):
         raypid.quantum  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_words_of_other_libraries() -> None:
+    quick: dict[str, Any] = {**QUICK, **SMALL, "evaluation_interval": 0}
+    assert raypid.train("PPO", "CartPole-v1", total_timesteps=40, out="a", **quick).reason.startswith("timesteps_total")
+    assert json.loads(Path("a/params.json").read_text())["stop"] == {"timesteps_total": 40}
+    with pytest.raises(ConfigError, match="timesteps=40 and another argument say two things"):
+        raypid.train("PPO", "CartPole-v1", timesteps=40, stop=50, **quick)
+    with pytest.raises(ConfigError, match=r'The algorithm comes first: raypid.train\("PPO", "CartPole-v1"\)'):
+        raypid.train("CartPole-v1", "PPO")
+    for name, said in (("verbose", "quiet=True"), ("policy_kwargs", "The network is chosen by model")):
+        with pytest.raises(ConfigError, match=said):
+            raypid.train("PPO", "CartPole-v1", **{name: 1})
+    with agent() as one:
+        assert one.fit(timesteps=40, out="b", **QUICK).result["timesteps_total"] >= 40
+        assert one.eval(episodes=2)["episodes"] == 2
+        for call, said in (
+            (lambda: one.eval(0), "at least 1, not 0"),
+            (lambda: one.eval(x=3), "eval takes no 'x'"),
+            (lambda: one.fit(100, quite=True), "Did you mean 'quiet'"),
+            (lambda: one.fit(100, timesteps=200), "two things"),
+        ):
+            with pytest.raises(ConfigError, match=said):
+                call()
+    with pytest.raises(AttributeError, match=r"type object 'PPO' has no attribute 'load'. restore\(DIR\)"):
+        raypid.PPO.load  # noqa: B018
+    with pytest.raises(AttributeError, match="before its algorithm is named"):
+        raypid.Agent.DEFAULT_CONFIG  # noqa: B018
+    assert repr(raypid.load_policy("a")).startswith("<DeployedPolicy: PPO on CartPole-v1, observation (4,), action cat")
+
+
+def test_an_error_is_one_line_in_a_notebook() -> None:
+    assert UserError("so")._render_traceback_() == ["UserError: so"]
+    assert ConfigError("so")._render_traceback_() == ["ConfigError: so"]
