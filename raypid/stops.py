@@ -53,14 +53,15 @@ def called_here(stop: object) -> list[str]:
 
 def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:
     found: dict[str, object] = {}
+    names: dict[str, str] = {}
     for key, value in stop.items():
         if not isinstance(key, str):
             raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
         ours = STOPS.get(key, key)
         value = _number(value)
         if ours in found and found[ours] != value:
-            raise ConfigError(f"{key!r} says of {ours} something else than another criterion: give one of them.")
-        found[ours] = value
+            raise ConfigError(f"{names[ours]!r} and {key!r} are the same criterion: give one of them.")
+        found[ours], names[ours] = value, key
     return found
 
 

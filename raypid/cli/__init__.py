@@ -20,7 +20,7 @@ from typing import NoReturn, TypeAlias
 
 from raypid import __version__, names
 from raypid.cli.options import HELP_ALL
-from raypid.config import ELSEWHERE
+from raypid.config import ELSEWHERE, canonical
 from raypid.errors import UserError, one_line, reason, shown
 from raypid.extras import install_hint
 from raypid.ownership import put_on_path
@@ -124,7 +124,7 @@ def _command(arguments: Sequence[str]) -> int:
             parser.print_help()
             return USER_ERROR
         if unknown:
-            _refuse(unknown[0], subparsers.choices[options.command])
+            _refuse(unknown, subparsers.choices[options.command])
         if not getattr(options, "quiet", False):
             phases.tell = StatusLine()
         with phases.heard():
@@ -232,17 +232,27 @@ def _named_by_option(argument: str) -> str:
     return f"An environment is named by --env {argument}. " if re.search(r"-v\d+$|\.py(:\w+)?$", argument) else ""
 
 
-def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
-    """Raise a UserError that suggests what was meant by an unknown argument."""
-    hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
-    if not argument.startswith("-"):
-        raise UserError(f"Unexpected argument {argument!r}. {_named_by_option(argument)}{hint}")
+def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
+    """Raise a UserError that says of unknown arguments what was meant: of the first, or of all options."""
+    hint = f"`{parser.prog} --help` shows the options."
+    options = [word.partition("=")[0] for word in arguments if re.match(r"--?[^\W\d]", word)]
+    if not arguments[0].startswith("-") or not options:
+        raise UserError(f"Unexpected argument {arguments[0]!r}. {_named_by_option(arguments[0])}{hint}")
+    options = [*dict.fromkeys(options)]
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    group = "model." if option.startswith("--model.") else ""
-    if ours := ELSEWHERE.get(option.removeprefix("--").removeprefix(group).replace("-", "_"), "").replace("_", "-"):
-        flag = f"--model.{ours}" if f"--model.{ours}" in flags else f"--{ours}"
-        raise UserError(f"Unknown option {option!r}. Here it is called {flag}.")
-    if told := names.answer(option):
-        raise UserError(f"Unknown option {option!r}. {told}")
+    told = {option: _meant(option, flags) for option in options}
+    if len(told) == 1:
+        raise UserError(f"Unknown option {options[0]!r}. {told[options[0]] or hint}")
+    each = " ".join(f"{option}: {text or 'nothing here is like it.'}" for option, text in told.items())
+    raise UserError(f"{len(told)} unknown options. {each}")
+
+
+def _meant(option: str, flags: Sequence[str]) -> str:
+    """What an unknown option is called here, or may be meant to be; "" if nothing is near."""
+    name = option.lstrip("-").removeprefix("model.").replace("-", "_")
+    if ours := ELSEWHERE.get(name, "").replace("_", "-"):
+        return f"Here it is called {f'--model.{ours}' if f'--model.{ours}' in flags else f'--{ours}'}."
+    if told := names.answer(option) or names.answer(canonical(name)):
+        return told
     near = suggest(option, flags)
-    raise UserError(f"Unknown option {option!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else hint}")
+    return f"Did you mean {' or '.join(near)}?" if near else ""

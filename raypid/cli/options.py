@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
-from raypid.config import ALIASES, Config, ModelConfig, Settings, field_docs, type_hints
+from raypid.config import ALIASES, OWN_ALIASES, Config, ModelConfig, Settings, field_docs, type_hints
 from raypid.tunable import SEARCH
 
 SETTING = "setting:"
@@ -74,7 +74,8 @@ def add_settings(
         add = partial(group.add_argument, **about)
         add(_flag(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
         for other in (other for other, ours in ALIASES.items() if ours == name):
-            add(_flag(other), dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
+            within = [_flag(f"model.{other}")] if name.startswith("model.") and other not in OWN_ALIASES else []
+            add(_flag(other), *within, dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
 
 
 def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, object, str]]:

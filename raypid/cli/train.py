@@ -35,9 +35,16 @@ if TYPE_CHECKING:
 
 _STOP = "stop:"
 SAME_AS_STOP = {
-    ("--timesteps", "--total-timesteps", "--num-timesteps", "--n-timesteps", "--stop-timesteps"): "timesteps_total",
+    (
+        "--timesteps",
+        "--total-timesteps",
+        "--num-timesteps",
+        "--n-timesteps",
+        "--stop-timesteps",
+        "--steps",
+    ): "timesteps_total",
     ("--stop-reward",): "episode_reward_mean",
-    ("--stop-iters",): "training_iteration",
+    ("--stop-iters", "--iterations"): "training_iteration",
 }
 """Options of other libraries -> the stop criterion that they are."""
 _TEXTS = (
@@ -175,13 +182,22 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
 def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
     """The options that say which others there are."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag, dest in (("--run", "run"), ("--algo", "run"), ("--algorithm", "run"), ("--resume", "resume"), *_NAMED):
+    flags = (
+        ("--run", "run"),
+        ("--algo", "run"),
+        ("--algorithm", "run"),
+        ("--resume", "resume"),
+        ("--env-id", "env_id"),
+        *_NAMED,
+    )
+    for flag, dest in flags:
         early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
     named = early.parse_known_args(argv)[0]
     named.run = ALGORITHMS.canonical(named.run) if named.run is not None else None
+    named.env = named.env or named.env_id
     return named
 
 
@@ -291,6 +307,8 @@ def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str 
                     )
                 taken[dashed(flag)] = owner
             _add_declared(group, action, f"{SETTING}{setting}.{action.dest}")
+    if "--env-id" not in taken:  # CleanRL's name of --env; gym_env has one of its own
+        parser.add_argument("--env-id", dest=f"{SETTING}env", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest: str) -> None:
@@ -587,11 +605,13 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
         text = getattr(options, f"{_STOP}{key}")
         if text is None:
             continue
-        (unit, value) = next(iter(read_stop(text, flags[0]).items()))
+        typed = [word.partition("=")[0] for word in options.argv]
+        flag = next((flag for flag in flags if flag in typed), flags[0])
+        (unit, value) = next(iter(read_stop(text, flag).items()))
         if unit != "timesteps_total":
-            raise ConfigError(f"{flags[0]} takes a number, not {shown(text)}.")
+            raise ConfigError(f"{flag} takes a number, not {shown(text)}.")
         if stop.setdefault(key, value) != value:
-            raise ConfigError(f"{flags[0]} {text} and --stop say two things of {key}: give one of them.")
+            raise ConfigError(f"{flag} {text} and --stop say two things of {key}: give one of them.")
     return stop if given or stop else None
 
 

@@ -12,8 +12,8 @@ from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.config import Config, ConfigError
 from raypid.errors import shown
-from raypid.names import STOPS_ANSWERED
-from raypid.registry import ALGORITHMS, did_you_mean
+from raypid.names import STOPS, STOPS_ANSWERED
+from raypid.registry import ALGORITHMS, suggest
 from raypid.roles.evaluator import EVALUATION_METRICS
 from raypid.stops import read_stop
 
@@ -24,6 +24,16 @@ _ALWAYS = (
     "lost/workers", "lost/timeouts", "lost/env_crashes", "lost/evaluators",
     "timing/env", "timing/inference", "timing/transport", "timing/learner", "timing/evaluation",
 )  # fmt: skip
+
+
+_COUNTS = ("training_iteration", "timesteps_total", "episodes_total", "learner_updates_total")
+_USUAL = (
+    "timesteps_total",
+    "time_total_s",
+    "training_iteration",
+    "episode_reward_mean",
+    "evaluation/episode_reward_mean",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +97,9 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
         if key not in known.keys and not key.startswith(known.open):
             if key.startswith("evaluation/") and not any(k.startswith("evaluation/") for k in known.keys):
                 raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
-            told = f" {answered}" if (answered := STOPS_ANSWERED.get(key)) else did_you_mean(key, known.keys)
-            raise ConfigError(f"Unknown stop criterion {key!r}.{told} A callback's metric x is custom/x.")
+            raise ConfigError(
+                f"Unknown stop criterion {key!r}. {_meant(key, known)} A callback's metric x is custom/x."
+            )
         try:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise ValueError
@@ -98,5 +109,19 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
             raise ConfigError(
                 f"The stop criterion {key!r} takes a number above 0, not {value}: it would be met at once."
             )
+        if key in _COUNTS and value != int(value):
+            raise ConfigError(f"The stop criterion {key!r} takes a whole number, not {value}.")
         checked[key] = float(value)
     return checked
+
+
+def _meant(key: str, known: KnownKeys) -> str:
+    """What is called so elsewhere, or may be meant; else what people stop at."""
+    usual = [name for name in known.keys if not name.startswith(("lost/", "timing/"))]
+    near = [] if key in STOPS_ANSWERED else suggest(key, [*usual, *STOPS])
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    return (
+        STOPS_ANSWERED.get(key)
+        or f"People stop at {', '.join(name for name in _USUAL if name in known.keys)}; docs/run-folder.md has all."
+    )
