@@ -631,8 +631,7 @@ class Config(Settings):
     }  # fmt: skip
     """Groups of the command line's help -> the settings of this class in them; all others belong to the algorithm, or to the network."""
     usual: ClassVar[tuple[str, ...]] = (
-        "seed", "callbacks", "init_from", "env", "env_config", "frame_stack", "action_repeat", "time_limit",
-        "evaluation_interval", "evaluation_num_episodes", "num_workers", "num_gpus", "device", "backend", "address", "fit",
+        "seed", "env", "frame_stack", "time_limit", "evaluation_interval", "evaluation_num_episodes", "num_workers", "num_gpus", "fit",
     )  # fmt: skip
     """What the short help shows of this class beside the settings that can be searched."""
 

@@ -202,6 +202,7 @@ COMMANDS = {
 """What other libraries call the commands -> ours. They are accepted where they mean just that (`SAME_COMMANDS`)."""
 SAME_COMMANDS = {"learn": "train", "fit": "train", "evaluate": "eval"}
 
+_EVALUATE = "An agent's eval(num_eval_episodes=20) plays whole episodes; so does `raypid eval RUN`."
 _NETWORK = "A network is chosen by settings: model.network {}; raypid.ModelCatalog.get_model(...) makes one."
 ATTRIBUTES: dict[str, str] = {
     "ReplayBuffer": "raypid.replay.uniform.UniformReplay and raypid.replay.prioritized.PrioritizedReplay are the buffers.",
@@ -211,6 +212,16 @@ ATTRIBUTES: dict[str, str] = {
     "worker_rollout": "The rollout worker is raypid.roles.rollout.Rollout.",
     "worker_test": "The evaluator is raypid.roles.evaluator.Evaluator.",
     "HyperParameters": "Settings are a dict: raypid.SAC.DEFAULT_CONFIG has all of SAC's, raypid.SAC(config={...}) takes them.",
+    **dict.fromkeys(
+        ("make_vec_env", "DummyVecEnv", "SubprocVecEnv"),
+        "Environments are made by the agent, num_envs_per_worker of them: raypid.PPO(\"CartPole-v1\", num_envs_per_worker=8).",
+    ),
+    "VecNormalize": "normalize_observations and normalize_rewards are settings.",
+    "VecFrameStack": "frame_stack is a setting.",
+    "Monitor": "Returns and lengths of episodes are recorded by themselves: leave it out.",
+    "evaluate": _EVALUATE,
+    "evaluate_policy": _EVALUATE,
+    "load": "raypid.load_policy(DIR) loads a policy to act with; raypid.Agent.from_checkpoint(DIR) goes on with a whole run.",
     "VecEnv": "An environment of several is a gymnasium.vector.VectorEnv.",
     "DEFAULT_CONFIG": "Each algorithm has its own: raypid.PPO.DEFAULT_CONFIG, raypid.algorithms.ppo.DEFAULT_CONFIG.",
     "run_experiments": "It is raypid.tune.run_experiments; on the command line `raypid train -f FILE`.",

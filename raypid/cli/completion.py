@@ -31,7 +31,7 @@ _LINES = {
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
         "completion",
-        help="complete commands, options and values by TAB",
+        help="print what makes TAB complete commands, options and values in your shell",
         description="Print what makes a shell complete raypid's commands, options, algorithms,\n"
         "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:",
         epilog="\n".join(f"{shell:5} {_LINES[shell]:38} in {FILES[shell]}" for shell in FILES),

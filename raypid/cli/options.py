@@ -58,7 +58,7 @@ def add_settings(
     """Add an option for each setting to the group that it belongs to.
 
     Args:
-        settings: the defaults.
+        settings: the defaults; those of `Config` itself are nobody's, and are not said.
         full: whether the help has all of them, with all that is to be said, or those of `usual_settings` with a line each.
         without: settings that the command has options of its own for.
     """
@@ -70,7 +70,7 @@ def add_settings(
         about: dict[str, Any] = {"metavar": metavar(hint), "default": argparse.SUPPRESS}
         if bool in (hint, *get_args(hint)):
             about |= {"nargs": "?", "const": "true"}
-        text = _described(doc, value, full=full)
+        text = _described(doc, value if type(settings) is not Config else None, full=full)
         add = partial(group.add_argument, **about)
         add(_flag(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
         for other in (other for other, ours in ALIASES.items() if ours == name):

@@ -137,7 +137,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
 
 def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
     """Say what the help shows, and how to see more."""
-    parser.description = "Train a policy."
+    parser.description = "Train a policy. Flags win over files and over what was saved."
     if name is None:
         parser.description += (
             " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
@@ -157,9 +157,9 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     for flags, key in SAME_AS_STOP.items():
         more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    text = "go on with the run, or experiments, in this folder; flags win over what was saved"
+    text = "go on with the run, or experiments, in this folder"
     add("--resume", metavar="DIR", help=text)
-    text = "one or more experiments (grids, seeds) in YAML or JSON; flags win over it"
+    text = "what to run, in YAML or JSON: one run, or experiments (grids, seeds)"
     add("-f", "--file", metavar="FILE", help=text)
     more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
@@ -169,7 +169,7 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():
         more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
-    text = "settings: JSON, or a file; flags win over it"
+    text = "settings of one run: JSON, or a file"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
@@ -712,7 +712,8 @@ def _new(
     name, stop = options.run, stop or {}
     if name is None:
         raise ConfigError(
-            f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}; or an agent and a model: --agent_name, --model_name."
+            "Name the algorithm: --run PPO is the first to try, `raypid list agents` shows all; or an agent and a model: --agent_name, "
+            "--model_name."
         )
     if not overlay(file.recorded, given).get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
