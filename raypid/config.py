@@ -80,7 +80,8 @@ class Settings:
             else:
                 value = coerce(key, value, hints[key])
             setattr(changed, key, value)
-        if told := next(filter(None, (means_else(key, changed) for key in values)), ""):
+        workers = getattr(changed, "num_workers", 0)
+        if told := next(filter(None, (means_else(key, hints, workers) for key in values)), ""):
             raise ConfigError(told)
         return changed
 
@@ -140,11 +141,17 @@ def _check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> N
         name, (where, advice) = found.popitem()
         raise ConfigError(f"{where}Unknown setting {name!r}.{advice}")
     if found:
-        each = (
-            f"{where}{name!r}:{advice.partition(' Known: ')[0] or ' nothing here is like it.'}"
-            for name, (where, advice) in found.items()
-        )
+        each = (several(f"{where}Unknown setting {name!r}.{advice}") for name, (where, advice) in found.items())
         raise ConfigError(f"{len(found)} unknown settings. {' '.join(each)}")
+
+
+def several(told: str) -> str:
+    """What a message about one unknown setting is among several."""
+    found = re.match(r"(In '\w+': )?Unknown \w+ ('.*?')\.(.*)", told)
+    if found is None:
+        return told
+    where, name, advice = found.groups()
+    return f"{where or ''}{name}:{advice.partition(' Known: ')[0] or ' nothing here is like it.'}"
 
 
 def _advice(raw_key: str, hints: Mapping[str, object]) -> str:
@@ -179,23 +186,28 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
 
 
 def canonical(key: str) -> str:
-    """Our name of a setting, with underscores."""
+    """Our name of a setting, with underscores; of the network's also where they were named within it, "model.net_arch"."""
     full = key.replace("-", "_")
-    return ALIASES.get(full, full)
+    within = ALIASES.get(full.removeprefix("model."), "")
+    return within if within.startswith("model.") else ALIASES.get(full, full)
 
 
 def _name_in(key: str, hints: Collection[str]) -> str:
     """Our name of a setting within the group of settings that has `hints`: within model, "net_arch" is "hidden"."""
-    name = canonical(key)
-    return name if "model" in hints else canonical(name.removeprefix("model.")).removeprefix("model.")
+    return canonical(key) if "model" in hints else canonical(key).removeprefix("model.")
 
 
-def means_else(key: str, config: object) -> str:
-    """Why a name that is accepted elsewhere cannot be taken for ours beside the settings `config`; "" if it can."""
-    name, workers = key.replace("-", "_"), getattr(config, "num_workers", 0)
-    if name in ("n_envs", "num_envs") and workers > 1:
-        return f"{name} counts the environments of all workers, of which there are {workers}: set num_envs_per_worker, how many each of them steps."
-    if name == "n_steps" and hasattr(config, "n_step"):
+def means_else(key: str, hints: Collection[str], workers: object) -> str:
+    """Why a name that means the same as ours elsewhere does not do so here; "" if it does.
+
+    Args:
+        hints: the settings that there are.
+        workers: num_workers, or what it is drawn from.
+    """
+    name = key.replace("-", "_")
+    if name in ("n_envs", "num_envs") and workers not in (0, 1):
+        return f"{name} counts the environments of all workers: with several of them set num_envs_per_worker, how many each steps."
+    if name == "n_steps" and "n_step" in hints:
         return "n_steps is n_step here, the steps that a target folds; fragment_length is the rows that one call collects from each environment."
     return ""
 
@@ -217,6 +229,7 @@ ALIASES = {
     "exploration_initial_eps": "epsilon_start", "exploration_final_eps": "epsilon_end", "start_e": "epsilon_start", "end_e": "epsilon_end",
     "env_kwargs": "env_config", "max_ep_len": "time_limit", "max_episode_steps": "time_limit",
     "net_arch": "model.hidden", "hidden_sizes": "model.hidden", "fcnet_hiddens": "model.hidden", "fcnet_activation": "model.activation",
+    "vf_share_layers": "model.shared",
 }  # fmt: skip
 """Older or other names of settings -> their names. They mean the same, in the same unit, but for what `means_else` says."""
 OURS_TOO = ("env_name", "agent_name", "model_name")

@@ -27,7 +27,7 @@ _ALWAYS = (
 
 
 _COUNTS = ("training_iteration", "timesteps_total", "episodes_total", "learner_updates_total")
-_USUAL = (
+USUAL = (
     "timesteps_total",
     "time_total_s",
     "training_iteration",
@@ -123,5 +123,5 @@ def _meant(key: str, known: KnownKeys) -> str:
         return f"Did you mean {' or '.join(map(repr, near))}?"
     return (
         STOPS_ANSWERED.get(key)
-        or f"People stop at {', '.join(name for name in _USUAL if name in known.keys)}; docs/run-folder.md has all."
+        or f"People stop at {', '.join(name for name in USUAL if name in known.keys)}; docs/run-folder.md has all."
     )
