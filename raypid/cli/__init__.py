@@ -251,11 +251,11 @@ def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoRetu
         raise UserError(f"Unexpected argument {arguments[0]!r}. {told}{hint}")
     options = [*dict.fromkeys(options)]
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    told = {option: _meant(option, flags) for option in options}
-    if len(told) == 1:
-        raise UserError(f"Unknown option {options[0]!r}. {told[options[0]] or hint}")
-    each = " ".join(f"{option}: {text or 'nothing here is like it.'}" for option, text in told.items())
-    raise UserError(f"{len(told)} unknown options. {each}")
+    meant = {option: _meant(option, flags) for option in options}
+    if len(meant) == 1:
+        raise UserError(f"Unknown option {options[0]!r}. {meant[options[0]] or hint}")
+    each = " ".join(f"{option}: {text or 'nothing here is like it.'}" for option, text in meant.items())
+    raise UserError(f"{len(meant)} unknown options. {each}")
 
 
 def _meant(option: str, flags: Sequence[str]) -> str:
