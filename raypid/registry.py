@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _NEAR, _NEAR_SHORT = 0.74, 0.66
 """How alike names must be to be suggested (`difflib`'s ratio); names of at most four letters need less: DNQ is one swap away from DQN."""
-_NEAR_PART = 0.6
+_NEAR_PART = 0.65
 """How alike the parts of two names must be that have equally many."""
 _ALIKE = 0.1
 """What is less near than the best by more than this is not suggested beside it."""

@@ -315,7 +315,7 @@ def _register_ale() -> None:
 def _unknown(name: str) -> EnvError:
     """Say why a name is not a Gymnasium id: another version, or the nearest names."""
     module, _, attribute = name.rpartition(".")
-    if attribute.isidentifier() and Path(*module.split("."), "").with_suffix(".py").is_file():
+    if module and attribute.isidentifier() and Path(f"{module.replace('.', '/')}.py").is_file():
         return EnvError(f"Unknown environment {name!r}. Did you mean '{module}:{attribute}'?")
     try:
         namespace, base, version = registration.parse_env_id(name)

@@ -269,6 +269,10 @@ class _Reader:
             self._add(key, value, place)
         self._read_config(keys)
         self._refuse_unknown()
+        hints, workers = type_hints(type(self.defaults)), self.settings.get("num_workers", self.defaults.num_workers)
+        for key in self._written:
+            if told := means_else(key, hints, workers):
+                raise self.where.error(told, canonical(key))
         for name, value in self.settings.items():
             self._check_value(name, value, self._keys[name])
 
@@ -283,11 +287,6 @@ class _Reader:
                 for name, told in self._unknown.items()
             )
             raise self.where.error(f"{len(self._unknown)} unknown settings. {each}", next(iter(self._unknown)))
-
-    def _workers(self) -> object:
-        config = self.words.get("config")
-        given = config.get("num_workers") if isinstance(config, Mapping) else None
-        return self.defaults.num_workers if given is None else given
 
     def _mark(self, name: str, keys: Keys) -> None:
         if self.marked.path:
@@ -359,8 +358,6 @@ class _Reader:
         if first not in hints or (first == "model" and rest and rest.partition(".")[0] not in type_hints(ModelConfig)):
             self._unknown[name] = self._refusal(key, None)
             return
-        if told := means_else(key, hints, self._workers()):
-            raise self.where.error(told, name)
         self._written.append(key)
         self._keys[name] = place
         self.settings[name] = value
