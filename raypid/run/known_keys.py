@@ -117,10 +117,10 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
 
 def _meant(key: str, known: KnownKeys) -> str:
     """What is called so elsewhere, or may be meant; else what people stop at."""
-    usual = [name for name in known.keys if not name.startswith(("lost/", "timing/"))]
+    usual = [name for name in known.keys if "/" in key or not name.startswith(("lost/", "timing/"))]
     near = [] if key in STOPS_ANSWERED else suggest(key, [*usual, *STOPS])
     if near:
-        return f"Did you mean {' or '.join(map(repr, near))}?"
+        return f"Did you mean {' or '.join(f'{name!r} ({STOPS[name]})' if name in STOPS else repr(name) for name in near)}?"
     return (
         STOPS_ANSWERED.get(key)
         or f"People stop at {', '.join(name for name in USUAL if name in known.keys)}; docs/run-folder.md has all."

@@ -96,7 +96,7 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
         (["train", "--run", "PPO", "--env", "gym:CartPole-v1"], "ids stand by themselves, 'CartPole-v1'"),
         (["train", "--run", "PPO", "--env", "highway-env:highway-v0"], "pip install highway-env"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--n-timesteps", "5", "--stop", "6"], "--n-timesteps 5 and --stop say two things"),
-        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "rewrd=6"], "Did you mean 'reward'?"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "rewrd=6"], "Did you mean 'reward' (episode_reward_mean)?"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "iters=1.5"], "'training_iteration' takes a whole number, not 1.5"),
         (["--run", "PPO"], "Name a command before --run: raypid train --run"),
         (["serve"], "There are train, tune"),
