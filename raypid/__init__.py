@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -172,7 +173,12 @@ def _missing(name: str, *, imported: bool) -> Exception:
     import raypid.names
 
     run, text = name.upper(), f"module 'raypid' has no attribute {name!r}"
-    told = raypid.names.ATTRIBUTES.get(name, "")
+    told = raypid.names.ATTRIBUTES.get(name, "") or raypid.names.ALGORITHMS.get(
+        re.sub("[^a-z0-9]", "", name.lower()), ""
+    )
+    if (of := name.removesuffix("Config")) != name and of in ALGORITHMS:
+        settings = ALGORITHMS.get(of).Config
+        told = f'It is {settings.__module__}.{settings.__name__}; settings are keywords too: raypid.{of}("CartPole-v1", lr=0.001).'
     if name.islower() and run in ALGORITHMS:  # RLlib has a module for each
         told = f"The agent is raypid.{run}, its settings raypid.{run}.DEFAULT_CONFIG."
     if (

@@ -65,14 +65,11 @@ class Settings:
         """
         changed = copy.copy(self)
         hints, said_again = type_hints(type(self)), self._said_again(values)
+        _check_known(values, hints)
         for raw_key, value in values.items():
-            if not isinstance(raw_key, str):
-                raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
             if raw_key.replace("-", "_") in said_again:
                 continue
-            key, _, rest = canonical(raw_key).partition(".")
-            if key not in hints:
-                raise ConfigError(f"Unknown setting {raw_key!r}.{_known_as(key, hints) or did_you_mean(key, hints)}")
+            key, _, rest = _name_in(raw_key, hints).partition(".")
             current = getattr(changed, key)
             if isinstance(current, Settings):
                 value = _nested(current, key, {rest: value} if rest else value)
@@ -83,6 +80,9 @@ class Settings:
             else:
                 value = coerce(key, value, hints[key])
             setattr(changed, key, value)
+        workers = getattr(changed, "num_workers", 0)
+        if told := next(filter(None, (means_else(key, hints, workers) for key in values)), ""):
+            raise ConfigError(told)
         return changed
 
     def _said_again(self, values: Mapping[str, object]) -> set[str]:
@@ -92,11 +92,15 @@ class Settings:
             ConfigError: two names of one setting, with two values.
         """
         given = {key.replace("-", "_"): value for key, value in values.items() if isinstance(key, str)}
-        twice = {ours: name for name, ours in ALIASES.items() if name in given and ours in given}
-        for ours, name in twice.items():
-            if given[ours] not in (given[name], getattr(self, ours, given[ours])):
-                raise ConfigError(f"{name!r} and {ours!r} are the same setting: give one of them.")
-        return set(twice)
+        again: set[str] = set()
+        for ours in {ALIASES[name] for name in given if name in ALIASES}:
+            first, *others = (name for name in given if ALIASES.get(name) == ours)
+            before = getattr(self, ours, given.get(ours))
+            for other in [*others, *([ours] if ours in given else [])]:
+                if given[other] != given[first] and (other != ours or given[ours] != before):
+                    raise ConfigError(f"{first!r} and {other!r} are the same setting: give one of them.")
+                again.add(other)
+        return again
 
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
@@ -109,9 +113,58 @@ class Settings:
         return plain
 
 
-def _known_as(key: str, hints: Collection[str]) -> str:
-    """Say what a setting of another library is called here; "" if it is not known."""
-    ours, told = ELSEWHERE.get(key, ""), answer(key) or answer(f"--{key}")
+def _check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> None:
+    """Refuse settings that do not exist, all of them at once.
+
+    Raises:
+        ConfigError: names them, and what each is called here or may be meant to be.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for raw_key, value in values.items():
+        if not isinstance(raw_key, str):
+            raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
+        key, _, rest = _name_in(raw_key, hints).partition(".")
+        if key not in hints:
+            found[raw_key] = ("", _advice(raw_key, hints))
+        elif hints[key] is ModelConfig:
+            parts = (
+                [rest]
+                if rest
+                else [part for part in value if isinstance(part, str)]
+                if isinstance(value, Mapping)
+                else []
+            )
+            inner = type_hints(ModelConfig)
+            wrong = [part for part in parts if _name_in(part, inner).partition(".")[0] not in inner]
+            found |= {part: (f"In {key!r}: ", _advice(part, inner)) for part in wrong}
+    if len(found) == 1:
+        name, (where, advice) = found.popitem()
+        raise ConfigError(f"{where}Unknown setting {name!r}.{advice}")
+    if found:
+        each = (several(f"{where}Unknown setting {name!r}.{advice}") for name, (where, advice) in found.items())
+        raise ConfigError(f"{len(found)} unknown settings. {' '.join(each)}")
+
+
+def several(told: str) -> str:
+    """What a message about one unknown setting is among several."""
+    found = re.match(r"(In '\w+': )?Unknown \w+ ('.*?')\.(.*)", told)
+    if found is None:
+        return told
+    where, name, advice = found.groups()
+    return f"{where or ''}{name}:{advice.partition(' Known: ')[0] or ' nothing here is like it.'}"
+
+
+def _advice(raw_key: str, hints: Mapping[str, object]) -> str:
+    """The end of the sentence about a setting that is not there."""
+    key = canonical(raw_key).partition(".")[0]
+    return known_as(raw_key, hints) or did_you_mean(key, hints)
+
+
+def known_as(raw_key: str, hints: Mapping[str, object]) -> str:
+    """Say what a setting of another library is called here, or what to do in its place; "" if it is not known."""
+    given = raw_key.replace("-", "_").partition(".")[0]
+    ours = ELSEWHERE.get(given, "")
+    told = answer(given) or answer(canonical(given)) or answer(f"--{given}")
     if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
         return f" Here it is called 'model.{ours}'."
     return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""
@@ -133,16 +186,52 @@ def _nested(current: Settings, key: str, value: object) -> Settings:
 
 
 def canonical(key: str) -> str:
-    """Our name of a setting, with underscores."""
+    """Our name of a setting, with underscores; of the network's also where they were named within it, "model.net_arch"."""
     full = key.replace("-", "_")
-    return ALIASES.get(full, full)
+    within = ALIASES.get(full.removeprefix("model."), "")
+    return within if within.startswith("model.") else ALIASES.get(full, full)
 
 
-ALIASES = {
+def _name_in(key: str, hints: Collection[str]) -> str:
+    """Our name of a setting within the group of settings that has `hints`: within model, "net_arch" is "hidden"."""
+    return canonical(key) if "model" in hints else canonical(key).removeprefix("model.")
+
+
+def means_else(key: str, hints: Collection[str], workers: object) -> str:
+    """Why a name that means the same as ours elsewhere does not do so here; "" if it does.
+
+    Args:
+        hints: the settings that there are.
+        workers: num_workers, or what it is drawn from.
+    """
+    name = key.replace("-", "_")
+    if name in ("n_envs", "num_envs") and workers not in (0, 1):
+        return f"{name} counts the environments of all workers: with several of them set num_envs_per_worker, how many each steps."
+    if name == "n_steps" and "n_step" in hints:
+        return "n_steps is n_step here, the steps that a target folds; fragment_length is the rows that one call collects from each environment."
+    return ""
+
+
+OWN_ALIASES = {
     "weights_file": "init_from", "num_sgd_iter": "num_epochs", "sgd_batchsize": "batch_size", "redis_address": "address",
     "env_name": "env", "agent_name": "agent", "model_name": "model.network",
 }  # fmt: skip
-"""Older or other names of settings -> their names. They mean the same, in the same unit."""
+"""Names that are promised, as keywords of raypid.PPO too."""
+ALIASES = {
+    **OWN_ALIASES,
+    "learning_rate": "lr", "discount": "gamma", "num_envs": "num_envs_per_worker", "n_envs": "num_envs_per_worker",
+    "num_envs_per_env_runner": "num_envs_per_worker", "num_env_runners": "num_workers", "num_rollout_workers": "num_workers",
+    "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
+    "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "n_epochs": "num_epochs", "update_epochs": "num_epochs",
+    "ent_coef": "entropy_coef", "entropy_coeff": "entropy_coef", "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip",
+    "clip_range_vf": "value_clip", "lambda": "gae_lambda", "lambda_": "gae_lambda", "normalize_advantage": "normalize_advantages",
+    "norm_adv": "normalize_advantages", "replay_size": "buffer_size", "learning_starts": "start_steps", "tau": "target_tau",
+    "exploration_initial_eps": "epsilon_start", "exploration_final_eps": "epsilon_end", "start_e": "epsilon_start", "end_e": "epsilon_end",
+    "env_kwargs": "env_config", "max_ep_len": "time_limit", "max_episode_steps": "time_limit",
+    "net_arch": "model.hidden", "hidden_sizes": "model.hidden", "fcnet_hiddens": "model.hidden", "fcnet_activation": "model.activation",
+    "vf_share_layers": "model.shared",
+}  # fmt: skip
+"""Older or other names of settings -> their names. They mean the same, in the same unit, but for what `means_else` says."""
 OURS_TOO = ("env_name", "agent_name", "model_name")
 """Those that need no remark."""
 
@@ -235,25 +324,24 @@ def sources_by_setting(values: Mapping[str, object]) -> dict[str, list[Source]]:
 
 
 def renamed(values: Mapping[str, object]) -> list[str]:
-    """Say of settings that were given by another name what they are called here."""
-    given = [key.replace("-", "_") for key in values]
-    return [f"{name} is called {ALIASES[name]} here" for name in given if name in ALIASES and name not in OURS_TOO]
+    """Say of settings that were given by another name what they are called here: a sentence, or none."""
+    given = [key.replace("-", "_") for key in _flat(values)]
+    plain = dict.fromkeys(name if name in ALIASES else name.removeprefix("model.") for name in given)
+    told = [f"{name} is called {ALIASES[name]}" for name in plain if name in ALIASES and name not in OURS_TOO]
+    return [f"{', '.join(told)} here"] if told else []
 
 
-_SAME_THING = [{"samples_per_insert", "a_l_ratio"}, *({name, ours} for name, ours in ALIASES.items())]
+_SAME_THING = [
+    {"samples_per_insert", "a_l_ratio"},
+    *({ours, *(name for name, other in ALIASES.items() if other == ours)} for ours in dict.fromkeys(ALIASES.values())),
+]
 """Settings that say the same: what is given last wins."""
 
 ELSEWHERE = {
-    "learning_rate": "lr", "n_envs": "num_envs_per_worker", "num_envs": "num_envs_per_worker", "discount": "gamma",
-    "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
-    "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "train_batch_size": "batch_size", "n_epochs": "num_epochs",
-    "update_epochs": "num_epochs", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
-    "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip", "lambda": "gae_lambda", "lambda_": "gae_lambda",
-    "policy": "model", "net_arch": "model", "num_env_runners": "num_workers", "num_actors": "num_workers", "replay_size": "buffer_size",
-    "init_model_path": "init_from", "eval_env": "evaluation_env", "num_eval_episodes": "evaluation_num_episodes",
-    "cpu": "num_cpus", "fcnet_hiddens": "hidden", "fcnet_activation": "activation",
+    "num_actors": "num_workers", "init_model_path": "init_from", "eval_env": "evaluation_env", "num_eval_episodes": "evaluation_num_episodes",
+    "cpu": "num_cpus", "grad_clip": "max_grad_norm", "env_id": "env",
 }  # fmt: skip
-"""What other libraries call our settings."""
+"""What other libraries call our settings, where they take other values or have another use as well."""
 
 
 _hints_of: dict[type[Settings], dict[str, object]] = {}
@@ -556,8 +644,7 @@ class Config(Settings):
     }  # fmt: skip
     """Groups of the command line's help -> the settings of this class in them; all others belong to the algorithm, or to the network."""
     usual: ClassVar[tuple[str, ...]] = (
-        "seed", "callbacks", "init_from", "env", "env_config", "frame_stack", "action_repeat", "time_limit",
-        "evaluation_interval", "evaluation_num_episodes", "num_workers", "num_gpus", "device", "backend", "address", "fit",
+        "seed", "env", "frame_stack", "time_limit", "evaluation_interval", "evaluation_num_episodes", "num_workers", "num_gpus", "fit",
     )  # fmt: skip
     """What the short help shows of this class beside the settings that can be searched."""
 

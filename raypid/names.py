@@ -10,6 +10,18 @@ import difflib
 import re
 
 _BESIDE_CONFIG = "It belongs to an experiment, beside run and config: a file of `raypid train -f FILE`, or raypid.tune.run_experiments."
+_REPLAY = "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG."
+_EPSILON = "epsilon falls from epsilon_start to epsilon_end over epsilon_steps environment steps, of DQN and its kin."
+_TARGET = (
+    "target_interval counts updates between moves of the target network; target_tau is how far each goes (1 copies it)."
+)
+_RATIO = "a_l_ratio is environment steps for each update, of algorithms that learn from replay."
+_VALUE = "value_coef weighs half the squared error, as CleanRL's vf_coef does; Stable-Baselines3's and RLlib's weigh all of it: set twice theirs."
+_ITERATION_ROWS = (
+    "An iteration learns from fragment_length rows of each environment of each worker: set fragment_length to the rows divided by the "
+    "environments. With replay it is batch_size, the rows of one gradient step."
+)
+_OWN_CHOICE = "NumPy or PyTorch learns, as kernel says: leave it out."
 _SIZED_BY_SPACES = "Networks are sized by the environment's spaces: leave it out."
 
 SETTINGS: dict[str, str] = {
@@ -24,8 +36,7 @@ SETTINGS: dict[str, str] = {
     "total_epochs": "A run ends at its stop criteria: --stop '{\"timesteps_total\": N}', in Python fit(stop=N).",
     "obs_dim": _SIZED_BY_SPACES,
     "act_dim": _SIZED_BY_SPACES,
-    "a_l_ratio": "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG.",
-    "start_steps": "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG.",
+    **dict.fromkeys(("a_l_ratio", "start_steps", "buffer_size", "target_tau", "n_step", "samples_per_insert"), _REPLAY),
     # an agent of actors, learners and storages
     "hidden_dim": "Set model.hidden to the widths of all layers, such as [256, 256].",
     "num_storages": "raypid.DistributedAgent has it; with the others nothing waits in storages.",
@@ -53,12 +64,64 @@ SETTINGS: dict[str, str] = {
     "registry": "It is an argument of raypid.PPO and its kin alone; names that this process has registered are found without it.",
     "use_lstm": "Set model.memory to lstm: a memory behind any network (model.network lstm is an mlp with it).",
     "lstm_cell_size": "Set model.memory_size.",
-    "policy_kwargs": "The network is chosen by model: model={\"hidden\": [64, 64], \"activation\": \"relu\"}.",
     "max_seq_len": "A memory is unrolled over a whole fragment: set fragment_length.",
+    "train_batch_size": _ITERATION_ROWS,
+    "train_batch_size_per_learner": _ITERATION_ROWS,
+    "vf_loss_coeff": _VALUE,
+    "kl_coeff": "PPO clips its steps (clip), without a penalty; target_kl ends the epochs of a batch.",
+    "kl_target": "PPO clips its steps (clip), without a penalty; target_kl ends the epochs of a batch.",
+    "vf_clip_param": "It bounds the squared error; value_clip bounds how far the value moves.",
+    "framework": _OWN_CHOICE,
+    "observation_filter": "MeanStdFilter is normalize_observations true.",
+    "evaluation_config": "evaluation_env is another environment to evaluate on; evaluations act without noise and with frozen statistics.",
+    "evaluation_duration": "evaluation_num_episodes counts the episodes of one evaluation.",
+    "num_gpus_per_worker": "Workers act on CPUs; num_gpus are the learner's.",
+    "num_gpus_per_learner": "num_gpus is of all learners together: a multiple of num_learners.",
+    "local_mode": "Without workers everything runs in this process; with them, set backend to local.",
+    "use_gae": "gae_lambda 1 gives plain returns: leave it out.",
+    "batch_mode": "A fragment ends after fragment_length rows, and episodes go on in the next one: leave it out.",
+    # Stable-Baselines3, RL-Zoo, CleanRL and Spinning Up
+    "vf_coef": _VALUE,
+    "policy": "The network fits what is observed (model.network): leave MlpPolicy, CnnPolicy and MultiInputPolicy out.",
+    "policy_kwargs": "net_arch is model.hidden, a list of widths; activation_fn is model.activation; ortho_init and the optimizer are chosen here.",
+    "num_layers": "Set model.hidden to the widths of all layers, such as [256, 256].",
+    "log_interval": "Every training iteration is reported: leave it out.",
+    "gradient_steps": _RATIO,
+    "train_freq": _RATIO,
+    "train_frequency": _RATIO,
+    "update_every": _RATIO,
+    "update_after": "start_steps are steps with random actions, after which learning starts.",
+    "entropy_coef": "alpha is the temperature of SAC and SQN; none learns it. PPO, A2C and their kin weigh a bonus by entropy_coef.",
+    "exploration_fraction": _EPSILON,
+    "epsilon_start": _EPSILON,
+    "epsilon_end": _EPSILON,
+    "target_update_interval": _TARGET,
+    "target_network_frequency": _TARGET,
+    "target_network_update_freq": _TARGET,
+    "polyak": "target_tau is 1 - polyak.",
+    "use_sde": "A Gaussian's noise is drawn anew at each step: leave it out.",
+    "anneal_lr": "lr_schedule linear lets lr fall; schedule_steps is over how many environment steps.",
+    "num_minibatches": "batch_size is the rows of one gradient step: those of an iteration divided by the minibatches.",
+    "nminibatches": "batch_size is the rows of one gradient step: those of an iteration divided by the minibatches.",
+    "clip_vloss": "value_clip bounds how far the value moves, by a number such as 0.2; none (the default) does not.",
+    "clip": "Only PPO and APPO clip the ratio of probabilities.",
+    "gae_lambda": "Only PPO, A2C, A3C, APPO and IMPALA estimate advantages.",
+    "value_coef": "Only PPO, A2C, A3C, APPO and IMPALA weigh a value loss.",
+    "value_clip": "Only PPO and APPO bound how far the value moves.",
+    "normalize_advantages": "Only PPO, A2C, A3C, APPO and IMPALA estimate advantages.",
+    "torch_deterministic": "A seed repeats a run on a CPU: leave it out.",
+    "vec_env": "vectorizer says how a worker steps its environments; auto takes the fastest.",
+    "n_timesteps": "A run ends at its stop criteria: stop N, on the command line --timesteps N.",
+    "normalize": "normalize_observations and normalize_rewards are settings of their own.",
+    "env_wrapper": "Wrap it in a function of your own that makes the environment: --env file.py:make.",
 }  # fmt: skip
 """Settings and options of other libraries -> what to do here."""
 
 _SEEN = "Progress is shown where the output is a terminal; --quiet (in Python quiet=True) leaves it out."
+_TRACKERS = (
+    "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read."
+)
+_CONFIG = "--config takes settings as JSON, '{\"lr\": 0.001}', or a YAML or JSON file of them."
 _FOLDER = "--out DIR (in Python out=DIR) is the run's folder; it has TensorBoard's events, checkpoints and results."
 OPTIONS: dict[str, str] = {
     "verbose": _SEEN,
@@ -74,17 +137,23 @@ OPTIONS: dict[str, str] = {
     "render_mode": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
     "capture_video": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
     "no_render": "Nothing is rendered unless you ask for it: `raypid eval RUN --video FILE`.",
-    "track": "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read.",
-    "wandb": "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read.",
+    **dict.fromkeys(("track", "wandb", "wandb_project_name", "wandb_entity"), _TRACKERS),
     "eval_freq": "evaluation_interval counts training iterations.",
     "save_freq": "checkpoint_interval counts training iterations.",
     "load": "--resume DIR goes on with a whole run; init_from starts from its weights.",
     "optimize": "`raypid tune` searches settings: raypid tune --run PPO --env CartPole-v1 --budget 10m.",
     "max_steps": "--stop N ends a run after N environment steps; --time-limit N ends an episode after N steps.",
-    "max_episode_steps": "--time-limit N ends an episode after N steps.",
     "cuda": "--num-gpus 1 learns on a GPU; --device cuda says on which.",
     "experiment_name": "A file names its experiments, NAME: {run: ..., env: ..., config: ...}: `raypid train -f FILE`.",
     "queue_trials": "Trials wait by themselves until there is room for them: leave it out.",
+    "save_model": "Checkpoints and the best policy are written by themselves, to the folder of --out: leave it out.",
+    **dict.fromkeys(("hyperparams", "hyperparameters", "params", "conf_file"), _CONFIG),
+    "n_jobs": "`raypid tune --concurrent N` tries N settings at a time.",
+    "n": "--timesteps N, or --stop N, ends a run after N environment steps.",
+    "trained_agent": "--init-from DIR starts from the weights of a run; --resume DIR goes on with all of it.",
+    "exp_name": "A run's folder is named by --out DIR.",
+    "epochs": "--stop N ends a run after N environment steps; --num-epochs is how often PPO goes over a batch.",
+    "frames": "--timesteps N counts what the policy has acted: with a frame skip of 4 that is a quarter of the frames.",
 }
 """Options alone, by their names without dashes -> what to do here."""
 
@@ -133,6 +202,7 @@ COMMANDS = {
 """What other libraries call the commands -> ours. They are accepted where they mean just that (`SAME_COMMANDS`)."""
 SAME_COMMANDS = {"learn": "train", "fit": "train", "evaluate": "eval"}
 
+_EVALUATE = "An agent's eval(num_eval_episodes=20) plays whole episodes; so does `raypid eval RUN`."
 _NETWORK = "A network is chosen by settings: model.network {}; raypid.ModelCatalog.get_model(...) makes one."
 ATTRIBUTES: dict[str, str] = {
     "ReplayBuffer": "raypid.replay.uniform.UniformReplay and raypid.replay.prioritized.PrioritizedReplay are the buffers.",
@@ -142,11 +212,19 @@ ATTRIBUTES: dict[str, str] = {
     "worker_rollout": "The rollout worker is raypid.roles.rollout.Rollout.",
     "worker_test": "The evaluator is raypid.roles.evaluator.Evaluator.",
     "HyperParameters": "Settings are a dict: raypid.SAC.DEFAULT_CONFIG has all of SAC's, raypid.SAC(config={...}) takes them.",
+    **dict.fromkeys(
+        ("make_vec_env", "DummyVecEnv", "SubprocVecEnv"),
+        "Environments are made by the agent, num_envs_per_worker of them: raypid.PPO(\"CartPole-v1\", num_envs_per_worker=8).",
+    ),
+    "VecNormalize": "normalize_observations and normalize_rewards are settings.",
+    "VecFrameStack": "frame_stack is a setting.",
+    "Monitor": "Returns and lengths of episodes are recorded by themselves: leave it out.",
+    "evaluate": _EVALUATE,
+    "evaluate_policy": _EVALUATE,
+    "load": "raypid.load_policy(DIR) loads a policy to act with; raypid.Agent.from_checkpoint(DIR) goes on with a whole run.",
     "VecEnv": "An environment of several is a gymnasium.vector.VectorEnv.",
     "DEFAULT_CONFIG": "Each algorithm has its own: raypid.PPO.DEFAULT_CONFIG, raypid.algorithms.ppo.DEFAULT_CONFIG.",
     "run_experiments": "It is raypid.tune.run_experiments; on the command line `raypid train -f FILE`.",
-    "load": "raypid.load_policy(DIR) loads what acts; raypid.Agent.from_checkpoint(DIR) goes on with training.",
-    "evaluate": "agent.eval(20) plays episodes; on the command line `raypid eval DIR`.",
     "learn": 'raypid.train("PPO", "CartPole-v1", stop=100_000) is a whole run.',
     "fit": 'raypid.train("PPO", "CartPole-v1", stop=100_000) is a whole run; an agent has fit.',
     "eval": "agent.eval(20) plays episodes; on the command line `raypid eval DIR`.",
@@ -188,6 +266,9 @@ STOPS: dict[str, str] = {
 """Stop criteria by other names -> ours, which are the same number in the same unit."""
 
 STOPS_ANSWERED: dict[str, str] = {
+    "eval": "evaluation/episode_reward_mean is the mean return of evaluations.",
+    "evaluation": "evaluation/episode_reward_mean is the mean return of evaluations.",
+    "score": "episode_reward_mean is the mean return of training, evaluation/episode_reward_mean that of evaluations.",
     "frames": "timesteps_total counts what the policy has acted: with a frame skip of 4 that is a quarter of the frames.",
     "minutes": "time_total_s is in seconds.",
     "hours": "time_total_s is in seconds.",

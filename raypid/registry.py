@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 _NEAR, _NEAR_SHORT = 0.74, 0.66
 """How alike names must be to be suggested (`difflib`'s ratio); names of at most four letters need less: DNQ is one swap away from DQN."""
+_NEAR_PART = 0.65
+"""How alike the parts of two names must be that have equally many."""
 _ALIKE = 0.1
 """What is less near than the best by more than this is not suggested beside it."""
 _MOST_KNOWN = 40
@@ -47,10 +49,17 @@ def _nearness(name: str, other: str) -> float:
     ratio = difflib.SequenceMatcher(None, one, two).ratio()
     least = _NEAR_SHORT if max(len(one), len(two)) <= 4 else _NEAR
     parts, others = ([part.lower() for part in _PARTS.findall(text)] for text in (name, other))
+    if len(parts) == len(others) > 1 and not all(map(_is_typo, parts, others)):
+        ratio = 0.0
     long = [part for part in parts if len(part) > 2]
     if long and len(long) == len(parts) and all(any(o.startswith(part) for o in others) for part in parts):
         ratio = max(ratio, 0.8 + 0.1 * len(one) / len(two))
     return ratio if ratio >= least else 0.0
+
+
+def _is_typo(part: str, other: str) -> bool:
+    """Whether a part of a name may be meant for another: grad_clip is not reward_clip, however much of the two is the same."""
+    return other.startswith(part) or difflib.SequenceMatcher(None, part, other).ratio() >= _NEAR_PART
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -43,6 +43,8 @@ VARIES = (
 """How a grid or a distribution begins: {"grid_search": [1, 4]}."""
 _ALWAYS = {"env", "seed", "model", "num_workers", "num_envs_per_worker", "fragment_length", "gamma", "run", "stop"}
 """What every version wrote into params.json, and hardly anybody writes into a file of settings."""
+_ZOO = {"n_timesteps", "policy", "n_envs", "env_wrapper"}
+"""Keys by which RL-Zoo's files are known."""
 _SAVED_BESIDE = {
     "policy.json": "It describes a policy", "manifest.json": "It describes a checkpoint", "result.json": "It holds a run's results",
 }  # fmt: skip
@@ -117,6 +119,23 @@ def file_of(text: str) -> Path | None:
     return None if text.lstrip().startswith(("{", "[")) else Path(text.removeprefix("@"))
 
 
+def check_layout(at: str, values: Mapping[str, object]) -> None:
+    """Answer RL-Zoo's files, which have settings by environment.
+
+    Raises:
+        ConfigError: it is such a file.
+    """
+    blocks = [value for value in values.values() if isinstance(value, Mapping)]
+    if len(blocks) < len(values) or any("run" in block or "config" in block for block in blocks):
+        return
+    name = next((key for key, block in values.items() if isinstance(block, Mapping) and _ZOO & block.keys()), None)
+    if name is not None:
+        raise ConfigError(
+            f"{at} looks like RL-Zoo's, settings by environment. Name the algorithm, and give the settings under config: "
+            f"{name}: {{run: PPO, env: {name}, stop: 100000, config: {{learning_rate: 0.001}}}}; `raypid train -f FILE` runs it."
+        )
+
+
 def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
     """The file's name ("" for JSON text), and what it holds."""
     path = file_of(text)
@@ -143,6 +162,7 @@ def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
 def _written(where: str, values: Mapping[str, object], option: str) -> RunFile:
     """Take apart what somebody has written."""
     at, kind = where or option, "file" if where else "flag"
+    check_layout(at, values)
     words: dict[str, Any] = {}
     settings: dict[str, object] = {}
     for key, value in values.items():

@@ -18,9 +18,9 @@ _UNITS = {"": (STEPS, 1), "k": (STEPS, 1e3), "K": (STEPS, 1e3), "M": (STEPS, 1e6
 _FORMS = "a number of environment steps (100000, 1e6, 100k), a time (90s, 10min, 2h), or criteria such as reward=200,time=600"
 
 WORDS = {
-    STEPS: ("timesteps", "total_timesteps", "num_timesteps", "n_timesteps", "stop_timesteps"),
+    STEPS: ("timesteps", "total_timesteps", "num_timesteps", "n_timesteps", "stop_timesteps", "steps"),
     "episode_reward_mean": ("stop_reward",),
-    "training_iteration": ("stop_iters",),
+    "training_iteration": ("stop_iters", "iterations"),
 }
 """Stop criteria -> what stands in their place elsewhere: options of the command line, keywords in Python."""
 
@@ -79,14 +79,15 @@ def called_here(stop: object) -> list[str]:
 
 def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:
     found: dict[str, object] = {}
+    names: dict[str, str] = {}
     for key, value in stop.items():
         if not isinstance(key, str):
             raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
         ours = STOPS.get(key, key)
         value = _number(value)
         if ours in found and found[ours] != value:
-            raise ConfigError(f"{key!r} says of {ours} something else than another criterion: give one of them.")
-        found[ours] = value
+            raise ConfigError(f"{names[ours]!r} and {key!r} are the same criterion: give one of them.")
+        found[ours], names[ours] = value, key
     return found
 
 

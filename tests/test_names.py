@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import raypid
 from raypid import names, stops
 from raypid.algorithms import ppo
 from raypid.cli import main
-from raypid.config import ALIASES, ELSEWHERE, ConfigError
+from raypid.config import ALIASES, ELSEWHERE, OWN_ALIASES, ConfigError, renamed
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS, ENVS
 
@@ -56,7 +57,11 @@ def test_the_page_says_what_happens(name: str, kind: str, here: str, example: st
         said = str(error.value)
     else:
         try:
-            code = main(shlex.split(example)[1:])
+            words = shlex.split(example)[1:]
+            dry = (
+                ["--explain"] if kind == "answered" and words[0] == "train" else []
+            )  # what is accepted would train on and on
+            code = main([*words, *dry])
         except SystemExit as end:
             code = int(end.code or 0)
         said = capsys.readouterr().err
@@ -149,6 +154,74 @@ def test_keywords_flags_and_settings_above_win_by_any_name(tmp_path: Path) -> No
     ]
     assert main([*command, *more]) == 0
     assert '"num_epochs": 2' in (tmp_path / "params.json").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in ALIASES if name not in OWN_ALIASES])
+def test_what_means_the_same_is_accepted_and_shown(name: str) -> None:
+    """By each algorithm that has the setting, and by no other; as a value, within a file's text, and with `-`."""
+    ours = ALIASES[name]
+    assert f"`{name}`" in PAGE and (f"`{ours}`" in PAGE or ours == "clip")
+    for algorithm in ("PPO", "A2C", "SAC", "DQN", "ES"):
+        config = ALGORITHMS.get(algorithm).Config()
+        has = ours.partition(".")[0] in config.to_dict()
+        if not has or (name == "n_steps" and hasattr(config, "n_step")):
+            with pytest.raises(ConfigError, match=name):
+                config.replace({name: 1})
+            continue
+        value = attrgetter(ours)(config)
+        for given in (name, name.replace("_", "-"), f"model.{name}" if ours.startswith("model.") else name):
+            assert config.replace({given: value}) == config
+        assert renamed({name: value}) == [f"{name} is called {ours} here"]
+
+
+def test_a_name_that_would_mean_something_else_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="n_envs counts the environments of all workers"):
+        ppo.PPOConfig.from_dict({"n_envs": 8, "num_workers": 2})
+    assert ppo.PPOConfig.from_dict({"n_envs": 4, "num_workers": 1}).num_envs_per_worker == 4
+    with pytest.raises(ConfigError, match="n_steps is n_step here"):
+        ALGORITHMS.get("DQN").Config.from_dict({"n_steps": 3})
+
+
+def test_two_other_names_of_one_setting_must_say_the_same() -> None:
+    assert ppo.PPOConfig.from_dict({"n_epochs": 3, "update_epochs": 3}).num_epochs == 3
+    for several in ({"n_epochs": 4, "update_epochs": 3}, {"learning_rate": 0.1, "lr": 0.2}):
+        with pytest.raises(ConfigError, match="are the same setting: give one"):
+            ppo.PPOConfig.from_dict(several)
+
+
+def test_all_that_is_unknown_is_said_at_once(tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        ppo.PPOConfig.from_dict({"framework": "torch", "lrr": 1, "nosuchthing": 2, "model": {"hiden": [8]}})
+    assert str(error.value) == (
+        "4 unknown settings. 'framework': NumPy or PyTorch learns, as kernel says: leave it out. 'lrr': Did you mean 'lr'? "
+        "'nosuchthing': nothing here is like it. In 'model': 'hiden': Did you mean 'hidden'?"
+    )
+    assert main(["train", "--run", "PPO", "--framework", "torch", "--lrr", "1", "--nosuchthing"]) == 2
+    said = capsys.readouterr().err
+    assert "3 unknown options. --framework: NumPy" in said and "--lrr: Did you mean --lr?" in said
+    file = tmp_path / "rllib.yml"
+    settings = "framework: torch, num_sgd_iter: 4, kl_coeff: 1, model: {fcnet_hiddens: [8], nosuch: 1, fcnet_activation: linear}"
+    file.write_text(f"cart:\n  run: PPO\n  env: CartPole-v1\n  config: {{{settings}}}\n")
+    assert main(["train", "-f", str(file), "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "3 unknown settings. Line 4, 'framework': " in said and "'kl_coeff': PPO clips" in said and "'nosuch'" in said
+    )
+    file.write_text(
+        file.read_text().replace("framework: torch, ", "n_envs: 4, num_workers: 2, ").replace("kl_coeff: 1, ", "")
+    )
+    file.write_text(file.read_text().replace("nosuch: 1, fcnet_activation: linear", "fcnet_activation: relu"))
+    assert main(["train", "-f", str(file), "--dry-run"]) == 2
+    assert "n_envs counts the environments of all workers" in capsys.readouterr().err
+
+
+def test_a_file_of_rl_zoo_is_answered(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "ppo.yml"
+    file.write_text("CartPole-v1:\n  n_envs: 8\n  n_timesteps: !!float 1e5\n  policy: MlpPolicy\n")
+    for option in ("-f", "--config"):
+        assert main(["train", "--run", "PPO", option, str(file)]) == 2
+        said = capsys.readouterr().err
+        assert "looks like RL-Zoo's" in said and "CartPole-v1: {run: PPO, env: CartPole-v1" in said
 
 
 def test_the_registry_shows_what_this_process_knows() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -20,7 +21,7 @@ from typing import NoReturn, TypeAlias
 
 from raypid import __version__, names
 from raypid.cli.options import HELP_ALL
-from raypid.config import ELSEWHERE
+from raypid.config import ELSEWHERE, canonical
 from raypid.errors import UserError, one_line, reason, shown
 from raypid.extras import install_hint
 from raypid.ownership import put_on_path
@@ -47,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in names.SAME_COMMANDS:
         arguments[0] = names.SAME_COMMANDS[arguments[0]]
+    if arguments and arguments[0] == "help":
+        arguments = [*arguments[1:], "--help"]
     with _recorded_ctrl_c() as came, lenient_output() as output:
         trains = arguments[:1] == ["train"]
         try:
@@ -123,8 +126,11 @@ def _command(arguments: Sequence[str]) -> int:
         if options.command is None:
             parser.print_help()
             return USER_ERROR
+        if hasattr(options, "filter"):  # argparse leaves out texts that stand after an option
+            options.filter += [word for word in unknown if not word.startswith("-")]
+            unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
-            _refuse(unknown[0], subparsers.choices[options.command])
+            _refuse(unknown, subparsers.choices[options.command])
         if not getattr(options, "quiet", False):
             phases.tell = StatusLine()
         with phases.heard():
@@ -166,9 +172,11 @@ def _refuse_command(arguments: Sequence[str]) -> NoReturn:
     if given in names.COMMANDS:
         raise UserError(f"Unknown command {given!r}. Here it is `raypid {names.COMMANDS[given]}`.")
     if ALGORITHMS.canonical(given) in ALGORITHMS:
-        raise UserError(
-            f"Unknown command {given!r}. An algorithm is trained by `raypid train --run {ALGORITHMS.canonical(given)} --env NAME`."
-        )
+        env = arguments[1] if arguments[1:] and not arguments[1].startswith("-") else "NAME"
+        line = shlex.join(["raypid", "train", "--run", ALGORITHMS.canonical(given), "--env", env, *arguments[2:]])
+        raise UserError(f"Unknown command {given!r}. An algorithm is trained by `{line}`.")
+    if told := _named_by_option(given):
+        raise UserError(f"Unknown command {given!r}. {told}`raypid train --help` shows how to train.")
     near = suggest(given, COMMANDS)
     raise UserError(
         f"Unknown command {given!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else 'There are ' + ', '.join(COMMANDS) + '.'}"
@@ -229,21 +237,34 @@ def _named_by_option(argument: str) -> str:
     """The option that names what was given without one; "" if none does."""
     if ALGORITHMS.canonical(argument) in ALGORITHMS:
         return f"An algorithm is named by --run {ALGORITHMS.canonical(argument)}. "
+    if re.search(r"\.(ya?ml|json)$", argument):
+        return f"A file is named by `raypid train -f {argument}`. "
     return f"An environment is named by --env {argument}. " if re.search(r"-v\d+$|\.py(:\w+)?$", argument) else ""
 
 
-def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
-    """Raise a UserError that suggests what was meant by an unknown argument."""
-    hint, option = f"`{parser.prog} --help` shows the options.", argument.partition("=")[0]
-    if not argument.startswith("-"):
+def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
+    """Raise a UserError that says of unknown arguments what was meant: of the first, or of all options."""
+    hint = f"`{parser.prog} --help` shows the options."
+    options = [word.partition("=")[0] for word in arguments if re.match(r"--?[^\W\d]", word)]
+    if not arguments[0].startswith("-") or not options:
         only_one = "It takes one environment at a time. " if parser.prog.endswith(" check-env") else ""
-        raise UserError(f"Unexpected argument {argument!r}. {only_one or _named_by_option(argument)}{hint}")
+        told = only_one or next(filter(None, map(_named_by_option, arguments)), "")
+        raise UserError(f"Unexpected argument {arguments[0]!r}. {told}{hint}")
+    options = [*dict.fromkeys(options)]
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    group = "model." if option.startswith("--model.") else ""
-    if ours := ELSEWHERE.get(option.removeprefix("--").removeprefix(group).replace("-", "_"), "").replace("_", "-"):
-        flag = f"--model.{ours}" if f"--model.{ours}" in flags else f"--{ours}"
-        raise UserError(f"Unknown option {option!r}. Here it is called {flag}.")
-    if told := names.answer(option):
-        raise UserError(f"Unknown option {option!r}. {told}")
+    meant = {option: _meant(option, flags) for option in options}
+    if len(meant) == 1:
+        raise UserError(f"Unknown option {options[0]!r}. {meant[options[0]] or hint}")
+    each = " ".join(f"{option}: {text or 'nothing here is like it.'}" for option, text in meant.items())
+    raise UserError(f"{len(meant)} unknown options. {each}")
+
+
+def _meant(option: str, flags: Sequence[str]) -> str:
+    """What an unknown option is called here, or may be meant to be; "" if nothing is near."""
+    name = option.lstrip("-").removeprefix("model.").replace("-", "_")
+    if ours := ELSEWHERE.get(name, "").replace("_", "-"):
+        return f"Here it is called {f'--model.{ours}' if f'--model.{ours}' in flags else f'--{ours}'}."
+    if told := names.answer(option) or names.answer(canonical(name)):
+        return told
     near = suggest(option, flags)
-    raise UserError(f"Unknown option {option!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else hint}")
+    return f"Did you mean {' or '.join(near)}?" if near else ""

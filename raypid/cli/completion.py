@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypid.errors import UserError
@@ -31,7 +33,7 @@ _LINES = {
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     parser = subparsers.add_parser(
         "completion",
-        help="complete commands, options and values by TAB",
+        help="print what makes TAB complete commands, options and values in your shell",
         description="Print what makes a shell complete raypid's commands, options, algorithms,\n"
         "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:",
         epilog="\n".join(f"{shell:5} {_LINES[shell]:38} in {FILES[shell]}" for shell in FILES),
@@ -51,7 +53,7 @@ def main(options: argparse.Namespace) -> int:
         argcomplete: Any = importlib.import_module("argcomplete")
     except ImportError:
         raise UserError(f"Completion needs the package argcomplete: {install_command('completion')}") from None
-    print(argcomplete.shellcode(["raypid"], shell=options.shell), end="")
+    print(argcomplete.shellcode(["raypid"], use_defaults=False, shell=options.shell), end="")
     return 0
 
 
@@ -62,6 +64,8 @@ def words_so_far() -> list[str]:
     before = line[: int(point)] if point.isdecimal() else line
     with contextlib.suppress(ValueError):
         _, prefix, _, words, _ = argcomplete.split_line(before)
+        if prefix.startswith("--"):  # an option may be written with _ or -
+            os.environ["COMP_LINE"] = before[: -len(prefix)] + prefix.replace("_", "-") + line[len(before) :]
         return [*words[1:], prefix]
     return []
 
@@ -71,10 +75,18 @@ def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     argcomplete: Any = importlib.import_module("argcomplete")
     chosen = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
     assert chosen is not None
-    for action in chosen.choices[words[0]]._actions if words and words[0] in chosen.choices else ():
+    actions = chosen.choices[words[0]]._actions if words and words[0] in chosen.choices else []
+    for action in actions:
         _complete(action)
+    offered = [flag for action in actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
+    typed = words[-1].replace("_", "-") if words else ""
     argcomplete.autocomplete(
-        parser, always_complete_options="long", default_completer=argcomplete.completers.FilesCompleter()
+        parser,
+        always_complete_options="long",
+        default_completer=argcomplete.completers.FilesCompleter(),
+        print_suppressed=len(typed) > 2
+        and not any(flag.startswith(typed) for flag in offered),  # other libraries' names
+        validator=lambda name, prefix: name.lower().startswith(prefix.lower()),
     )
 
 
@@ -83,13 +95,25 @@ def _complete(action: Any) -> None:
     names = {flag.lstrip("-") for flag in action.option_strings}
     for completes, found in _COMPLETERS:
         if completes & names or action.dest in completes:
-            action.completer = found
+            action.completer = _of_this_case(found)
+    if action.metavar == "PROJECT":
+        action.completer = importlib.import_module("argcomplete").completers.DirectoriesCompleter()
     if action.metavar and action.metavar.startswith("{"):
         action.completer = _fixed(action.metavar.strip("{}").split(","))
     elif action.metavar == "true|false":
         action.completer = _fixed(["true", "false"])
     elif action.metavar in ("N", "NUMBER"):
         action.completer = _fixed([])
+
+
+def _of_this_case(found: Callable[..., Iterable[str]]) -> Callable[..., list[str]]:
+    """The names that begin as the word does; where none does, all: they are matched without their case."""
+
+    def names(prefix: str, **about: object) -> list[str]:
+        known = list(found(prefix=prefix, **about))
+        return [name for name in known if name.startswith(prefix)] or known
+
+    return names
 
 
 def _fixed(values: Iterable[str]) -> Callable[..., list[str]]:
@@ -109,8 +133,39 @@ def _envs(prefix: str, **_: object) -> list[str]:
 
     if prefix.startswith("envpool:"):
         return [f"envpool:{name.removeprefix('ALE/')}" for name in list_envs() if name.startswith("ALE/")]
+    if ":" in prefix:
+        return _classes(prefix.rpartition(":")[0])
     here = [name for name in os.listdir(".") if name.endswith(".py")] if not prefix.startswith(("/", "../")) else []
     return [*list_envs(), "envpool:", *here]
+
+
+def _classes(module: str) -> list[str]:
+    """The classes of a module or file, which is read and not run."""
+    file = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        return [f"{module}:{node.name}" for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+    return []
+
+
+def _kinds(**_: object) -> tuple[str, ...]:
+    from raypid.cli.list import KINDS
+
+    return KINDS
+
+
+def _listed(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Names in what `raypid list KIND` shows."""
+    from raypid.envs import list_envs
+    from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
+
+    known = {"envs": list_envs, "agents": lambda: [*ALGORITHMS.names(), *AGENTS.names()]}
+    return known.get(parsed_args.what, NETWORKS.names)() if parsed_args.what != "tuned" else ALGORITHMS.names()
+
+
+def _stops(**_: object) -> list[str]:
+    from raypid.run.known_keys import USUAL
+
+    return [*(f"{name}=" for name in USUAL), "100000", "10min"]
 
 
 def _networks(**_: object) -> list[str]:
@@ -138,11 +193,14 @@ def _tuned(**_: object) -> list[str]:
     return list(saved_settings.names())
 
 
-_COMPLETERS: tuple[tuple[set[str], Callable[..., list[str]]], ...] = (
+_COMPLETERS: tuple[tuple[set[str], Callable[..., Iterable[str]]], ...] = (
     ({"run", "algo", "algorithm"}, _algorithms),
     ({"env", "evaluation-env"}, _envs),
     ({"model.network"}, _networks),
     ({"resume", "init-from", "path", "runs"}, _runs),
     ({"tuned"}, _tuned),
+    ({"what"}, _kinds),
+    ({"filter"}, _listed),
+    ({"stop"}, _stops),
 )
 """Names of options, or places of positional arguments -> what completes their values."""

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING
 
 from raypid.cli.options import HelpFormatter
 from raypid.errors import UserError
-from raypid.registry import did_you_mean
+from raypid.registry import did_you_mean, suggest
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
 
 KINDS = ("envs", "networks", "models", "agents", "tuned")
+_MEANT = dict.fromkeys(("algo", "algos", "algorithm", "algorithms"), "agents") | {
+    "env": "envs",
+    "environments": "envs",
+    "settings": "tuned",
+}
+"""What others call a list -> what it is called here."""
 _MOST = 12
 """Most names of a package that the list of all environments shows."""
 _PACKAGES = (
@@ -39,7 +45,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("what", metavar="|".join(KINDS), choices=KINDS, help="what to show")
+    add("what", metavar="|".join(KINDS), nargs="?", help="what to show")
     add("filter", metavar="TEXT", nargs="*", help="only what has all these texts, in upper or lower case")
     add("--installed", action="store_true", help="of environments: only those whose package is installed")
     add(
@@ -57,6 +63,12 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: nothing has the texts of the filter.
     """
+    if options.what not in KINDS:
+        near = _MEANT.get(str(options.what).lower()) or next(iter(suggest(str(options.what), KINDS)), "")
+        hint = f"Did you mean `raypid list {near}`?" if options.what and near else f"There are {', '.join(KINDS)}."
+        raise UserError(
+            f"There is no list of {options.what!r}. {hint}" if options.what else f"Name what to show. {hint}"
+        )
     if options.what != "envs" and (options.installed or options.actions or options.all):
         raise UserError("--installed, --actions and --all are for environments: raypid list envs.")
     whole = bool(options.all or options.filter or options.actions or options.json)
@@ -81,6 +93,8 @@ def main(options: argparse.Namespace) -> int:
         _show_envs(found, whole=whole)
     else:
         width = max((len(str(row["name"])) for row in found), default=0)
+        if options.what == "tuned":
+            print(f"{'algorithm and environment':{width}}  {_TUNED_ARE}")
         for row in found:
             head, about = f"{row['name']:{width}}  ", str(row["about"])
             print(
@@ -96,7 +110,13 @@ def _searched(row: Mapping[str, object]) -> str:
 def _wrapped(head: str, text: str) -> str:
     room = shutil.get_terminal_size().columns - 1
     return (
-        textwrap.fill(text, max(room, len(head) + 20), initial_indent=head, subsequent_indent=" " * len(head))
+        textwrap.fill(
+            text,
+            max(room, len(head) + 20),
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_on_hyphens=False,
+        )
         or head.rstrip()
     )
 
@@ -115,7 +135,7 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
     if whole:
         register_packages()
     rows: list[dict[str, object]] = []
-    for name in list_envs():
+    for name in (name for name in list_envs() if name != "gym_env"):  # which is none without an id
         module = module_of(name)
         package = next((called for start, called in _PACKAGES if module.startswith(start)), module.partition(".")[0])
         missing = missing_package(name)
@@ -257,6 +277,9 @@ def _networks() -> list[dict[str, object]]:
 
     names = [name for name in NETWORKS.names() if not is_model(name)]
     return [{"name": name, "about": _NETWORKS.get(name) or _said_of(NETWORKS.get(name))} for name in names]
+
+
+_TUNED_ARE = "mean return reached, in seconds of CPU (on Ray: of the clock), median and worst of the seeds"
 
 
 def _tuned() -> list[dict[str, object]]:

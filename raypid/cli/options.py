@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
-from raypid.config import ALIASES, Config, ModelConfig, Settings, field_docs, type_hints
+from raypid.config import ALIASES, OWN_ALIASES, Config, ModelConfig, Settings, field_docs, type_hints
 from raypid.tunable import SEARCH
 
 SETTING = "setting:"
@@ -58,15 +58,13 @@ def add_settings(
     *,
     full: bool,
     without: Sequence[str] = (),
-    defaults: bool = True,
 ) -> None:
     """Add an option for each setting to the group that it belongs to.
 
     Args:
-        settings: the defaults.
+        settings: the defaults; those of `Config` itself are nobody's, and are not said.
         full: whether the help has all of them, with all that is to be said, or those of `usual_settings` with a line each.
         without: settings that the command has options of its own for.
-        defaults: say the default of each, which an algorithm may have changed.
     """
     usual = usual_settings(type(settings))
     for name, value, hint, doc in _fields(settings):
@@ -76,11 +74,12 @@ def add_settings(
         about: dict[str, Any] = {"metavar": metavar(hint), "default": argparse.SUPPRESS}
         if bool in (hint, *get_args(hint)):
             about |= {"nargs": "?", "const": "true"}
-        text = _described(doc, value if defaults else None, full=full)
+        text = _described(doc, value if type(settings) is not Config else None, full=full)
         add = partial(group.add_argument, **about)
         add(_flag(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
         for other in (other for other, ours in ALIASES.items() if ours == name):
-            add(_flag(other), dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
+            within = [_flag(f"model.{other}")] if name.startswith("model.") and other not in OWN_ALIASES else []
+            add(_flag(other), *within, dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
 
 
 def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, object, str]]:

@@ -122,13 +122,13 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     groups = add_groups(parser, "every algorithm" if cls is Config else str(name), argv)
     full = HELP_ALL in argv
     _add_options(groups["run"].add_argument, adder(groups["run"], shown=full))
-    add_settings(groups, cls(), full=full, defaults=cls is not Config)
+    add_settings(groups, cls(), full=full)
     _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
 
 
 def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
     """Say what the help shows, and how to see more."""
-    parser.description = "Train a policy."
+    parser.description = "Train a policy. Flags win over files and over what was saved."
     if name is None:
         parser.description += (
             " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
@@ -148,9 +148,9 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     for flags, key in SAME_AS_STOP.items():
         more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    text = "go on with the run, or experiments, in this folder; flags win over what was saved"
+    text = "go on with the run, or experiments, in this folder"
     add("--resume", metavar="DIR", help=text)
-    text = "one or more experiments (grids, seeds) in YAML or JSON; flags win over it"
+    text = "what to run, in YAML or JSON: one run, or experiments (grids, seeds)"
     add("-f", "--file", metavar="FILE", help=text)
     more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
     text = "with -f: most trials at a time (default: as many as fit)"
@@ -160,7 +160,7 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, (low, text) in _COUNTS.items():
         more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
-    text = "settings: JSON, or a file (RUN/params.json repeats it); flags win"
+    text = "settings of one run: JSON, or a file (RUN/params.json repeats that run)"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
@@ -173,13 +173,22 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
 def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
     """The options that say which others there are."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag, dest in (("--run", "run"), ("--algo", "run"), ("--algorithm", "run"), ("--resume", "resume"), *_NAMED):
+    flags = (
+        ("--run", "run"),
+        ("--algo", "run"),
+        ("--algorithm", "run"),
+        ("--resume", "resume"),
+        ("--env-id", "env_id"),
+        *_NAMED,
+    )
+    for flag, dest in flags:
         early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
     named = early.parse_known_args(argv)[0]
     named.run = ALGORITHMS.canonical(named.run) if named.run is not None else None
+    named.env = named.env or named.env_id
     return named
 
 
@@ -289,6 +298,8 @@ def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str 
                     )
                 taken[dashed(flag)] = owner
             _add_declared(group, action, f"{SETTING}{setting}.{action.dest}")
+    if "--env-id" not in taken:  # CleanRL's name of --env; gym_env has one of its own
+        parser.add_argument("--env-id", dest=f"{SETTING}env", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest: str) -> None:
@@ -595,11 +606,13 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
         text = getattr(options, f"{_STOP}{key}")
         if text is None:
             continue
-        (unit, value) = next(iter(read_stop(text, flags[0]).items()))
+        typed = [word.partition("=")[0] for word in options.argv]
+        flag = next((flag for flag in flags if flag in typed), flags[0])
+        (unit, value) = next(iter(read_stop(text, flag).items()))
         if unit != "timesteps_total":
-            raise ConfigError(f"{flags[0]} takes a number, not {shown(text)}.")
+            raise ConfigError(f"{flag} takes a number, not {shown(text)}.")
         if stop.setdefault(key, value) != value:
-            raise ConfigError(f"{flags[0]} {text} and --stop say two things of {key}: give one of them.")
+            raise ConfigError(f"{flag} {text} and --stop say two things of {key}: give one of them.")
     return stop if given or stop else None
 
 
@@ -700,7 +713,8 @@ def _new(
     name, stop = options.run, stop or {}
     if name is None:
         raise ConfigError(
-            f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}; or an agent and a model: --agent_name, --model_name."
+            "Name the algorithm: --run PPO is the first to try, `raypid list agents` shows all; or an agent and a model: --agent_name, "
+            "--model_name."
         )
     if not overlay(file.recorded, given).get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")

@@ -202,6 +202,10 @@ def _resolve_path(name: str) -> Resolved:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            if module_name in ("gym", "gymnasium"):
+                raise EnvError(f"Environment {name!r}: Gymnasium's ids stand by themselves, {attribute!r}.") from error
+            if brought_by(module_name) is not None or brought_by(attribute) is not None:
+                _register_from_package(attribute if brought_by(attribute) is not None else module_name)
             raise EnvError(
                 f"Environment {name!r}: there is no module {missing!r} on the Python path. "
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
@@ -323,6 +327,9 @@ def _register_ale() -> None:
 
 def _unknown(name: str) -> EnvError:
     """Say why a name is not a Gymnasium id: another version, or the nearest names."""
+    module, _, attribute = name.rpartition(".")
+    if module and attribute.isidentifier() and Path(f"{module.replace('.', '/')}.py").is_file():
+        return EnvError(f"Unknown environment {name!r}. Did you mean '{module}:{attribute}'?")
     try:
         namespace, base, version = registration.parse_env_id(name)
     except gymnasium.error.Error:

@@ -18,7 +18,9 @@ from raypid.config import (
     ModelConfig,
     Source,
     canonical,
+    means_else,
     renamed,
+    several,
     type_hints,
 )
 from raypid.errors import UserError, shown
@@ -29,7 +31,7 @@ from raypid.marked import Keys, Marked, read_marked
 from raypid.names import STOPS, answer
 from raypid.ownership import SIGNATURE
 from raypid.registry import ALGORITHMS, did_you_mean, suggest
-from raypid.run_file import OPTIONS, OTHER_WORDS, is_record
+from raypid.run_file import OPTIONS, OTHER_WORDS, check_layout, is_record
 from raypid.stops import read_stop
 
 WORDS = (
@@ -185,6 +187,7 @@ def blocks_of(marked: Marked) -> list[Mapping[str, object]]:
 
 def _experiments(marked: Marked, above: Above, stem: str) -> list[Experiment]:
     values = marked.values
+    check_layout(marked.path or "This", values)
     words = [key for key in values if _is_flat(key)]
     if words or not values:
         return [_Reader(marked, (), stem, values, above, flat=True).experiment()]
@@ -244,6 +247,8 @@ class _Reader:
         """Names of settings as they were written."""
         self._keys: dict[str, Keys] = {}
         """Settings -> where they lie in the file."""
+        self._unknown: dict[str, str] = {}
+        """Names that are not known, as they were marked -> what to say of them."""
         unknown: list[tuple[str, object, Keys]] = []
         for key, value in values.items():
             if not isinstance(key, str):
@@ -264,9 +269,29 @@ class _Reader:
         for key, value, place in unknown:
             if canonical(key).partition(".")[0] not in type_hints(type(self.defaults)):
                 self._mark(key, place)
-                raise self.where.error(self._unknown_key(key), key)
+                self._unknown[key] = self._unknown_key(key)
+                continue
             self._add(key, value, place)
         self._read_config(keys)
+        self._refuse_unknown()
+        hints, workers = type_hints(type(self.defaults)), self.settings.get("num_workers", self.defaults.num_workers)
+        for key in self._written:
+            if told := means_else(key, hints, workers):
+                raise self.where.error(told, canonical(key))
+        for name, value in self.settings.items():
+            self._check_value(name, value, self._keys[name])
+
+    def _refuse_unknown(self) -> None:
+        """Say of all names that are not known what they are called here, or may be meant to be."""
+        if len(self._unknown) == 1:
+            name, told = self._unknown.popitem()
+            raise self.where.error(told, name)
+        if self._unknown:
+            each = " ".join(
+                (f"Line {self.lines[name]}, " if name in self.lines else "") + several(told)
+                for name, told in self._unknown.items()
+            )
+            raise self.where.error(f"{len(self._unknown)} unknown settings. {each}", next(iter(self._unknown)))
 
     def _mark(self, name: str, keys: Keys) -> None:
         if self.marked.path:
@@ -336,12 +361,12 @@ class _Reader:
         first, _, rest = name.partition(".")
         hints = type_hints(type(self.defaults))
         if first not in hints or (first == "model" and rest and rest.partition(".")[0] not in type_hints(ModelConfig)):
-            raise self.where.error(self._refusal(key, None), name)
+            self._unknown[name] = self._refusal(key, None)
+            return
         self._written.append(key)
         self._keys[name] = place
         self.settings[name] = value
         self.settings.sources[name] = [Source("file" if self.marked.path else "given", self.marked.path, value)]
-        self._check_value(name, value, place)
 
     def _check_value(self, name: str, value: object, place: Keys) -> None:
         if name == "seed" and isinstance(value, list | tuple):

@@ -26,6 +26,16 @@ _ALWAYS = (
 )  # fmt: skip
 
 
+_COUNTS = ("training_iteration", "timesteps_total", "episodes_total", "learner_updates_total")
+USUAL = (
+    "timesteps_total",
+    "time_total_s",
+    "training_iteration",
+    "episode_reward_mean",
+    "evaluation/episode_reward_mean",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class KnownKeys:
     """The keys of results, as far as they are declared."""
@@ -75,18 +85,6 @@ def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[
     return names
 
 
-_USUAL = (
-    "reward=N (episode_reward_mean)", "evaluation/episode_reward_mean", "timesteps_total", "time_total_s", "training_iteration", "episodes_total",
-)  # fmt: skip
-
-
-def _near(key: str, known: KnownKeys) -> str:
-    """What was meant, here or by its name elsewhere; else the usual ones."""
-    near = suggest(key, [*known.keys, *(word for word, ours in STOPS.items() if ours in known.keys)])
-    meant = list(dict.fromkeys(STOPS.get(word, word) for word in near))
-    return f" Did you mean {' or '.join(map(repr, meant))}?" if near else f" The usual ones are {', '.join(_USUAL)}."
-
-
 def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:
     """Return the stop criteria as numbers, by our names.
 
@@ -99,8 +97,9 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
         if key not in known.keys and not key.startswith(known.open):
             if key.startswith("evaluation/") and not any(k.startswith("evaluation/") for k in known.keys):
                 raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
-            told = f" {STOPS_ANSWERED[key]}" if key in STOPS_ANSWERED else _near(key, known)
-            raise ConfigError(f"Unknown stop criterion {key!r}.{told} A callback's metric x is custom/x.")
+            raise ConfigError(
+                f"Unknown stop criterion {key!r}. {_meant(key, known)} A callback's metric x is custom/x."
+            )
         try:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise ValueError
@@ -110,5 +109,19 @@ def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]
             raise ConfigError(
                 f"The stop criterion {key!r} takes a number above 0, not {value}: it would be met at once."
             )
+        if key in _COUNTS and value != int(value):
+            raise ConfigError(f"The stop criterion {key!r} takes a whole number, not {value}.")
         checked[key] = float(value)
     return checked
+
+
+def _meant(key: str, known: KnownKeys) -> str:
+    """What is called so elsewhere, or may be meant; else what people stop at."""
+    usual = [name for name in known.keys if "/" in key or not name.startswith(("lost/", "timing/"))]
+    near = [] if key in STOPS_ANSWERED else suggest(key, [*usual, *STOPS])
+    if near:
+        return f"Did you mean {' or '.join(f'{name!r} ({STOPS[name]})' if name in STOPS else repr(name) for name in near)}?"
+    return (
+        STOPS_ANSWERED.get(key)
+        or f"People stop at {', '.join(name for name in USUAL if name in known.keys)}; docs/run-folder.md has all."
+    )

@@ -66,7 +66,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train"], ["--run", "PPO", "A2C"]),
+        (["train"], ["--run PPO", "raypid list agents"]),
         (["train", "--run", "PPO"], ["--env"]),
         (["train", "--run", "PPOO", "--env", "CartPole-v1"], ["'PPOO'", "'PPO'"]),
         (["train", "--run", "PPOO", "--env", "CartPole-v1", "--clip", "0.2"], ["'PPOO'", "'PPO'"]),

@@ -14,15 +14,21 @@ from raypid.cli import main
 pytest.importorskip("argcomplete")
 TRIED = [
     ("raypid tra", {"train"}),
-    ("raypid train --run APP", {"APPO"}),
     ("raypid train --run PPO --clip-s", {"--clip-schedule"}),
-    ("raypid train --run SAC --buffer-", {"--buffer-size"}),
     ("raypid train --run PPO --lr-schedule ", {"constant", "linear"}),
     ("raypid train --env LunarLanderC", {"LunarLanderContinuous-v3"}),
     ("raypid train --env reac", {"reacher.py"}),
     ("raypid eval runs/fi", {"runs/first"}),
     ("raypid list mod", {"models"}),
-    ("raypid train --total-t", set()),  # other libraries' names are accepted, and not offered
+    ("raypid train --normalize_o", {"--normalize-observations"}),
+    ("raypid train --time", {"--time-limit"}),  # other libraries' names are offered where none of ours begins so
+    ("raypid train --total-t", {"--total-timesteps"}),
+    ("raypid train --algo pp", {"PPO"}),
+    ("raypid train --env reacher.py:", {"Reach"}),
+    ("raypid train --env reacher:R", {"Reach"}),
+    ("raypid train --run PPO --stop time_t", {"time_total_s="}),
+    ("raypid list envs mountaincarc", {"MountainCarContinuous-v0"}),
+    ("raypid init ru", {"runs/"}),
 ]
 SCRIPT = """
 eval "$(raypid completion bash)"
@@ -42,7 +48,7 @@ def test_bash_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m raypid "$@"\n')
     program.chmod(0o755)
-    (tmp_path / "reacher.py").write_text("")
+    (tmp_path / "reacher.py").write_text("class Reach: pass\n")
     (tmp_path / "runs" / "first").mkdir(parents=True)
     (tmp_path / "runs" / "first" / "params.json").write_text("{}")
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")

@@ -29,6 +29,24 @@ def test_environments_are_short_grouped_and_marked(
     assert "Nothing in `raypid list envs` has 'nosuchthing'" in capsys.readouterr().err
 
 
+def test_what_people_type_is_understood(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert listed(capsys, "envs", "--installed", "lunar", "cont") == "Box2D\n  LunarLanderContinuous-v3\n"
+    names = {
+        name.strip(",") for line in listed(capsys, "envs", "raypid/", "v0").splitlines()[1:] for name in line.split()
+    }
+    assert "raypid/PositionCartPole-v0" in names and "gym_env" not in names  # whole, however narrow
+    for words, told in (
+        (["algos"], "`raypid list agents`"),
+        (["env"], "`raypid list envs`"),
+        ([], "There are envs, networks"),
+    ):
+        assert main(["list", *words]) == 2
+        assert told in capsys.readouterr().err
+    heading, *rows = listed(capsys, "tuned", "pendulum").splitlines()
+    assert "mean return reached, in seconds" in heading and len(rows) >= 3
+
+
 def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(listed(capsys, "envs", "--json"))
     by_name = {row["name"]: row for row in rows}

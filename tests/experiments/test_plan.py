@@ -101,7 +101,7 @@ def test_the_documents_example(two_cores: None) -> None:
     assert trials[3].folder == Path("runs/cartpole-ppo/trial-004-num_epochs=4,batch_size=128")
     assert all(t.stop == {"episode_reward_mean": 200.0, "time_total_s": 180.0} for t in trials)
     assert all(t.resources == {"cpu": 2, "driver_cpu_limit": 1} and t.settings["seed"] == 0 for t in trials)
-    assert "num_sgd_iter is called num_epochs here" in experiment.notes
+    assert "num_sgd_iter is called num_epochs, sgd_batchsize is called batch_size here" in experiment.notes
 
 
 def test_yaml_json_and_a_dictionary_say_the_same(two_cores: None) -> None:
@@ -206,7 +206,7 @@ BAD = [
     (FLAT + "lrr: 1", "e.yaml:4: Unknown key 'lrr'. Did you mean 'lr'"),
     (FLAT + "confg: {lr: 1}", "e.yaml:4: Unknown key 'confg'. Did you mean 'config'"),
     (FLAT + "config:\n  lrr: {grid_search: [1]}", "e.yaml:5: Unknown setting 'lrr'. Did you mean 'lr'"),
-    (FLAT + "config:\n  learning_rate: 1", "e.yaml:5: Unknown setting 'learning_rate'. Here it is called 'lr'"),
+    (FLAT + "config:\n  grad_clip: 1", "e.yaml:5: Unknown setting 'grad_clip'. Here it is called 'max_grad_norm'"),
     (FLAT + "model:\n  hiden: [1]", "e.yaml:5: In 'model': Unknown setting 'hiden'. Did you mean 'hidden'"),
     (FLAT + "config: {run: PPO}", "e.yaml:4: Unknown setting 'run'. The algorithm is no setting"),
     (FLAT + "lr: {grid_search: []}", "e.yaml:4: lr: grid_search has no values"),

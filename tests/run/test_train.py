@@ -386,7 +386,7 @@ def test_words_of_other_libraries() -> None:
         raypid.train("PPO", "CartPole-v1", timesteps=40, stop=50, **quick)
     with pytest.raises(ConfigError, match=r'The algorithm comes first: raypid.train\("PPO", "CartPole-v1"\)'):
         raypid.train("CartPole-v1", "PPO")
-    for name, said in (("verbose", "quiet=True"), ("policy_kwargs", "The network is chosen by model")):
+    for name, said in (("verbose", "quiet=True"), ("policy_kwargs", "net_arch is model.hidden")):
         with pytest.raises(ConfigError, match=said):
             raypid.train("PPO", "CartPole-v1", **{name: 1})
     with agent() as one:
