@@ -8,6 +8,7 @@ import io
 import math
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from raypid.envs.creators import is_envpool_atari
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import GYM
+from raypid.envs.screen import choose_mujoco_gl, hide_pygame
 from raypid.errors import UserError, reason, shown
 from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
@@ -37,6 +39,7 @@ _ENV_HINTS = {
     "env": str, "env_config": dict, "args": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
 }  # fmt: skip
 """What policy.json says of the environment."""
+VIDEOS = (".mp4", ".gif")
 MAX_VIDEO_STEPS = 5000
 FPS = 30.0
 """Frames a second of a video of an environment that does not say in `metadata["render_fps"]` how many it has."""
@@ -129,10 +132,19 @@ def check_video(out: Path) -> None:
     """Check that a video can be written to `out`, before any episode is played.
 
     Raises:
-        UserError: imageio is not installed, or the ending is not that of a video.
+        UserError: imageio is not installed, the ending is not that of a video, it is a folder, or it lies in a folder that is not there
+            and whose parent is not there either, as where the name is mistyped or an address.
     """
-    if out.suffix not in (".mp4", ".gif"):
+    if not out.name:
+        raise UserError("--video takes the name of a file that ends in .mp4 or .gif, such as film.mp4.")
+    if out.is_dir():
+        raise UserError(
+            f"--video takes the name of a file; {shown(str(out))} is a folder: {shown(str(out / 'film.mp4'))} lies in it."
+        )
+    if out.suffix.lower() not in VIDEOS:
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
+    if not out.parent.parent.exists():
+        raise UserError(f"--video cannot be {shown(str(out))}: there is no folder {shown(str(out.parent.parent))}.")
     need({"video": "--video"})
     check_file_writable(out, "--video")
 
@@ -150,8 +162,7 @@ def record_video(
         Unwritten: the disk is full. An earlier file is as it was.
     """
     check_video(out)
-    for kind in ("VIDEO", "AUDIO"):  # frames are drawn without a screen, about which SDL would complain
-        os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
+    hide_pygame()
     import imageio.v2 as imageio
 
     _check_spaces(read_saved_policy(find_policy(folder))[0], env, folder)
@@ -165,7 +176,7 @@ def record_video(
     with usable(out, "The video"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as beside:
-            if out.suffix == ".gif":
+            if out.suffix.lower() == ".gif":
                 picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
                 every = math.ceil(fps / GIF_FPS)
                 times = gif_times(len(images[::every]), fps / every)
@@ -205,9 +216,11 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
     vector = make_vector(spec)
     try:
         obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream
+        if "mujoco" in sys.modules:
+            choose_mujoco_gl(spec.env)
         frames: list[Array] = []
         for _ in range(MAX_VIDEO_STEPS):
-            if (image := _drawn(vector, obs)) is None:
+            if (image := _drawn(vector, obs, spec.env)) is None:
                 return [], FPS
             frames.append(image)
             step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
@@ -248,11 +261,20 @@ def _steps_a_second(spec: EnvSpec, vector: VectorEnv) -> float:
     return float(fps) / spec.action_repeat
 
 
-def _drawn(vector: VectorEnv, obs: Tree) -> Array | None:
-    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either."""
+def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array | None:
+    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either.
+
+    Raises:
+        UserError: its `render` raised.
+    """
     env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
     if getattr(env, "render_mode", None) == "rgb_array" and hasattr(env, "render"):
-        frame: Array | None = env.render()
+        try:
+            frame: Array | None = env.render()
+        except Exception as error:  # MuJoCo has errors of its own
+            raise UserError(
+                f"{name} cannot be filmed: its render raised {type(error).__name__}: {reason(error)}"
+            ) from error
         if frame is not None:
             return frame
     for _, x in tree_leaves(obs):

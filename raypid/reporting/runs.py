@@ -177,14 +177,23 @@ def _why_none(path: Path) -> str:
     whole = next((folder for folder in path.parents if (folder / RESULTS).is_file() and folder.name), None)
     if os.path.exists(path) and whole is not None:
         return f"{shown(str(path))} is a part of the run {shown(str(whole))}: give that folder."
+    if os.path.exists(path) and not os.path.isdir(path):
+        return f"{shown(str(path))} is a file: give the folder of a run, or one with runs in it"
     if not os.path.isdir(path):
         return f"no such folder: {shown(str(path))}"
-    if _has_checkpoints(path):
-        return (
-            f"{path} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
-            f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(path))}` plays what was saved."
-        )
+    if why := why_without_results(path):
+        return why
     return f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
+
+
+def why_without_results(folder: Path) -> str:
+    """Why a folder with checkpoints has no results; "" if it has no checkpoints."""
+    if not _has_checkpoints(folder):
+        return ""
+    return (
+        f"{folder} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
+        f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(folder))}` plays what was saved."
+    )
 
 
 def _has_checkpoints(folder: Path) -> bool:
