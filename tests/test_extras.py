@@ -196,7 +196,9 @@ for call in {[call for call, _ in CALLS]!r}:
 def test_need_names_all_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingPackage, match=r"^SAC needs torch, which is not installed: .*\[torch\]\" \(5 GB .*\)\. Take PPO\.$"):
+    with pytest.raises(
+        MissingPackage, match=r"^SAC needs torch, which is not installed: .*\[torch\]\" \(5 GB .*\)\. Take PPO\.$"
+    ):
         need({"torch": "SAC", "ray": "num_workers 2"}, "Take PPO.")
     with pytest.raises(ImportError, match="--video needs imageio_ffmpeg, which is not installed"):
         need({"video": "--video"})
