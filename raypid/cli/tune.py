@@ -148,8 +148,12 @@ def _where(name: str | None, proof: Proof, out: Path) -> str:
     """Where the settings found are, if they are worth it."""
     if name is not None:
         return f"The settings found: --tuned {shlex.quote(name)}."
-    why = ": the mean score of the defaults is higher" if proof.better is not None else ""
-    return f"Nothing is saved under a name{why} (--tuned {shlex.quote(str(out))} takes what was found all the same)."
+    if proof.better is None:
+        return "Nothing is saved under a name."
+    return (
+        "Nothing is saved under a name: the mean score of the defaults is higher. "
+        f"(--tuned {shlex.quote(str(out))} takes what was found all the same.)"
+    )
 
 
 def _save(search: Search, proof: Proof, name: str) -> str | None:
