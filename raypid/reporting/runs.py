@@ -324,7 +324,7 @@ def _without_repetitions(same: list[RunRecord]) -> list[list[RunRecord]]:
 
 def _labelled(groups: Sequence[Group]) -> list[Group]:
     """Name groups by what sets them apart, and by a folder where that does not tell two groups of a task apart."""
-    labels = [_label_of(group) for group in groups]
+    labels = [_label_of(group, groups) for group in groups]
     labelled: list[Group] = []
     for group, label in zip(groups, labels):
         others = [o for o, same in zip(groups, labels) if o is not group and o.task == group.task and same == label]
@@ -336,13 +336,17 @@ def _labelled(groups: Sequence[Group]) -> list[Group]:
     return labelled
 
 
-def _label_of(group: Group) -> str:
-    """The algorithm and the settings that set a group apart; of many settings the first ones."""
+def _label_of(group: Group, groups: Sequence[Group]) -> str:
+    """The algorithm and the settings that set a group apart. Of more settings than fit, which are likely to have nothing to do with each
+    other: its folder, or the first ones where another group has a folder of that name."""
     words = [f"{key}={short(value)}" for key, value in group.apart.items() if key != "algorithm"]
     kept = words
     while len(", ".join(kept)) > LONGEST_LABEL and len(kept) > 1:
         kept = kept[:-1]
     text = ", ".join([*kept, "…"] if len(kept) < len(words) else kept)
+    folder = _folder_of(group).name
+    if len(kept) < len(words) and [_folder_of(other).name for other in groups].count(folder) == 1:
+        text = folder
     return " ".join(filter(None, [group.apart.get("algorithm", ""), text]))
 
 

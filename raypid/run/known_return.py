@@ -64,8 +64,8 @@ class Remedy(NamedTuple):
 
 def remedies(run: str, settings: Mapping[str, object], goal: float) -> list[Remedy]:
     """What to try on this environment with a run's settings: tuned ones of its algorithm, or the quickest other that is recorded; where
-    nothing is recorded, a look at the environment, a reward for what is new, and a search. What needs a package that is not installed
-    is left out."""
+    nothing is recorded, a reward for what is new and a search, or else a look at the environment. What needs a package that is not
+    installed is left out."""
     env = str(settings["env"])
     there = [record for record in records(env) if record.goal >= goal * (1 - CLOSE if goal > 0 else 1 + CLOSE)]
     there = [record for record in there if tuned_runs_here(record.algorithm, env)]
@@ -77,13 +77,13 @@ def remedies(run: str, settings: Mapping[str, object], goal: float) -> list[Reme
     if others := [record for record in there if record.algorithm != run]:
         best = min(others, key=lambda record: record.seconds)
         return [Remedy(_reached(f"tuned settings of {best.algorithm}", best), _train(best.algorithm, env, "--tuned"))]
-    tried = [Remedy("is the environment right, and how hard", f"raypid check-env {shlex.quote(env)}")]
+    tried = []
     if settings.get("intrinsic_reward", "") is None and run != "A3C" and has("torch"):
         command = _train(run, env, "--intrinsic-reward rnd")
         tried.append(Remedy("where rewards are rare, one for what is new", command))
     if has("tune"):
         tried.append(Remedy("other settings, by a search", f"raypid tune --run {run} --env {shlex.quote(env)}"))
-    return tried
+    return tried or [Remedy("is the environment right, and how fast", f"raypid check-env {shlex.quote(env)}")]
 
 
 def tuned_runs_here(run: str, env: object) -> bool:

@@ -86,6 +86,11 @@ def test_many_or_long_settings_are_cut(tmp_path: Path) -> None:
     for i in range(2):
         settings = {f"a_rather_long_name_{k}": i for k in range(9)}
         write_run(tmp_path / f"run-{i}", env_config={}, first="x" * 50 + str(i), **settings)
+    assert [label for _, label, _ in groups_of(tmp_path)] == ["run-0", "run-1"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "run-0").rename(tmp_path / "a" / "run")
+    (tmp_path / "run-1").rename(tmp_path / "b" / "run")
     labels = [label for _, label, _ in groups_of(tmp_path)]
     assert len(set(labels)) == 2 and all(len(label) < 70 and label.endswith(", …") for label in labels)
 
