@@ -47,6 +47,8 @@ ATARI_FPS, ATARI_SKIP = 60.0, 4
 """Frames of the console in a second, and how many each step of its environments takes where they do not say."""
 GIF_FPS = 50.0
 """What programs that show a GIF keep up with; its times are in hundredths of a second."""
+PALETTE_FRAMES = 8
+"""Frames of a GIF of which its colours are taken."""
 _LITTLE = 1 << 20
 """Bytes that are free on a disk which has just become full: those of the part of a video that was written."""
 
@@ -163,7 +165,6 @@ def record_video(
     """
     check_video(out)
     hide_pygame()
-    import imageio.v2 as imageio
 
     _check_spaces(read_saved_policy(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
@@ -177,11 +178,8 @@ def record_video(
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as beside:
             if out.suffix.lower() == ".gif":
-                picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
                 every = math.ceil(fps / GIF_FPS)
-                times = gif_times(len(images[::every]), fps / every)
-                imageio.mimsave(picture, images[::every], format="gif", duration=times, loop=0)
-                beside.write_bytes(picture.getbuffer())
+                beside.write_bytes(_gif(images[::every], fps / every))
             else:
                 _encode(beside, images, fps)
 
@@ -190,6 +188,19 @@ def gif_times(num_frames: int, fps: float) -> list[int]:
     """Milliseconds of each frame of a GIF: multiples of 10, as its format has them, that together last as long as they should."""
     ends = [round(100 * i / fps) for i in range(num_frames + 1)]
     return [10 * (after - before) for before, after in zip(ends, ends[1:])]
+
+
+def _gif(images: list[Any], fps: float) -> memoryview:
+    """A GIF of frames [H, W, 3] uint8, with one palette for all, made of some of them: one for each takes ten times as long."""
+    from PIL import Image
+
+    some = np.concatenate(images[:: math.ceil(len(images) / PALETTE_FRAMES)])
+    palette = Image.fromarray(some).quantize()
+    frames = [Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
+    times = gif_times(len(frames), fps)
+    frames[0].save(picture, format="gif", save_all=True, append_images=frames[1:], duration=times, loop=0)
+    return picture.getbuffer()
 
 
 def _encode(file: Path, images: list[Any], fps: float) -> None:
