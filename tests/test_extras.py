@@ -13,6 +13,7 @@ import pytest
 
 import raypid
 from raypid import extras
+from raypid.cli import init, main
 from raypid.extras import PACKAGES, MissingPackage, install_command, install_hint, need
 
 ROOT = Path(__file__).parent.parent
@@ -285,3 +286,13 @@ def test_every_extra_is_in_pyproject() -> None:
     everything = offered["all"][0].removeprefix("raypid[").rstrip("]").split(",")
     assert set(everything) == PACKAGES.keys() - {"jax", "tensorflow"}
     assert offered["dev"][0] == "raypid[all]"
+
+
+def test_init_says_how_to_install_pytest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "pip", lambda: "pip")
+    monkeypatch.setattr(init, "pip", lambda: "pip")
+    assert main(["init", str(tmp_path / "mine")]) == 0
+    assert capsys.readouterr().out.endswith("\npip install pytest\npytest\n")

@@ -457,7 +457,7 @@ class Run:
             if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
                 continue
             if value is not None and value >= target:
-                return f"{key} reached {value:.6g}"
+                return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
         return ""
 
     def _must_halt(self) -> bool:

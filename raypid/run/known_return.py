@@ -103,7 +103,7 @@ def _train(run: str, env: str, more: str) -> str:
 
 def _reached(whose: str, record: Record | None) -> str:
     """Whose settings they are, and what its record says if there is one."""
-    return whose if record is None else f"{whose}: {record.goal:g} in {record.seconds:.1f} s ({record.seeds} seeds)"
+    return whose if record is None else f"{whose}: {record.goal:g} in {record.seconds:.1f} s, {record.seeds} seeds"
 
 
 def films(env: object) -> bool:

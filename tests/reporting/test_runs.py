@@ -149,12 +149,14 @@ def test_why_there_is_nothing_to_draw(tmp_path: Path) -> None:
     saved = tmp_path / "python" / "checkpoints" / "checkpoint_000002"
     saved.mkdir(parents=True)
     (saved / "manifest.json").write_text("{}")
+    (tmp_path / "afile").touch()
     for path, words in (
         (run / "best", f"is a part of the run '{run}': give that folder"),
         (run / "result.json", f"is a part of the run '{run}': give that folder"),
         (tmp_path / "python", "agent.train() returns them, and writes none"),
         (tmp_path / "python" / "checkpoints", "agent.train() returns them, and writes none"),
         (tmp_path / "nowhere", "no such folder"),
+        (tmp_path / "afile", "/afile' is a file: give the folder of a run"),
         (saved, "no result.json in"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):
