@@ -139,13 +139,13 @@ def check_video(out: Path) -> None:
     """
     if not out.name:
         raise UserError("--video takes the name of a file that ends in .mp4 or .gif, such as film.mp4.")
-    if out.is_dir():
+    if os.path.isdir(out):
         raise UserError(
             f"--video takes the name of a file; {shown(str(out))} is a folder: {shown(str(out / 'film.mp4'))} lies in it."
         )
     if out.suffix.lower() not in VIDEOS:
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
-    if not out.parent.parent.exists():
+    if not os.path.exists(out.parent.parent):
         raise UserError(f"--video cannot be {shown(str(out))}: there is no folder {shown(str(out.parent.parent))}.")
     need({"video": "--video"})
     check_file_writable(out, "--video")
