@@ -8,6 +8,7 @@ import io
 import math
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from raypid.envs.creators import is_envpool_atari
 from raypid.envs.make import choose_vectorizer
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.resolve import GYM
+from raypid.envs.screen import choose_mujoco_gl, hide_pygame
 from raypid.errors import UserError, reason, shown
 from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
@@ -37,6 +39,7 @@ _ENV_HINTS = {
     "env": str, "env_config": dict, "args": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
 }  # fmt: skip
 """What policy.json says of the environment."""
+VIDEOS = (".mp4", ".gif")
 MAX_VIDEO_STEPS = 5000
 FPS = 30.0
 """Frames a second of a video of an environment that does not say in `metadata["render_fps"]` how many it has."""
@@ -44,6 +47,8 @@ ATARI_FPS, ATARI_SKIP = 60.0, 4
 """Frames of the console in a second, and how many each step of its environments takes where they do not say."""
 GIF_FPS = 50.0
 """What programs that show a GIF keep up with; its times are in hundredths of a second."""
+PALETTE_FRAMES = 8
+"""Frames of a GIF of which its colours are taken."""
 _LITTLE = 1 << 20
 """Bytes that are free on a disk which has just become full: those of the part of a video that was written."""
 
@@ -129,10 +134,19 @@ def check_video(out: Path) -> None:
     """Check that a video can be written to `out`, before any episode is played.
 
     Raises:
-        UserError: imageio is not installed, or the ending is not that of a video.
+        UserError: imageio is not installed, the ending is not that of a video, it is a folder, or it lies in a folder that is not there
+            and whose parent is not there either, as where the name is mistyped or an address.
     """
-    if out.suffix not in (".mp4", ".gif"):
+    if not out.name:
+        raise UserError("--video takes the name of a file that ends in .mp4 or .gif, such as film.mp4.")
+    if os.path.isdir(out):
+        raise UserError(
+            f"--video takes the name of a file; {shown(str(out))} is a folder: {shown(str(out / 'film.mp4'))} lies in it."
+        )
+    if out.suffix.lower() not in VIDEOS:
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
+    if not os.path.exists(out.parent.parent):
+        raise UserError(f"--video cannot be {shown(str(out))}: there is no folder {shown(str(out.parent.parent))}.")
     need({"video": "--video"})
     check_file_writable(out, "--video")
 
@@ -150,9 +164,7 @@ def record_video(
         Unwritten: the disk is full. An earlier file is as it was.
     """
     check_video(out)
-    for kind in ("VIDEO", "AUDIO"):  # frames are drawn without a screen, about which SDL would complain
-        os.environ.setdefault(f"SDL_{kind}DRIVER", "dummy")
-    import imageio.v2 as imageio
+    hide_pygame()
 
     _check_spaces(read_saved_policy(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
@@ -165,12 +177,9 @@ def record_video(
     with usable(out, "The video"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as beside:
-            if out.suffix == ".gif":
-                picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
+            if out.suffix.lower() == ".gif":
                 every = math.ceil(fps / GIF_FPS)
-                times = gif_times(len(images[::every]), fps / every)
-                imageio.mimsave(picture, images[::every], format="gif", duration=times, loop=0)
-                beside.write_bytes(picture.getbuffer())
+                beside.write_bytes(_gif(images[::every], fps / every))
             else:
                 _encode(beside, images, fps)
 
@@ -179,6 +188,19 @@ def gif_times(num_frames: int, fps: float) -> list[int]:
     """Milliseconds of each frame of a GIF: multiples of 10, as its format has them, that together last as long as they should."""
     ends = [round(100 * i / fps) for i in range(num_frames + 1)]
     return [10 * (after - before) for before, after in zip(ends, ends[1:])]
+
+
+def _gif(images: list[Any], fps: float) -> memoryview:
+    """A GIF of frames [H, W, 3] uint8, with one palette for all, made of some of them: one for each takes ten times as long."""
+    from PIL import Image
+
+    some = np.concatenate(images[:: math.ceil(len(images) / PALETTE_FRAMES)])
+    palette = Image.fromarray(some).quantize()
+    frames = [Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
+    times = gif_times(len(frames), fps)
+    frames[0].save(picture, format="gif", save_all=True, append_images=frames[1:], duration=times, loop=0)
+    return picture.getbuffer()
 
 
 def _encode(file: Path, images: list[Any], fps: float) -> None:
@@ -205,9 +227,11 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
     vector = make_vector(spec)
     try:
         obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream
+        if "mujoco" in sys.modules:
+            choose_mujoco_gl(spec.env)
         frames: list[Array] = []
         for _ in range(MAX_VIDEO_STEPS):
-            if (image := _drawn(vector, obs)) is None:
+            if (image := _drawn(vector, obs, spec.env)) is None:
                 return [], FPS
             frames.append(image)
             step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
@@ -248,11 +272,20 @@ def _steps_a_second(spec: EnvSpec, vector: VectorEnv) -> float:
     return float(fps) / spec.action_repeat
 
 
-def _drawn(vector: VectorEnv, obs: Tree) -> Array | None:
-    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either."""
+def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array | None:
+    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either.
+
+    Raises:
+        UserError: its `render` raised.
+    """
     env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
     if getattr(env, "render_mode", None) == "rgb_array" and hasattr(env, "render"):
-        frame: Array | None = env.render()
+        try:
+            frame: Array | None = env.render()
+        except Exception as error:  # MuJoCo has errors of its own
+            raise UserError(
+                f"{name} cannot be filmed: its render raised {type(error).__name__}: {reason(error)}"
+            ) from error
         if frame is not None:
             return frame
     for _, x in tree_leaves(obs):

@@ -24,6 +24,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow",),
 }
 """Extra -> the modules that it brings, as they are imported."""
+TORCH_SIZE = "5 GB with CUDA, 1.4 GB for CPU only: README, Install"
+"""What torch brings along, which pip says only while it downloads."""
 
 
 class MissingPackage(ConfigError, ImportError):
@@ -65,7 +67,8 @@ def need(needs: Mapping[str, str], instead: str = "") -> None:
         return
     said = " and ".join(f"{what} needs {_name(extra)}" for extra, what in missing.items())
     which = "which is not installed" if len(missing) == 1 else "neither of which is installed"
-    raise MissingPackage(f"{said}, {which}: {install_command(*missing)}{f'. {instead}' if instead else ''}")
+    size = f" ({TORCH_SIZE})" if "torch" in missing else ""
+    raise MissingPackage(f"{said}, {which}: {install_command(*missing)}{size}{f'. {instead}' if instead else ''}")
 
 
 def _name(extra: str) -> str:
@@ -77,7 +80,7 @@ def _name(extra: str) -> str:
 def install_hint(error: BaseException) -> str:
     """After the text of an error that a module is missing: the command that installs it; "" where no extra has it."""
     extra = extra_of(error.name) if isinstance(error, ModuleNotFoundError) else None
-    return "" if extra is None else f": {install_command(extra)}"
+    return "" if extra is None else f": {install_command(extra)}{f' ({TORCH_SIZE})' if extra == 'torch' else ''}"
 
 
 def install_command(*extras: str) -> str:
@@ -89,7 +92,7 @@ def install_command(*extras: str) -> str:
         what = f"{'.' if source == Path.cwd() else source}{wanted}"
     else:
         what = f"raypid{wanted}{f' @ {source}' if source else ''}"
-    return f'{_pip()} install {"-e " if editable else ""}"{what}"'
+    return f'{pip()} install {"-e " if editable else ""}"{what}"'
 
 
 def _source() -> tuple[Path | str, bool]:
@@ -116,7 +119,7 @@ def _source() -> tuple[Path | str, bool]:
     return url, False
 
 
-def _pip() -> str:
+def pip() -> str:
     """pip of this environment: a plain `pip` where the shell finds that one."""
     import shlex
     import shutil

@@ -98,19 +98,20 @@ def say(name: str, text: str) -> None:
         phases.tell(text)
 
 
-def parts_text(total: float, seconds: Mapping[str, float]) -> str:
-    """Say how long something took, and on what: "8.0 s: 4.2 s starting Ray, 1.1 s training, 2.7 s other". The parts add up."""
+def parts_text(total: float, seconds: Mapping[str, float], always: str = "") -> str:
+    """Say how long something took, and on what: "8.0 s: 4.2 s starting Ray, 1.1 s training, 2.7 s other". The parts add up. Small ones
+    are left out, except the one that is `always` named."""
     size, unit, digits = (
         (3600.0, "h", 2)
         if total >= 3 * 3600
         else (60.0, "min", 1)
         if total >= 300
-        else (1.0, "s", 1 if total >= 2 else 2)
+        else (1.0, "s", 1 if total >= 2 and seconds.get(always, 1.0) >= 1 else 2)
     )
     whole = rest = round(total / size, digits)
     parts = []
     for name, spent in sorted(seconds.items(), key=lambda part: -part[1]):
-        if (rounded := round(spent / size, digits)) >= whole / 50 and rounded:
+        if (rounded := round(spent / size, digits)) and (name == always or rounded >= whole / 50):
             parts.append(f"{rounded:.{digits}f} {unit} {name}")
             rest -= rounded
     if round(rest, digits) > 0:

@@ -123,5 +123,9 @@ def _path(name: str) -> Path:
 
 
 def _those_there(name: str) -> str:
-    there = names()
-    return did_you_mean(name, there) if there else " No search has saved any yet: `raypid tune` does."
+    if there := names():
+        return did_you_mean(name, there)
+    return (
+        " No search has saved any: `raypid tune` does, unless the defaults did better. `--tuned FOLDER` takes what the search in that "
+        "folder found, in either case."
+    )

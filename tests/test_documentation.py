@@ -1,4 +1,6 @@
-"""What README and docs show runs: each block alone, and the blocks of a page in their order, in an empty folder.
+"""What README and docs show runs: each block alone, with what it needs of others; and each page from top to bottom, as somebody does it
+in one shell that begins in an otherwise empty clone. A page that goes on from another one says so in a line above its first heading of
+the second rank: "The commands here need `target.py` and `runs/target` of the [README](../README.md)".
 
 Budgets are shortened here: stop criteria, episodes and trials, and nothing else. A block is Python, YAML, or commands; what is
 tagged `text` or `json` is output, or a picture of the code, and is not run.
@@ -31,14 +33,7 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").gl
 NOT_HERE = {
     # a command of the documentation, as far as it is named here -> why no test runs it
     "make ": "sets up an environment, from the index of packages",
-    "--address auto": "a cluster that is running: tests/chaos/test_cluster.py has one",
-    "--gpu 0,1,2 --num_gpus 3": "three GPUs: tests/cli/test_project.py runs it on a cluster that claims to have them",
     "JaxModel": "JAX is no dependency: tests/algorithms/test_frameworks.py runs it where it is installed",
-}
-EARLIER = {
-    # a run that a page takes for granted -> what makes one
-    "runs/new": "raypid train --run PPO --env CartPole-v1 --evaluation-interval 2 --out runs/new",
-    "runs/old": "raypid train --run A2C --env CartPole-v1 --evaluation-interval 2 --out runs/old",
 }
 
 
@@ -68,7 +63,7 @@ SHOWN = ("text", "json")
 """Output and parts of files: not run."""
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 RUN = [block for page in PAGES for block in BLOCKS[page] if block.language not in SHOWN]
-SLOW = r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander|HalfCheetah"
+SLOW = r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander|runs/search|HalfCheetah"
 QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]
 """What needs neither Ray nor a project nor a search, and no long iteration."""
 REGISTRIES = (AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS)
@@ -159,30 +154,60 @@ def commands_in(text: str) -> list[list[str]]:
 
 
 class Reader:
-    """Somebody in an empty folder who does what a page says."""
+    """Somebody who does what a page says, in one shell: the folder in which a block ends is that in which the next one begins."""
 
     def __init__(self, folder: Path, *, short: bool) -> None:
         self.folder, self.short = folder, short
         self.registered = [dict(registry._entries) for registry in REGISTRIES]
+        self.makers: list[tuple[str, list[str]]] | None = None
+        """Commands, each with its page, that may make a run when a command needs it; None: those of all pages."""
+        shutil.copytree(ROOT / "examples", self.folder / "examples")
+        for path in (self.folder / "examples").rglob("*.yaml") if self.short else ():
+            path.write_text(short_yaml(path.read_text()))
 
-    def files(self, page: str) -> None:
-        """Write the files that the page shows, and link those of the repository that its commands name."""
-        for block in BLOCKS[page]:
-            if block.file and not (self.folder / block.file).exists():
+    def alone(self, block: Block) -> None:
+        """Do a block, after all files of its page and the runs that it needs."""
+        for file in [*BLOCKS[block.page], *self.needed(block.page)]:
+            if file.file and not (self.folder / file.file).exists():
+                self.write(file)
+        self.does(block)
+
+    def page(self, page: str, blocks: list[Block]) -> None:
+        """Do these blocks of a page from top to bottom. Of those left out, which take longer, what a later one needs is made."""
+        self.makers = []
+        for block in self.needed(page):
+            if block.file:
                 self.write(block)
-        if not (self.folder / "examples").exists():
-            shutil.copytree(ROOT / "examples", self.folder / "examples")
-            for path in (self.folder / "examples").rglob("*.yaml") if self.short else ():
-                path.write_text(short_yaml(path.read_text()))
+            for words in commands_in(block.text) if block.language == "" else ():
+                if made_by(words) in needs_of(page)[1]:
+                    self.run(block.page, words)
+        for block in [block for block in RUN if block.page == page]:
+            if block in blocks:
+                self.does(block)
+            elif block.file:
+                self.write(block)
+            elif block.language == "":
+                self.makers += [(page, words) for words in commands_in(block.text)]
+        assert Path.cwd() == self.folder, f"{page} ends in another folder than it began in: cd .."
+
+    def needed(self, page: str) -> list[Block]:
+        """The blocks of another page that show or make what this one says it needs."""
+        other, names = needs_of(page)
+        made = {
+            block: {block.file} if block.language != "" else {made_by(words) for words in commands_in(block.text)}
+            for block in BLOCKS.get(other, ())
+            if block.language not in SHOWN
+        }
+        assert names <= set().union(*made.values()), f"{page} needs {names} of {other}, which does not make all of it"
+        return [block for block, there in made.items() if there & names]
 
     def write(self, block: Block) -> Path:
         shorten = {"python": short_python, "yaml": short_yaml}[block.language] if self.short else str
-        path = self.folder / (block.file or f"block{block.number}.{'py' if block.language == 'python' else 'yaml'}")
+        path = Path(block.file or f"block{block.number}.{'py' if block.language == 'python' else 'yaml'}")
         path.write_text(shorten(block.text))
         return path
 
     def does(self, block: Block) -> None:
-        os.chdir(self.folder)
         if block.language in ("python", "yaml"):
             self.prepare(block.page, set(re.findall(r"runs/[\w./-]*\w", block.text)))
             path = self.write(block)
@@ -193,11 +218,11 @@ class Reader:
                 assert done.returncode == 0, done.stderr
             elif block.language == "python":
                 self.clean()
-                sys.path.insert(0, str(self.folder))
+                sys.path.insert(0, str(Path.cwd()))
                 try:
                     runpy.run_path(str(path), run_name="__main__")
                 finally:
-                    sys.path.remove(str(self.folder))
+                    sys.path.remove(str(Path.cwd()))
             return
         for words in commands_in(block.text):
             if not any(named in " ".join(words) for named in NOT_HERE):
@@ -214,19 +239,19 @@ class Reader:
             assert done.returncode == 0, done.stdout
         else:
             assert name == "raypid", f"{words}: a test cannot run this; name it in NOT_HERE"
-            made = argv[argv.index("--out") + 1] if "--out" in argv else ""
-            self.prepare(page, {word for word in argv if re.match(r"runs/\w|both$", word)} - {made})
+            self.prepare(page, {word for word in argv if re.match(r"runs/\w|both$", word)} - {made_by(words)})
             code = self.command(short_command(argv) if self.short else argv)
             assert code == 0, f"raypid {' '.join(argv)} ended with {code}"
+            if self.short and argv[0] == "tune" and made_by(words):
+                settle(Path(made_by(words)))
 
     def prepare(self, page: str, folders: set[str]) -> None:
-        """Make the runs that a block takes for granted, as the page or another one makes them."""
+        """Make the runs that a block needs, as `makers` do."""
         for folder in sorted(folders):
             if any(Path(folder).parents[i].joinpath("params.json").exists() for i in range(len(Path(folder).parents))):
                 continue
-            for place, maker in makers_of(page, folder) if not Path(folder).exists() else ():
-                if not Path(maker[maker.index("--out") + 1]).exists():
-                    self.files(place)
+            for place, maker in makers_of(page, folder, self.makers) if not Path(folder).exists() else ():
+                if not Path(made_by(maker)).exists():
                     self.run(place, maker)
 
     def command(self, argv: list[str]) -> int:
@@ -253,15 +278,34 @@ class Reader:
                 del sys.modules[name]
 
 
-def makers_of(page: str, folder: str) -> Iterator[tuple[str, list[str]]]:
-    """The commands, of this page if it has any, whose --out is `folder`, or above or below it; each with its page."""
-    texts = [(p, block.text) for p in (page, *PAGES) for block in BLOCKS[p] if block.language == ""]
-    for place, text in [*texts, *((page, text) for text in EARLIER.values())]:
-        if "--out" in text:
-            for words in commands_in(text):
-                out = Path(words[words.index("--out") + 1]) if "--out" in words else None
-                if out and (out.is_relative_to(folder) or Path(folder).is_relative_to(out)):
-                    yield place, words
+def settle(search: Path) -> None:
+    """Write what a search found, if its two short trials have not found anything."""
+    if not (search / saved_settings.BEST).exists():
+        entry = {"algorithm": "PPO", "env": "CartPole-v1", "settings": {"lr": 1e-3}}
+        (search / saved_settings.BEST).write_text(json.dumps(entry))
+
+
+def made_by(words: list[str]) -> str:
+    """The folder that a command writes to; "" if it names none."""
+    return words[words.index("--out") + 1] if "--out" in words else ""
+
+
+def needs_of(page: str) -> tuple[str, set[str]]:
+    """(another page, what of it) that the top of a page says it needs: files and folders of runs."""
+    top = (ROOT / page).read_text().split("\n## ")[0]
+    found = re.search(r"^The commands here need (.+?) of the \[[^]]+\]\(\.\./([\w./-]+)", top, re.MULTILINE)
+    return (found[2], set(re.findall("`(.+?)`", found[1]))) if found else ("", set())
+
+
+def makers_of(page: str, folder: str, commands: list[tuple[str, list[str]]] | None) -> Iterator[tuple[str, list[str]]]:
+    """Those of the commands whose --out is `folder`, or above or below it; None: of all pages, this one first."""
+    if commands is None:
+        texts = [(p, block.text) for p in (page, *PAGES) for block in BLOCKS[p] if block.language == ""]
+        commands = [(p, words) for p, text in texts if "--out" in text for words in commands_in(text)]
+    for place, words in commands:
+        out = Path(made_by(words))
+        if made_by(words) and (out.is_relative_to(folder) or Path(folder).is_relative_to(out)):
+            yield place, words
 
 
 # -- tests --------------------------------------------------------------------------------------------------------------------
@@ -271,8 +315,6 @@ def makers_of(page: str, folder: str) -> Iterator[tuple[str, list[str]]]:
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAYPID_DATA", str(tmp_path / ".data"))
-    # `raypid tune` saves what it found unless the defaults did better, which two short trials do not settle
-    saved_settings.save("PPO-CartPole-v1", {"algorithm": "PPO", "env": "CartPole-v1", "settings": {"lr": 1e-3}})
     there = Reader(tmp_path, short=True)
     yield there
     there.clean()
@@ -285,7 +327,7 @@ def test_every_block_says_what_it_is() -> None:
             assert commands_in(block.text), f"{block} holds no command: tag it as text"
 
 
-@pytest.mark.parametrize("named", [*NOT_HERE, *EARLIER])
+@pytest.mark.parametrize("named", NOT_HERE)
 def test_what_is_left_out_is_in_the_documentation(named: str) -> None:
     commands = [" ".join(words) for block in RUN if block.language == "" for words in commands_in(block.text)]
     assert any(named in text for text in [*commands, *(block.text for block in RUN)])
@@ -300,36 +342,27 @@ def test_no_two_commands_of_a_page_write_to_one_folder(page: str) -> None:
 
 @pytest.mark.parametrize("block", [b for b in QUICK if b.language != ""], ids=str)
 def test_code_runs_alone(block: Block, reader: Reader) -> None:
-    reader.files(block.page)
-    reader.does(block)
+    reader.alone(block)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", [b for b in RUN if b.language == "" or b not in QUICK], ids=str)
 def test_a_block_runs_alone(block: Block, reader: Reader, ray_session: Any) -> None:
-    reader.files(block.page)
-    reader.does(block)
-
-
-def in_order(page: str, reader: Reader, blocks: list[Block]) -> None:
-    reader.files(page)
-    for block in blocks:
-        if block.page == page:
-            reader.does(block)
+    reader.alone(block)
 
 
 @pytest.mark.ci_slow
 @pytest.mark.parametrize("page", [page for page in PAGES if any(b.page == page and b.language == "" for b in QUICK)])
 def test_what_is_quick_of_a_page_runs_in_order(page: str, reader: Reader) -> None:
-    in_order(page, reader, QUICK)
+    reader.page(page, QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_in_order(page: str, reader: Reader, ray_session: Any) -> None:
-    in_order(page, reader, RUN)
+    reader.page(page, RUN)
 
 
 @pytest.mark.slow
@@ -338,4 +371,4 @@ def test_a_page_runs_in_order(page: str, reader: Reader, ray_session: Any) -> No
 def test_a_page_runs_as_it_stands(page: str, reader: Reader, ray_session: Any) -> None:
     """Unshortened."""
     reader.short = False
-    in_order(page, reader, RUN)
+    reader.page(page, RUN)

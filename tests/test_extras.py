@@ -13,6 +13,7 @@ import pytest
 
 import raypid
 from raypid import extras
+from raypid.cli import init, main
 from raypid.extras import PACKAGES, MissingPackage, install_command, install_hint, need
 
 ROOT = Path(__file__).parent.parent
@@ -196,7 +197,9 @@ for call in {[call for call, _ in CALLS]!r}:
 def test_need_names_all_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingPackage, match=r"^SAC needs torch, which is not installed: .*\[torch\]\"\. Take PPO\.$"):
+    with pytest.raises(
+        MissingPackage, match=r"^SAC needs torch, which is not installed: .*\[torch\]\" \(5 GB .*\)\. Take PPO\.$"
+    ):
         need({"torch": "SAC", "ray": "num_workers 2"}, "Take PPO.")
     with pytest.raises(ImportError, match="--video needs imageio_ffmpeg, which is not installed"):
         need({"video": "--video"})
@@ -228,7 +231,7 @@ def installed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     (clone / "pyproject.toml").touch()
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(extras, "__file__", str(site / "raypid" / "extras.py"))
-    monkeypatch.setattr(extras, "_pip", lambda: "pip")
+    monkeypatch.setattr(extras, "pip", lambda: "pip")
 
     def install(about: object) -> Path:
         if about is not None:
@@ -269,10 +272,10 @@ def test_in_its_clone_the_command_is_short(
 
 
 def test_the_command_is_that_of_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extras._pip() in ("pip", f"{sys.executable} -m pip")
+    assert extras.pip() in ("pip", f"{sys.executable} -m pip")
     (tmp_path / "pip").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert extras._pip() == f"{sys.executable} -m pip"
+    assert extras.pip() == f"{sys.executable} -m pip"
 
 
 def test_every_extra_is_in_pyproject() -> None:
@@ -283,3 +286,13 @@ def test_every_extra_is_in_pyproject() -> None:
     everything = offered["all"][0].removeprefix("raypid[").rstrip("]").split(",")
     assert set(everything) == PACKAGES.keys() - {"jax", "tensorflow"}
     assert offered["dev"][0] == "raypid[all]"
+
+
+def test_init_says_how_to_install_pytest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "pip", lambda: "pip")
+    monkeypatch.setattr(init, "pip", lambda: "pip")
+    assert main(["init", str(tmp_path / "mine")]) == 0
+    assert capsys.readouterr().out.endswith("\npip install pytest\npytest\n")

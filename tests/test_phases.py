@@ -52,3 +52,6 @@ def test_the_parts_of_a_time_add_up() -> None:
     assert parts_text(36000, {"training": 35000.0}) == "10.00 h: 9.72 h training, 0.28 h other"
     assert parts_text(0.31, {"training": 0.08}) == "0.31 s: 0.08 s training, 0.23 s other"
     assert parts_text(0.001, {}) == "0.00 s"
+    short = {"starting Ray": 5.0, "training": 0.1}
+    assert parts_text(7.0, short) == "7.0 s: 5.0 s starting Ray, 2.0 s other"
+    assert parts_text(7.0, short, always="training") == "7.00 s: 5.00 s starting Ray, 0.10 s training, 1.90 s other"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.errors import UserError
+from raypid.extras import installed, pip
 from raypid.ownership import MARKER, mark_project, run_folder_of
 
 if TYPE_CHECKING:
@@ -65,5 +66,6 @@ def main(options: argparse.Namespace) -> int:
     mark_project(folder)
     go = "" if folder.resolve() == Path.cwd() else f"cd {folder}\n"
     written = ", ".join(str(f) for f in files if f.suffix in (".py", ".yaml") and f.name[0] != "_")
-    print(f"{folder} is a project: {written}.\n\n{go}{NEXT}\npytest")
+    test = "pytest" if installed("pytest") else f"{pip()} install pytest\npytest"
+    print(f"{folder} is a project: {written}.\n\n{go}{NEXT}\n{test}")
     return 0

@@ -284,11 +284,16 @@ _TUNED_ARE = "mean return reached, in seconds of CPU (on Ray: of the clock), med
 
 def _tuned() -> list[dict[str, object]]:
     from raypid import saved_settings
+    from raypid.run.known_return import tuned_runs_here
     from raypid.tuned import TUNED, described
+
+    def about(algorithm: str, env: str) -> str:
+        lacks = "" if tuned_runs_here(algorithm, env) else "; needs torch, which is not installed"
+        return described(algorithm, env) + lacks
 
     width = max(len(env) for _, env in TUNED)
     rows: list[dict[str, object]] = [
-        {"name": f"{algorithm:7} {env:{width}}", "about": described(algorithm, env)} for algorithm, env in sorted(TUNED)
+        {"name": f"{algorithm:7} {env:{width}}", "about": about(algorithm, env)} for algorithm, env in sorted(TUNED)
     ]
     for name in saved_settings.names():
         rows.append({"name": name, "about": saved_settings.described(name, 0).removeprefix(name).strip()})

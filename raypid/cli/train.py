@@ -738,11 +738,13 @@ def _saved(
 
 def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
     """Say from where a resumed run goes on, or that there are tuned settings which a new one does not use."""
+    from raypid.run.known_return import tuned_runs_here
     from raypid.tuned import TUNED
 
     if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    if (agent.run, agent.config.env) in TUNED and not options.tuned and not options.is_repeated:
+    known = (agent.run, agent.config.env) in TUNED
+    if known and not options.tuned and not options.is_repeated and tuned_runs_here(agent.run, agent.config.env):
         return [f"Tuned settings for {agent.run} on {agent.config.env} are there: --tuned uses them."]
     return []

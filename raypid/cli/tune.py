@@ -140,16 +140,19 @@ def main(options: argparse.Namespace) -> int:
         proof = Proof.of(search)
         name = _save(search, proof, str(more["name"])) if search.found is not None else None
         page = write_report(search, proof, _commands(search, name, str(more["command"])))
-    print(f"{answer(search, proof)}\n{_where(name, proof)} The report: {page}")
+    print(f"{answer(search, proof)}\n{_where(name, proof, out)} The report: {page}")
     return 0
 
 
-def _where(name: str | None, proof: Proof) -> str:
+def _where(name: str | None, proof: Proof, out: Path) -> str:
     """Where the settings found are, if they are worth it."""
     if name is not None:
         return f"The settings found: --tuned {shlex.quote(name)}."
-    return "Nothing is saved under a name" + (
-        ": the mean score of the defaults is higher." if proof.better is not None else "."
+    if proof.better is None:
+        return "Nothing is saved under a name."
+    return (
+        "Nothing is saved under a name: the mean score of the defaults is higher. "
+        f"(--tuned {shlex.quote(str(out))} takes what was found all the same.)"
     )
 
 

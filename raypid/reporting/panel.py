@@ -7,6 +7,7 @@ and draws only from time to time.
 from __future__ import annotations
 
 import atexit
+import functools
 import math
 import os
 import sys
@@ -251,13 +252,12 @@ class PlainLines(Progress):
         self._file = lenient(file or sys.stdout)  # that nobody reads it is no reason to end hours of training
         self._started = time.monotonic()
         self._due = 0.0
-        self._is_new = self._stopped = False
+        self._is_new = self._stopped = self._has_head = False
         self._losses = self._waits_for = ""
 
     def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
         self.message(", ".join([f"raypid {self._state.title()}", *self._state.facts()]))
-        self._print_row(list(self.WIDTHS))
 
     def update(self, result: Mapping[str, object]) -> None:
         self._state.update(result)
@@ -281,6 +281,9 @@ class PlainLines(Progress):
         state, latest, self._is_new = self._state, self._state.latest, False
         counts = [count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s")]
         returns = [reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max")]
+        if not self._has_head:  # not before: what is said of the run as it starts comes above the table
+            self._has_head = True
+            self._print_row(list(self.WIDTHS))
         self._print_row((clock(latest.get("time_total_s")), *counts, *returns, state.evaluation()))
         if (losses := state.losses()) != self._losses:
             self._losses = losses
@@ -516,7 +519,9 @@ class Panel(Progress):
         state = self._state
         names, values = [], []
         for key, target in state.stop.items():
-            show = clock if key == "time_total_s" else count if key in COUNTS else reading
+            show = (
+                clock if key == "time_total_s" else functools.partial(count, like=target) if key in COUNTS else reading
+            )
             names.append(NAMES.get(key, key)[:22])
             values.append(f"{show(state.latest.get(key)):>6} / {show(target)}")
         size, longest = max(map(len, names), default=0), max(map(len, values), default=0)
@@ -621,12 +626,12 @@ def reading(value: object) -> str:
     return count(value) if size >= 1e5 else f"{value:,.0f}" if size >= 1e3 else f"{value:.{1 if size >= 10 else 2}f}"
 
 
-def count(value: object) -> str:
-    """1234567 as 1.23M."""
+def count(value: object, like: float = 0.0) -> str:
+    """1234567 as 1.23M. What stands beside a larger number has the letter of that one: 6094 of 150000 is 6.09k."""
     if not known(value):
         return "-"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
+        if max(abs(value), like) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
     return f"{value:,.0f}"
 

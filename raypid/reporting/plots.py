@@ -1,8 +1,8 @@
 """Learning curves of one or several runs, as a picture with one panel for each task.
 
 Of a single run, thin lines are training returns as reported; thick lines are evaluation means with their 95% intervals. Runs that
-differ only in their seed are drawn as one curve: the interquartile mean over the seeds, with its bootstrap interval. The settings of a
-panel are drawn by the same kind of return: evaluations if each setting has some, else training returns.
+differ only in their seed are drawn as one curve: the interquartile mean over the seeds, with its bootstrap interval. Settings without an
+evaluation are drawn by their training returns, thinner where others of the panel have evaluations.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ STYLES: tuple[Style, ...] = ("-", (0, (2.2, 1.0)), (0, (4, 0.9, 0.8, 0.9)))
 GREY = "#BBBBBB"
 MOST = 20
 """Settings that are drawn in colours of their own; with more, the best ones, and the others are grey."""
+THIN = 1.2
+"""Width of training returns where evaluations are drawn too."""
 MAX_TITLE = 200
 POINTS = 200
 """Points of a curve over seeds."""
@@ -148,8 +150,7 @@ def curves(
     if y is not None:
         check_key(runs, y)
     groups = group_by_seed(runs)
-    trained = {group.task for group in groups if not _has(group, EVALUATION) and _has(group, TRAINING)}
-    drawn = [_curve(group, x, y, centre, smooth, y is None and group.task not in trained) for group in groups]
+    drawn = [_curve(group, x, y, centre, smooth, y is None and _has(group, EVALUATION)) for group in groups]
     drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
     if not drawn:
         few = ", ".join(str(run.folder) for run in runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
@@ -158,15 +159,17 @@ def curves(
 
 
 def told_of(drawn: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each task of which training returns are drawn though some settings have evaluations."""
+    """Return a sentence for each task of which some settings are drawn by evaluations and others, which have none, by training returns."""
     told = []
     for task in _tasks(drawn):
-        there = [curve.group for curve in drawn if curve.group.task == task and not curve.is_evaluation]
-        lacking = [group.label for group in there if not _has(group, EVALUATION)]
+        there = [curve for curve in drawn if curve.group.task == task]
+        lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
         if 0 < len(lacking) < len(there):
-            more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-            who = f"{', '.join(lacking[:3])}{more} {'has' if len(lacking) == 1 else 'have'}"
-            told.append(f"{who} no evaluation on {task}: the training returns of all are drawn.")
+            named = f"{', '.join(lacking[:3])}{f' and {len(lacking) - 3} more' if len(lacking) > 3 else ''}"
+            have, their = ("has", "its") if len(lacking) == 1 else ("have", "their")
+            told.append(
+                f"{task}: {len(lacking)} of {len(there)} settings {have} no evaluation ({named}): {their} training returns are drawn, thin."
+            )
     return told
 
 
@@ -364,12 +367,15 @@ def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
 
 
 def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit: float) -> None:
+    evaluated = any(curve.is_evaluation for curve in drawn)
     for curve in drawn:
         look = looks[curve.group.label]
         grey = look.colour == GREY
         crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
         few = len(curve.x) == 1 or (len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded)
         width = look.width if curve.is_evaluation or curve.counted > 1 else min(1.8, look.width)
+        if evaluated and not curve.is_evaluation:
+            width = min(THIN, width)
         if curve.training is not None and len(drawn) <= TRAINING_LINES:
             axes.plot(curve.training[0] / unit, curve.training[1], ls=look.style, color=look.colour, lw=1.0, alpha=0.5)
         axes.plot(
@@ -459,7 +465,7 @@ def _legend(
         own = {label: look for label, look in looks.items() if look.colour != GREY}
         entries = [line(_named(label, drawn), look.colour, look.style) for label, look in own.items()]
         if len(own) < len(looks):
-            entries.append(line(f"{len(looks) - len(own)} more settings", GREY, lw=1.0))
+            entries.append(line(f"the other {len(looks) - len(own)} settings", GREY, lw=1.0))
     seeds = any(curve.counted > 1 and len(curve.x) for curve in drawn)
     cuts = max(curve.counted for curve in drawn) > 3  # of up to three, the interquartile mean is the mean
     kind = f", {CENTRE_NAMES['mean' if centre == 'iqm' and not cuts else centre]}" if seeds else ""
@@ -476,10 +482,10 @@ def _legend(
         entries.append(line(f"{NAMES.get(y, y)}{kind}{means}"))
     if any(curve.is_evaluation and len(curve.x) for curve in drawn):
         entries.append(line(f"evaluation{kind or ' mean'}"))
-    bands = ["95% interval"] * _shows_episode_bands(drawn)
-    bands += ["95% interval over seeds"] * seeds
+    bands = ["over the episodes of an evaluation"] * _shows_episode_bands(drawn)
+    bands += [f"over seeds{' where there are several' if bands else ''}"] * seeds
     if bands:
-        entries.append(Patch(color=colour, alpha=0.2, lw=0, label=" / ".join(bands)))
+        entries.append(Patch(color=colour, alpha=0.2, lw=0, label=f"95% interval {', '.join(bands)}"))
     if any(curve.singles for curve in drawn):
         entries.append(line("single seeds where others have no values, or that did not finish", style=":", lw=1.3))
     if any(curve.is_carried for curve in drawn):

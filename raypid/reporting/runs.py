@@ -177,14 +177,23 @@ def _why_none(path: Path) -> str:
     whole = next((folder for folder in path.parents if (folder / RESULTS).is_file() and folder.name), None)
     if os.path.exists(path) and whole is not None:
         return f"{shown(str(path))} is a part of the run {shown(str(whole))}: give that folder."
+    if os.path.exists(path) and not os.path.isdir(path):
+        return f"{shown(str(path))} is a file: give the folder of a run, or one with runs in it"
     if not os.path.isdir(path):
         return f"no such folder: {shown(str(path))}"
-    if _has_checkpoints(path):
-        return (
-            f"{path} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
-            f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(path))}` plays what was saved."
-        )
+    if why := why_without_results(path):
+        return why
     return f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
+
+
+def why_without_results(folder: Path) -> str:
+    """Why a folder with checkpoints has no results; "" if it has no checkpoints."""
+    if not _has_checkpoints(folder):
+        return ""
+    return (
+        f"{folder} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
+        f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(folder))}` plays what was saved."
+    )
 
 
 def _has_checkpoints(folder: Path) -> bool:
@@ -319,7 +328,7 @@ def _without_repetitions(same: list[RunRecord]) -> list[list[RunRecord]]:
 
 def _labelled(groups: Sequence[Group]) -> list[Group]:
     """Name groups by what sets them apart, and by a folder where that does not tell two groups of a task apart."""
-    labels = [_label_of(group) for group in groups]
+    labels = [_label_of(group, groups) for group in groups]
     labelled: list[Group] = []
     for group, label in zip(groups, labels):
         others = [o for o, same in zip(groups, labels) if o is not group and o.task == group.task and same == label]
@@ -331,8 +340,9 @@ def _labelled(groups: Sequence[Group]) -> list[Group]:
     return labelled
 
 
-def _label_of(group: Group) -> str:
-    """The algorithm and the settings that set a group apart; of many settings the first ones."""
+def _label_of(group: Group, groups: Sequence[Group]) -> str:
+    """The algorithm and the settings that set a group apart. Of more settings than fit, which are likely to have nothing to do with each
+    other: its folder, or the first ones where another group has a folder of that name."""
     changed = group.apart.get("changed", "")
     others = {key: value for key, value in group.apart.items() if key not in ("algorithm", "changed")}
     words = [f"{key}={short(value)}" for key, value in others.items() if f"; {key}=" not in f"; {changed}"]
@@ -341,6 +351,9 @@ def _label_of(group: Group) -> str:
         kept = kept[:-1]
     cut = ["…"] if len(kept) < len(words) else []
     text = ", ".join([*kept, *cut, *({"nothing": ["unchanged"]}.get(changed, [changed]) if changed else [])])
+    folder = _folder_of(group).name
+    if cut and [_folder_of(other).name for other in groups].count(folder) == 1:
+        text = folder
     return " ".join(filter(None, [group.apart.get("algorithm", ""), text]))
 
 

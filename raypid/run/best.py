@@ -97,15 +97,16 @@ class BestPolicy:
         assert self.score is not None
         where = f"weights of step {self.timesteps:,}"
         if self.final is None:
-            return f"{_number(self.score, self.score)} in evaluation ({where})"
+            return f"{return_text(self.score)} in evaluation ({where})"
         mean, half = self.final["episode_reward_mean"], self.final["episode_reward_ci95"]
-        interval = f" ± {_number(half, mean)}" if half is not None and math.isfinite(half) else ""
-        return f"{_number(mean, mean)}{interval} ({self.final['episodes']} episodes, {where})"
+        interval = f" ± {return_text(half, mean)}" if half is not None and math.isfinite(half) else ""
+        return f"{return_text(mean)}{interval} ({self.final['episodes']} episodes, {where})"
 
 
 def _final(summary: dict[str, float]) -> dict[str, float]:
     return {key: summary[key] for key in _FINAL}
 
 
-def _number(x: float, size: float) -> str:
-    return f"{x:,.{1 if abs(size) >= 10 else 2}f}"
+def return_text(value: float, size: float | None = None) -> str:
+    """A mean return as text, such as 213.4 or -1,324.9, with as many decimals as one of this size has; None: of its own."""
+    return f"{value:,.{1 if abs(value if size is None else size) >= 10 else 2}f}"

@@ -630,7 +630,8 @@ def below_known(record: Record) -> Findings:
     known = shortfall(record.params, best, record.last("timesteps_total"))
     if known is not None:
         text = f"It ended well below {known.value:g}, which is known for {record.params['env']} ({known.source})."
-        advice = f"Try {', '.join([*remedies(run, record.params, known.value), 'more steps'])}."
+        tried = [f"`{one.command}` ({one.why})" for one in remedies(run, record.params, known.value)]
+        advice = f"Try {', '.join([*tried, 'more steps'])}."
         yield Finding("learning", "warning", text, {"best": best, "known": known.value}, advice)
 
 

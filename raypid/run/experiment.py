@@ -30,7 +30,7 @@ from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS, FolderLost, RunLogger, read_params
 from raypid.reporting.panel import COUNTS, EVALUATION, Progress
 from raypid.run.assembly import entry_name
-from raypid.run.best import BestPolicy
+from raypid.run.best import BestPolicy, return_text
 from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import films, remedies, shortfall
@@ -143,15 +143,21 @@ def clear_folder(out: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def further(stop: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Stop criteria by which a run that has reached one of these goes on, for about as long again."""
-    longer = dict(stop)
-    for key, goal in stop.items():
-        if totals.get(key, -math.inf) >= goal:
-            longer[key] = goal * math.ceil(1.5 * totals[key] / goal)  # twice it, or more if the run went far beyond
-    if longer == dict(stop):  # it was a return, or another metric: it would end the run again
-        size = 10 ** max(0, len(str(int(totals["timesteps_total"]))) - 2)
-        longer = {"timesteps_total": -(-2 * totals["timesteps_total"] // size) * size}
+def further(stop: Mapping[str, float], reached: Mapping[str, float]) -> dict[str, float]:
+    """Stop criteria by which a run that has reached one of these goes on, for about as long again. `reached`: its last result and its
+    counts."""
+    met = {
+        key
+        for key, goal in stop.items()
+        if reached.get(key, reached.get(key.removeprefix("custom/"), -math.inf)) >= goal
+    }
+    spent = met & COUNTS
+    if not spent:  # it was a return, or another metric: it would end the run again
+        size = 10 ** max(0, len(str(int(reached["timesteps_total"]))) - 2)
+        return {"timesteps_total": -(-2 * int(reached["timesteps_total"]) // size) * size}
+    longer = {key: goal for key, goal in stop.items() if key not in met - spent}
+    for key in spent:
+        longer[key] *= math.ceil(1.5 * reached[key] / stop[key])  # twice it, or more if the run went far beyond
     return {key: int(goal) if goal == int(goal) else goal for key, goal in longer.items()}
 
 
@@ -496,7 +502,7 @@ class Run:
             if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
                 continue
             if value is not None and value >= target:
-                return f"{key} reached {value:.6g}"
+                return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
         return ""
 
     def _must_halt(self) -> bool:
@@ -616,7 +622,7 @@ class Run:
         lines = [("ended", reason)]
         if self.agent.rewards:
             count = len(self.agent.rewards)
-            mean = f"{sum(self.agent.rewards) / count:.2f} (mean of the last {count} episodes)"
+            mean = f"{return_text(sum(self.agent.rewards) / count)} (mean of the last {count} episodes)"
             lines.append(("training return", mean))
         elif result:
             lines.append(("training return", "no episode has ended yet"))
@@ -644,19 +650,18 @@ class Run:
         known = shortfall(agent.plain_config(), reached, agent.timesteps)
         if known is None:
             return []
-        tried = [
-            *remedies(agent.run, agent.plain_config(), known.value, python=self._speaks_python()),
-            "more steps",
-            f"{'!' * self.notebook}{quoted('raypid doctor', self.folder)}",
-        ]
+        tried = remedies(agent.run, agent.plain_config(), known.value, python=self._speaks_python())
+        lines = [line for one in tried for line in (f"{one.why}:", one.command)]
+        doctor = f"{'!' * self.notebook}{quoted('raypid doctor', self.folder)}"
         return [
-            ("known return", f"{known.value:g} for {agent.config.env} ({known.source}), well above {reached:.4g}"),
-            ("try", "; ".join(tried)),
+            ("solved at", f"{known.value:g} ({known.source}); this run reached {return_text(reached)}"),
+            *(("try" if i == 0 else "", line) for i, line in enumerate([*lines, doctor])),
         ]
 
     def _next(self, reason: str) -> list[str]:
         """Commands for what may come next. Each does something."""
-        stop = further(self.stop, self.agent.totals()) if reason.partition(" reached ")[1] else {}
+        reached = {**self.result, **self.agent.totals()}
+        stop = further(self.stop, reached) if reason.partition(" reached ")[1] else {}
         if self._speaks_python():
             commands = [f"raypid.load_policy({str(self.folder)!r})"]
             if not self.agent.has_own_program:
@@ -689,7 +694,10 @@ class Run:
         new = f", {now:,} of them now," if now < steps else ""
         training = seconds.get("training", 0.0)
         text = f"{steps:,}{new} in {training:,.{1 if training >= 1 else 2}f} s of training"
-        return [("steps", text), ("took", parts_text(total, seconds))]
+        counted = self.agent.time_total_s - self._before["time_total_s"]
+        if round(counted - training, 1) >= 0.1:  # what the column `time` and result.json have
+            text += f", {counted:,.1f} s with evaluation"
+        return [("steps", text), ("took", parts_text(total, seconds, always="training"))]
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:

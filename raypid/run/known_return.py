@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from raypid.envs.screen import draws_mujoco
+from raypid.extras import has
 from raypid.tuned import TUNED, Record, records
 
 CLOSE = 0.1
@@ -50,38 +54,71 @@ def shortfall(settings: Mapping[str, object], reached: float, steps: float) -> K
     return known if steps >= FAIR * quickest else None
 
 
-def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: bool = False) -> list[str]:
-    """What to try on this environment with a run's settings: tuned ones of its algorithm, or the quickest other that is recorded.
+class Remedy(NamedTuple):
+    """What may help a run that stays below the known return."""
 
-    `python`: in words of Python, not as flags.
-    """
-    tuned = "tuned=True" if python else "--tuned"
+    why: str
+    command: str
+    """As a shell takes it, or a line of Python."""
+
+
+def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: bool = False) -> list[Remedy]:
+    """What to try on this environment with a run's settings: tuned ones of its algorithm, or the quickest other that is recorded; where
+    nothing is recorded, a reward for what is new and a search, or else a look at the environment. What needs a package that is not
+    installed is left out. `python`: as lines of Python."""
     env = str(settings["env"])
     there = [record for record in records(env) if record.goal >= goal * (1 - CLOSE if goal > 0 else 1 + CLOSE)]
+    there = [record for record in there if tuned_runs_here(record.algorithm, env)]
     own = TUNED.get((run, env))
-    tried = []
-    if own is not None and any(settings.get(key) != value for key, value in own.items()):
-        tried.append(f"{tuned}{_reached(there, run)}")
-    others = [record for record in there if record.algorithm != run]
-    if others and not tried:
+    is_untried = own is not None and any(settings.get(key) != value for key, value in own.items())
+    if is_untried and tuned_runs_here(run, env):
+        record = next((record for record in there if record.algorithm == run), None)
+        return [Remedy(_reached("its tuned settings", record), _train(run, env, "--tuned", python))]
+    if others := [record for record in there if record.algorithm != run]:
         best = min(others, key=lambda record: record.seconds)
-        named = f'"{best.algorithm}", {tuned}' if python else f"--run {best.algorithm} {tuned}"
-        tried.append(f"{named}{_reached(others, best.algorithm)}")
-    return (
-        tried or ["other settings"]
-        if there
-        else ["other settings", f'raypid.check_env("{env}")' if python else f"raypid check-env {env}"]
-    )
+        return [
+            Remedy(
+                _reached(f"tuned settings of {best.algorithm}", best), _train(best.algorithm, env, "--tuned", python)
+            )
+        ]
+    tried = []
+    if settings.get("intrinsic_reward", "") is None and run != "A3C" and has("torch"):
+        command = _train(run, env, "--intrinsic-reward rnd", python)
+        tried.append(Remedy("where rewards are rare, one for what is new", command))
+    if has("tune") and not python:
+        tried.append(Remedy("other settings, by a search", f"raypid tune --run {run} --env {shlex.quote(env)}"))
+    check = f'raypid.check_env("{env}")' if python else f"raypid check-env {shlex.quote(env)}"
+    return tried or [Remedy("is the environment right, and how fast", check)]
 
 
-def _reached(there: list[Record], algorithm: str) -> str:
-    """What its record says, in brackets; "" if there is none."""
-    own = next((record for record in there if record.algorithm == algorithm), None)
-    return "" if own is None else f" ({own.goal:g} in {own.seconds:.1f} s, {own.seeds} seeds)"
+def tuned_runs_here(run: str, env: object) -> bool:
+    """Whether torch is installed, or these tuned settings do without: those that learn from replay or with a memory need it."""
+    if has("torch"):
+        return True
+    from raypid.registry import ALGORITHMS
+
+    model = TUNED.get((run, str(env)), {}).get("model")
+    network = model.get("network", "mlp") if isinstance(model, Mapping) else "mlp"
+    return network == "mlp" and not ALGORITHMS.get(run).learns_with_torch
+
+
+def _train(run: str, env: str, more: str, python: bool) -> str:
+    if python:
+        return f'raypid.train("{run}", "{env}", {_IN_PYTHON[more]})'
+    return f"raypid train --run {run} --env {shlex.quote(env)} {more}"
+
+
+_IN_PYTHON = {"--tuned": "tuned=True", "--intrinsic-reward rnd": 'intrinsic_reward="rnd"'}
+
+
+def _reached(whose: str, record: Record | None) -> str:
+    """Whose settings they are, and what its record says if there is one."""
+    return whose if record is None else f"{whose}: {record.goal:g} in {record.seconds:.1f} s, {record.seeds} seeds"
 
 
 def films(env: object) -> bool:
-    """Whether `raypid eval --video` works here for an environment that Gymnasium knows: it draws, and the packages are there."""
+    """Whether `raypid eval --video` works here for an environment that Gymnasium knows: it draws, the packages are there, and for
+    MuJoCo a screen or a way to draw without one."""
     if not isinstance(env, str) or any(
         importlib.util.find_spec(name) is None for name in ("imageio", "imageio_ffmpeg", "pygame")
     ):
@@ -95,5 +132,7 @@ def films(env: object) -> bool:
         return False  # workers have imported it, this process has not
     creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
     metadata = getattr(creator, "metadata", {})  # of a vector environment's class this is a property
+    if ".mujoco" in module and not draws_mujoco():
+        return False
     modes: object = metadata.get("render_modes", ()) if isinstance(metadata, dict) else ()
     return "rgb_array" in modes if isinstance(modes, list | tuple) else False

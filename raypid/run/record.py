@@ -16,6 +16,7 @@ from raypid.changes import CHANGES, read_changes
 from raypid.errors import UserError
 from raypid.reporting.ending import ERRORS, LOCK, is_held, read_end_by_error
 from raypid.reporting.logger import PARAMS, RESULTS
+from raypid.reporting.runs import why_without_results
 from raypid.types import Array
 
 DIVERGED = "diverged"
@@ -89,6 +90,8 @@ def read_record(folder: Path) -> Record:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is {'a file' if folder.exists() else 'not there'}: give the folder of a run.")
+    if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS)) and (why := why_without_results(folder)):
+        raise UserError(why)
     if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS, "checkpoints")):
         raise UserError(f"{folder} holds no run: none of {PARAMS}, {RESULTS}, {ERRORS} and checkpoints is there.")
     record = Record(folder)

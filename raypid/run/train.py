@@ -18,6 +18,7 @@ from raypid.run.assembly import new_run, resolve_config
 from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder
 from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.known_return import tuned_runs_here
 from raypid.run.saved import saved_run
 from raypid.run.training import algorithm_of, settings_of
 from raypid.run_file import RunFile, notes_of, read_for
@@ -180,6 +181,7 @@ def _hints(agent: Agent, resumed: bool, tuned: bool | str) -> list[str]:
     if resumed:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    if (agent.run, agent.config.env) in TUNED and not tuned:
+    known = (agent.run, agent.config.env) in TUNED
+    if known and not tuned and tuned_runs_here(agent.run, agent.config.env):
         return [f"Tuned settings for {agent.run} on {agent.config.env} are there: tuned=True uses them."]
     return []

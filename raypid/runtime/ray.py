@@ -191,8 +191,8 @@ class RayBackend:
                         f"space under /tmp? {without}"
                     ) from error
                 raise UserError(
-                    f"No Ray cluster could be joined at {address!r}: {said}. "
-                    "(One that asks for a token needs RAY_AUTH_MODE=token here too.)"
+                    f"No Ray cluster could be joined at {address!r}: {said.rstrip('.')}. If the cluster asks for a token, set "
+                    "RAY_AUTH_MODE=token here too."
                 ) from error
 
     @property

@@ -162,7 +162,7 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_videos_play(ending: str, cartpole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     imageio = pytest.importorskip("imageio.v3")
     pillow = pytest.importorskip("PIL.Image")
-    film = tmp_path / "films" / f"film.{ending}"
+    film = tmp_path / "films" / f"film.{ending}"  # the folder is made
     assert main(["eval", str(cartpole), "--episodes", "1", "--seed", "2", "--json", "--video", str(film)]) == 0
     out, err = capfd.readouterr()
     assert err == ""
@@ -179,6 +179,48 @@ def test_videos_play(ending: str, cartpole: Path, tmp_path: Path, capfd: pytest.
     )
     assert len(frames) == length if ending == "mp4" else 0 < len(frames) <= length  # GIF joins equal frames
     assert frames[0].shape[0] >= 100 and frames[0].std() > 0 and (frames[0] != frames[-1]).any()
+
+
+@pytest.mark.parametrize(
+    ("video", "said"),
+    [
+        ("", "takes the name of a file that ends in .mp4 or .gif, such as film.mp4"),
+        (".", "takes the name of a file that ends in .mp4 or .gif, such as film.mp4"),
+        ("films", "takes the name of a file; 'films' is a folder: 'films/film.mp4' lies in it"),
+        ("a.avi", "takes a file that ends in .mp4 or .gif, not 'a.avi'"),
+        ("nowhere/at/all.mp4", "there is no folder 'nowhere'"),
+        ("http://x/y.mp4", "there is no folder 'http:'"),
+    ],
+)
+def test_a_video_that_cannot_be_is_refused_first(
+    video: str,
+    said: str,
+    cartpole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("films").mkdir()
+    assert main(["eval", str(cartpole), f"--video={video}"]) == 2
+    assert said in capsys.readouterr().err
+    assert [str(path) for path in tmp_path.rglob("*")] == [str(tmp_path / "films")]
+
+
+def test_a_render_that_raises_is_one_line(
+    cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+    def render(self: CartPoleEnv) -> None:
+        raise RuntimeError("no context")
+
+    monkeypatch.setattr(CartPoleEnv, "render", render)
+    assert main(["eval", str(cartpole), "--video", str(tmp_path / "a.MP4")]) == 2
+    assert (
+        capsys.readouterr().err == "raypid: CartPole-v1 cannot be filmed: its render raised RuntimeError: no context\n"
+    )
 
 
 def test_a_finished_run_suggests_commands_that_do_something(
@@ -206,6 +248,8 @@ def test_what_a_run_suggests_is_longer_than_it_was() -> None:
     assert further({"timesteps_total": 1000.0}, {"timesteps_total": 52_269})["timesteps_total"] > 52_269
     reached = {"evaluation/episode_reward_mean": 475.0, "time_total_s": 60.0}
     assert further(reached, {"timesteps_total": 12_345, "time_total_s": 3.0}) == {"timesteps_total": 25_000}
+    both = {"timesteps_total": 12_345, "time_total_s": 61.0, "evaluation/episode_reward_mean": 480.0}
+    assert further(reached, both) == {"time_total_s": 120}  # the return would end it at its next evaluation
     assert further({"episode_reward_mean": 1.0}, {"timesteps_total": 3}) == {"timesteps_total": 6}
 
 

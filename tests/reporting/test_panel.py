@@ -148,6 +148,7 @@ def test_numbers_as_text() -> None:
     assert [count(v) for v in (None, math.nan, 0, 750, 9_999, 12_345, 1_000_000, 1_234_567, 1.25e9)] == [
         *("-", "-", "0", "750", "9,999", "12.3k", "1M", "1.23M", "1.25G")
     ]
+    assert [count(v, like=150_000) for v in (6_094, 150_000)] == ["6.09k", "150k"]
     assert [reading(v) for v in (math.nan, 0.913, -187.34, 3210.4, 1e6)] == ["-", "0.91", "-187.3", "3,210", "1M"]
     assert [clock(v) for v in (None, 59.9, 61, 3661)] == ["-", "0:59", "1:01", "1:01:01"]
     assert flow(["aa", "bb", "cc"], 7) == ["aa · bb", "cc"]
@@ -190,6 +191,7 @@ def test_plain_lines_are_aligned_and_few() -> None:
     out = io.StringIO()
     lines = PlainLines(STOP, out)
     lines.start(INFO)
+    lines.message("Going on from step 5")
     for i in range(1, 201):
         lines.update(result(i, **{**evaluation(float(i)), "lost/workers": int(i == 200)}))
     lines.message("checkpoint at 1000")
@@ -197,9 +199,10 @@ def test_plain_lines_are_aligned_and_few() -> None:
         lines.stop([("return", "475 ± 4"), ("next", "raypid eval runs/x")])
     text = out.getvalue().splitlines()
     assert text[0] == "raypid PPO on CartPole-v1, seed 3, 2 workers, backend ray, runs/x"
-    assert len(text[1]) == len(text[2]) and "200.0 ± 4.50" in out.getvalue()
+    assert text[1] == "Going on from step 5" and text[2].split()[:2] == ["time", "iteration"]
+    assert len(text[2]) == len(text[3]) and "200.0 ± 4.50" in out.getvalue()
     assert text[-2:] == ["return  475 ± 4", "next    raypid eval runs/x"]
-    assert "lost so far: 1 worker" in text and len(text) <= 10
+    assert "lost so far: 1 worker" in text and len(text) <= 11
 
 
 def test_lines_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:

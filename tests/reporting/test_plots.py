@@ -90,15 +90,20 @@ def test_a_seed_that_was_broken_off_early_is_drawn_by_itself(tmp_path: Path) -> 
     assert len(curve.singles) == 1 and curve.singles[0][0][-1] == 5 * 256
 
 
-def test_a_panel_has_one_kind_of_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_without_an_evaluation_are_drawn_by_training_returns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for lr, evaluated in ((1, True), (2, False)):
         for seed in range(2):
             write_run(tmp_path / f"{lr}-{seed}", seed=seed, lr=lr, evaluated=evaluated)
             write_run(tmp_path / f"other-{lr}-{seed}", seed=seed, lr=lr, env="Acrobot-v1")
-    kinds = {(curve.group.task, curve.is_evaluation) for curve in drawn(tmp_path)}
-    assert kinds == {("CartPole-v1", False), ("Acrobot-v1", True)}
+    kinds = {(curve.group.task, curve.group.label): curve.is_evaluation for curve in drawn(tmp_path)}
+    assert [label for label, is_evaluation in kinds.items() if not is_evaluation] == [("CartPole-v1", "lr=2")]
     plot.main(parse(str(tmp_path), "--out", str(tmp_path / "c.png")))
-    assert "lr=2 has no evaluation on CartPole-v1: the training returns of all are drawn." in capsys.readouterr().err
+    assert (
+        "CartPole-v1: 1 of 2 settings has no evaluation (lr=2): its training returns are drawn, thin."
+        in capsys.readouterr().err
+    )
 
 
 def test_a_run_that_failed_at_once_does_not_spoil_the_picture(tmp_path: Path) -> None:

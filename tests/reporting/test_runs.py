@@ -86,6 +86,11 @@ def test_many_or_long_settings_are_cut(tmp_path: Path) -> None:
     for i in range(2):
         settings = {f"a_rather_long_name_{k}": i for k in range(9)}
         write_run(tmp_path / f"run-{i}", env_config={}, first="x" * 50 + str(i), **settings)
+    assert [label for _, label, _ in groups_of(tmp_path)] == ["run-0", "run-1"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "run-0").rename(tmp_path / "a" / "run")
+    (tmp_path / "run-1").rename(tmp_path / "b" / "run")
     labels = [label for _, label, _ in groups_of(tmp_path)]
     assert len(set(labels)) == 2 and all(len(label) < 70 and label.endswith(", …") for label in labels)
 
@@ -144,12 +149,14 @@ def test_why_there_is_nothing_to_draw(tmp_path: Path) -> None:
     saved = tmp_path / "python" / "checkpoints" / "checkpoint_000002"
     saved.mkdir(parents=True)
     (saved / "manifest.json").write_text("{}")
+    (tmp_path / "afile").touch()
     for path, words in (
         (run / "best", f"is a part of the run '{run}': give that folder"),
         (run / "result.json", f"is a part of the run '{run}': give that folder"),
         (tmp_path / "python", "agent.train() returns them, and writes none"),
         (tmp_path / "python" / "checkpoints", "agent.train() returns them, and writes none"),
         (tmp_path / "nowhere", "no such folder"),
+        (tmp_path / "afile", "/afile' is a file: give the folder of a run"),
         (saved, "no result.json in"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):

@@ -19,6 +19,7 @@ import pytest
 
 from raypid import Callbacks, checkpoint
 from raypid.cli import main
+from raypid.errors import UserError
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
@@ -400,6 +401,13 @@ def test_a_missing_or_empty_part(spoil: str, copy: Path) -> None:
     assert diagnose(read_record(copy)) and main(["doctor", str(copy), "--json"]) == 0
     path.touch()
     assert diagnose(read_record(copy)) and main(["doctor", str(copy)]) == 0
+
+
+def test_checkpoints_of_a_loop_in_python_are_no_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_000001").mkdir()
+    (tmp_path / "checkpoint_000001" / "manifest.json").touch()
+    with pytest.raises(UserError, match=r"has checkpoints and no results: agent.train\(\) returns them"):
+        read_record(tmp_path)
 
 
 def test_values_that_no_run_writes(copy: Path) -> None:
