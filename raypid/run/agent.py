@@ -6,19 +6,19 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.errors import shown
 from raypid.keywords import other_words
 from raypid.outcome import Outcome
-from raypid.reporting.notebook import in_notebook, progress_here
-from raypid.reporting.panel import Progress
-from raypid.run.experiment import Run, RunOptions, check_folder, clear_folder, lock_folder
-from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.training import Training
 from raypid.stops import read_stop
+
+if TYPE_CHECKING:  # `train` alone does without, and starts sooner
+    from raypid.reporting.panel import Progress
+    from raypid.run.experiment import Run, RunOptions
 
 TWICE_S = 5.0
 """Seconds after a run that Ctrl-C has ended in which another one ends the next run at once, so that a loop over runs ends."""
@@ -75,6 +75,9 @@ class Agent(Training):
             ConfigError: a stop criterion or a count that does not fit, or the folder holds another run; nothing has been trained then.
             RuntimeError: the agent is closed. What ends a run by an error, after what was learnt has been saved.
         """
+        from raypid.run.experiment import RunOptions, clear_folder, lock_folder
+        from raypid.run.known_keys import check_stop, known_keys
+
         self.check_open()
         stop = self._stop if stop is None else stop
         criteria = check_stop(read_stop(stop), known_keys(self.run, self.config))
@@ -86,16 +89,9 @@ class Agent(Training):
         )
         check_counts(options)
         folder = self._folder_for(out, overwrite)
-        before, self.out = self.out, folder
-        run = Run(self, options, progress_here(criteria, quiet, self._shown_before))
-        run.python, run.notebook = True, in_notebook()
-        self.out = before
+        run = self._run_in(folder, options, quiet)
         if run.reached():
             return run()
-        if folder == self._fitted and self.iteration > self._fitted_to:
-            self.notes.append(
-                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
-            )
         with lock_folder(folder):
             if overwrite:
                 clear_folder(folder)
@@ -105,12 +101,28 @@ class Agent(Training):
             finally:
                 self._fitted_to = self.iteration
 
+    def _run_in(self, folder: Path, options: RunOptions, quiet: bool) -> Run:
+        from raypid.reporting.notebook import in_notebook, progress_here
+        from raypid.run.experiment import Run
+
+        before, self.out = self.out, folder
+        run = Run(self, options, progress_here(options.stop, quiet, self._shown_before))
+        run.python, run.notebook = True, in_notebook()
+        self.out = before
+        if folder == self._fitted and self.iteration > self._fitted_to:
+            self.notes.append(
+                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
+            )
+        return run
+
     def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
         """The folder of a `fit`.
 
         Raises:
             ConfigError: it holds another run, or what `overwrite` must not replace.
         """
+        from raypid.run.experiment import check_folder
+
         if overwrite and out is None and self.out is None:
             raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
         folder = Path(out) if out is not None else self.default_out()

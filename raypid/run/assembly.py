@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -52,7 +52,6 @@ from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place
-from raypid.run_file import RunFile
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
@@ -63,6 +62,9 @@ from raypid.saved_settings import settings_for
 from raypid.spaces import Space
 from raypid.tuned import TUNED
 from raypid.types import Weights
+
+if TYPE_CHECKING:
+    from raypid.run_file import RunFile
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 TO_FIT = "to fit this machine"
@@ -319,10 +321,7 @@ def assemble(
     inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
     settled, surprises = algorithm.settled(inner, network)
     notes += surprises
-    if not found.sample.is_seeded:
-        notes.append(
-            f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
-        )
+    notes += _unseeded(config, found.sample)
     limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
     try:
         spec = RolloutSpec(
@@ -355,6 +354,14 @@ def assemble(
     except BaseException:
         backend.shutdown()
         raise
+
+
+def _unseeded(config: Config, sample: Sample) -> list[str]:
+    if sample.is_seeded:
+        return []
+    return [
+        f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
+    ]
 
 
 def _words(program: RunProgram | None) -> Words:

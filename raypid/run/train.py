@@ -46,10 +46,8 @@ def train(
     """Train an agent until a stop criterion is met, and leave all that `raypid train` leaves. Workers and environments are ended.
 
         outcome = raypid.train("PPO", "CartPole-v1", stop=100_000, out="runs/a", lr=1e-3, num_workers=2)
-        policy = outcome.load_policy()
 
-    Ctrl-C, or interrupting a notebook's kernel, ends the run after this iteration, with a checkpoint: the outcome has `interrupted`.
-    A second one, also in a run that follows within 5 s, raises KeyboardInterrupt, so that a loop over runs ends too.
+    Ctrl-C ends the run as it ends `Agent.fit`; a second one within 5 s, also in the next run of a loop, raises KeyboardInterrupt.
 
     Args:
         run: the algorithm: its name, a subclass of `raypid.algorithms.base.Algorithm`, or a class of agents such as raypid.PPO or your own.
@@ -62,8 +60,7 @@ def train(
         tuned: start from tuned settings: True, or the name of those that a search has saved.
         resume: go on with the run in this folder, with its settings and those given here.
         trust: import what only that folder names, though this user's raypid did not write it.
-        overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`; None: what the file says, or the
-            default there.
+        overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`; None: as a file says, or as there.
         settings: those of the algorithm, and `callbacks`. total_timesteps, timesteps and their kin are stop criteria, as elsewhere.
 
     Raises:
@@ -71,38 +68,40 @@ def train(
     """
     stop, settings = stop_with(stop, settings)
     _check_order(run, env)
-    asked = {
-        "checkpoint_interval": checkpoint_interval,
-        "keep_checkpoints": keep_checkpoints,
-        "final_episodes": final_episodes,
-    }
-    name = None if run is None or _is_distributed(run) else algorithm_of(run)
-    file = RunFile()
-    if isinstance(config, str | Path):
-        name, file = read_for(name, config, trust=trust, given=settings)
-        config, run = file.settings, name if run is None else run
-    counts = {**file.options, **{key: count for key, count in asked.items() if count is not None}}
-    check_counts(RunOptions(**counts))  # type: ignore[arg-type]
+    name, file = _read(config, run, trust, settings)
+    run = name if run is None else run
+    counts = _counts(file, checkpoint_interval, keep_checkpoints, final_episodes)
     stop = file.stop if stop is None and resume is None else stop
-    given = settings_of([env], config, settings)
+    given = settings_of([env], file.settings if isinstance(config, str | Path) else config, settings)
     progress = progress_here({}, quiet)
-    phases = Phases(progress.working)
     agent: Agent | DistributedAgent
-    with phases.heard():
-        if resume is not None:
-            _check_beside_resume(resume, out, tuned, overwrite)
-            agent, stop = _resumed(
-                run, name, Path(resume), overlay(file.recorded.without("init_from"), given), stop, trust
-            )
+    with Phases(progress.working).heard():
+        if resume is None:
+            agent = _new(run, name, file, given, stop, out := out or file.out, tuned or file.tuned, overwrite)
         else:
-            out = file.out if out is None else out
-            agent = _new(run, name, file, given, stop, out, tuned or file.tuned, overwrite)
-        if not quiet and isinstance(agent, Agent):
-            agent.notes += [*notes_of(file, given, stop), *_hints(agent, resume is not None, tuned or file.tuned)]
+            _check_beside_resume(resume, out, tuned, overwrite)
+            agent, stop = _resumed(run, name, Path(resume), file, given, stop, trust)
         with agent:
             if isinstance(agent, Agent):
+                agent.notes += [*notes_of(file, given, stop), *_hints(agent, resume is not None, tuned or file.tuned)]
                 agent._shown_before = progress
             return agent.fit(stop, out=resume or out, overwrite=overwrite, quiet=quiet, **counts)
+
+
+def _counts(file: RunFile, *asked: int | None) -> dict[str, int]:
+    """How often to save and how many to play at the end: what a file says, and above it what was asked for."""
+    names = ("checkpoint_interval", "keep_checkpoints", "final_episodes")
+    counts = {**file.options, **{name: count for name, count in zip(names, asked) if count is not None}}
+    check_counts(RunOptions(**counts))  # type: ignore[arg-type]
+    return counts
+
+
+def _read(config: object, run: object, trust: bool, settings: Mapping[str, object]) -> tuple[str | None, RunFile]:
+    """The algorithm's name, None for a DistributedAgent's or if nothing names it; and what a file says, if `config` is one."""
+    name = None if run is None or _is_distributed(run) else algorithm_of(run)
+    if isinstance(config, str | Path):
+        return read_for(name, config, trust=trust, given=settings)
+    return name, RunFile()
 
 
 def _check_order(run: object, env: object) -> None:
@@ -161,9 +160,10 @@ def _check_beside_resume(resume: str | Path, out: str | Path | None, tuned: bool
 
 
 def _resumed(
-    run: object, name: str | None, folder: Path, given: Mapping[str, object], stop: Any, trust: bool
+    run: object, name: str | None, folder: Path, file: RunFile, given: Mapping[str, object], stop: Any, trust: bool
 ) -> tuple[Agent, int | float | Mapping[str, object]]:
     """The agent that goes on with the run in a folder, and its stop criteria: those given, or else the saved ones."""
+    given = overlay(file.recorded.without("init_from"), given)
     check_folder(folder, resume=True, overwrite=False, python=True)
     _, manifest = saved_run(folder, given, run=name, trust=trust)
     if name is not None and name != manifest["algorithm"]:

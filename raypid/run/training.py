@@ -43,7 +43,6 @@ from raypid.run.assembly import (
 from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
-from raypid.run_file import read_for
 from raypid.runtime.learner_group import losses_named
 from raypid.runtime.local import LocalHandle
 from raypid.spaces import brief
@@ -176,6 +175,8 @@ class Training(metaclass=_Answering):
         _check_registry(registry)
         name, notes = self._algorithm(given, run), tuple[str, ...]()
         if isinstance(config, str | Path):
+            from raypid.run_file import read_for
+
             name, file = read_for(name, config, trust=False, given=settings)
             below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
             out, tuned = out or file.out, tuned or file.tuned
@@ -186,14 +187,7 @@ class Training(metaclass=_Answering):
             below = with_tuned(name, tuned, below or {}, chosen)
         resolved = resolve_settings(name, chosen, below)
         self.out = Path(out) if out is not None else None
-        self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
-        self.time_total_s = 0.0
-        self.rewards = deque[float](maxlen=EPISODE_WINDOW)
-        self.lengths = deque[int](maxlen=EPISODE_WINDOW)
-        self.num_crashes = 0
-        """Environments that raised and were rebuilt, evaluations included."""
-        self.rollbacks = 0
-        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self._begin_counts()
         self.more_metrics: Callable[[], Mapping[str, float]] = dict
         """What is added to each result."""
         self._last_save: Path | None = None
@@ -224,6 +218,16 @@ class Training(metaclass=_Answering):
         self.detach()
         self._loop = self._new_loop()
         self._closed = False
+
+    def _begin_counts(self) -> None:
+        self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
+        self.time_total_s = 0.0
+        self.rewards = deque[float](maxlen=EPISODE_WINDOW)
+        self.lengths = deque[int](maxlen=EPISODE_WINDOW)
+        self.num_crashes = 0
+        """Environments that raised and were rebuilt, evaluations included."""
+        self.rollbacks = 0
+        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
 
     def _algorithm(self, given: Sequence[object], run: object) -> str | None:
         """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
