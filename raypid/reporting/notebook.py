@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from raypid.reporting.panel import (
     sparkline,
 )
 from raypid.reporting.panel import title as named
+from raypid.reporting.streams import in_notebook
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -43,13 +43,6 @@ def progress_here(stop: Mapping[str, float], quiet: bool, before: Progress | Non
     if quiet or not in_notebook():
         return make_progress(stop, quiet)
     return NotebookDisplay(stop, before if isinstance(before, NotebookDisplay) else None)
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    return getattr(shell, "kernel", None) is not None
 
 
 class NotebookDisplay(Progress):

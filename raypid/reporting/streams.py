@@ -79,3 +79,10 @@ def lenient_output() -> Iterator[Lenient]:
             stream.flush()
             if stream.failure is not None:
                 stream.give_up()
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    return getattr(shell, "kernel", None) is not None

@@ -102,7 +102,8 @@ class Agent(Training):
                 self._fitted_to = self.iteration
 
     def _run_in(self, folder: Path, options: RunOptions, quiet: bool) -> Run:
-        from raypid.reporting.notebook import in_notebook, progress_here
+        from raypid.reporting.notebook import progress_here
+        from raypid.reporting.streams import in_notebook
         from raypid.run.experiment import Run
 
         before, self.out = self.out, folder

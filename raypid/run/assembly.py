@@ -40,7 +40,7 @@ from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
-from raypid.reporting.notebook import in_notebook
+from raypid.reporting.streams import in_notebook
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
