@@ -142,7 +142,7 @@ REFUSED = [
     (["train", "--run", "PPO", "--env", "raypid/Catch-v0", "--model.network", "cnn"], "model.network cnn needs torch"),
     (["train", "--run", "ES", "--env", "raypid/Catch-v0", "--model.network", "cnn"], "model.network cnn needs torch"),
     (["train", "--run", "IMPALA", "--env", "raypid/PositionCartPole-v0", "--tuned"], "a memory (lstm) needs torch"),
-    (["train", "--run", "PPO", "--env", "own_net:Env"], "No module named 'torch'"),
+    (["train", "--run", "PPO", "--env", "own_net:Env"], "imports torch, which is not installed"),
     (["train", "-f", "grid.yaml"], "needs Ray Tune"),
     (["tune", "--run", "SAC", "--env", "Pendulum-v1"], "SAC needs torch"),
     (["eval", "cnn"], "network cnn needs torch"),

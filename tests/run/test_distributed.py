@@ -322,7 +322,11 @@ def test_what_does_not_fit(local: dict[str, Any], settings: dict[str, Any], word
 
 
 def test_names_of_its_own_are_suggested(local: dict[str, Any]) -> None:
-    for key, near in (("num_actor", "num_actors"), ("num_storage", "num_storages"), ("entropy_coeff", "entropy_coef")):
+    for key, near in (
+        ("num_actor", "num_actors"),
+        ("num_storage", "num_storages"),
+        ("max_grad_norms", "max_grad_norm"),
+    ):
         with pytest.raises(ConfigError, match=f"Unknown setting '{key}'. Did you mean '{near}'"):
             raypid.IMPALAAgent("CartPole-v1", **{**local, key: 2})
 
