@@ -92,10 +92,6 @@ def test_classes_run_in_this_process(written: str) -> None:
     train_more(user, PLACES["here"])
 
 
-def test_classes_of_a_cell_travel_to_a_learner_and_to_workers(ray_session: Any) -> None:
-    train(names("cell"), PLACES["one learner"])
-
-
 @pytest.mark.parametrize("where", [where for where in PLACES if where != "here"])
 @pytest.mark.parametrize(
     "written", [pytest.param("cell", marks=pytest.mark.ci_slow), pytest.param("module", marks=pytest.mark.slow)]

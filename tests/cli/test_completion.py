@@ -43,6 +43,7 @@ done
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.ci_slow
 def test_bash_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "raypid"
     program.parent.mkdir()

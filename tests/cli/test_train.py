@@ -356,6 +356,17 @@ def test_the_hook_gets_the_outcome_before_the_agent_is_closed(in_process: Raypid
 
 
 def test_what_quiet_leaves_out(in_process: Raypid) -> None:
-    words = ("--run", "SAC", "--env", "Pendulum-v1", "--start-steps", 64, "--batch-size", 16)
+    words = (
+        "--run",
+        "SAC",
+        "--env",
+        "Pendulum-v1",
+        "--start-steps",
+        64,
+        "--batch-size",
+        16,
+        "--steps-per-iteration",
+        64,
+    )
     done = in_process("train", *words, "--stop", "iters=1", "--out", "run", "--final-episodes", 0, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -188,6 +188,7 @@ def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_
 # -- losses --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci_slow
 def test_it_is_niced_and_a_killed_one_is_replaced(ray_session: Any, tmp_path: Path) -> None:
     config = {**FRAGILE, "evaluation_interval": 1, "evaluation_num_episodes": 2}  # the session's Ray has CPUs to spare
     with Agent("PPO", config, env_config={"sleep_s": 0.001}) as agent:
@@ -227,6 +228,7 @@ def test_what_an_evaluation_raises_ends_the_run(ray_session: Any) -> None:
             train_until(agent, lambda r: False)
 
 
+@pytest.mark.ci_slow
 def test_a_restore_drops_what_is_going_on(ray_session: Any, tmp_path: Path) -> None:
     with Agent("PPO", BESIDE, env_config=evaluator_only("slow")) as agent:
         agent.train()
@@ -270,6 +272,7 @@ def test_a_run_takes_what_is_being_evaluated_at_its_end(ray_session: Any, tmp_pa
     assert outcome.final is not None and outcome.final["episodes"] == 1
 
 
+@pytest.mark.ci_slow
 def test_a_run_ends_with_an_evaluation_of_its_newest_weights(ray_session: Any, tmp_path: Path) -> None:
     """If that is cheap: here an evaluation takes half a second, and the run has taken a minute before."""
     config = {**BESIDE, "evaluation_interval": None, "evaluation_num_episodes": 1, "env_config": evaluator_only("slow")}
