@@ -975,7 +975,7 @@ def _import_everything() -> None:
     for name in ALGORITHMS.names():
         type_hints(ALGORITHMS.get(name).Config)
     for name in (
-        *(f"cli.{command}" for command in COMMANDS),
+        *(f"cli.{command.replace('-', '_')}" for command in COMMANDS),
         "deploy",
         "run.experiment",
         "reporting.comparison",

@@ -158,7 +158,7 @@ class Reader:
 
     def __init__(self, folder: Path, *, short: bool) -> None:
         self.folder, self.short = folder, short
-        self.registered = [dict(registry._entries) for registry in REGISTRIES]
+        self.registered = [{n: e for n, e in reg._entries.items() if reg.is_own(n)} for reg in REGISTRIES]
         self.makers: list[tuple[str, list[str]]] | None = None
         """Commands, each with its page, that may make a run when a command needs it; None: those of all pages."""
         shutil.copytree(ROOT / "examples", self.folder / "examples")
@@ -315,9 +315,13 @@ def makers_of(page: str, folder: str, commands: list[tuple[str, list[str]]] | No
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAYPID_DATA", str(tmp_path / ".data"))
+    before = [dict(registry._entries) for registry in REGISTRIES]  # of other tests
     there = Reader(tmp_path, short=True)
+    there.clean()
     yield there
     there.clean()
+    for registry, entries in zip(REGISTRIES, before, strict=True):
+        registry._entries = entries
 
 
 def test_every_block_says_what_it_is() -> None:

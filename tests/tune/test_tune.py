@@ -42,7 +42,7 @@ DOCUMENT = """
 @pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(1, marks=pytest.mark.ci_slow),
+        pytest.param(1, marks=pytest.mark.slow),
         pytest.param(180, marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
     ],
 )
