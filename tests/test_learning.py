@@ -7,7 +7,6 @@ from learning import TASKS, run_task
 
 QUICK = (
     "ppo-cartpole", "ppo-catch", "ppo-pendulum", "a2c-cartpole", "ppo-multi-discrete", "ppo-dict-cartpole", "dqn-cartpole",
-    "sac-pendulum",
 )  # fmt: skip
 LONG = [name for name, task in TASKS.items() if task.long]
 LOCAL = [name for name, task in TASKS.items() if "local" in task.backends and name not in (*QUICK, *LONG)]

@@ -49,7 +49,7 @@ def test_the_networks_are_the_registered_one_and_change(run: str, env: str, tmp_
             np.testing.assert_array_equal(networks[name].numpy(), flat)
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_sac_learns_pendulum_with_a_registered_network() -> None:
     settings = {"start_steps": 500, "lr": 2e-3, "samples_per_insert": 128, "batch_size": 128, "num_threads": 1}
     with raypid.Agent(

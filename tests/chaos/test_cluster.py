@@ -73,7 +73,7 @@ def test_a_running_cluster_is_joined_and_left_running(cluster: str, start: Calla
     fitted.assert_nothing_left()
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_two_nodes_have_a_parameter_server_each(start: Callable[..., Any]) -> None:
     done = start(python=str(Path(__file__).with_name("two_nodes.py"))).finish()
     assert done.returncode == 0, done

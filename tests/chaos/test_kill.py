@@ -94,7 +94,7 @@ def test_exit_code_and_message_of_lost_workers(ray_session: Any, in_process: Cal
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.ci_slow)])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_driver_resumes(
     num_workers: int, start: Callable[..., Any], in_process: Callable[..., Any], tmp_path: Path
 ) -> None:

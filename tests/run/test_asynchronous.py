@@ -273,7 +273,7 @@ def test_a_save_wastes_no_update_of_a_learner_elsewhere(ray_session: Any, tmp_pa
         assert agent._loop is loop  # with the update under way, and what waits
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_two_learners_and_one_that_dies(ray_session: Any, tmp_path: Path) -> None:
     with Agent("APPO", SMALL, num_learners=2, num_cpus_per_worker=0.25) as agent:
         result = [agent.train() for _ in range(5)][-1]

@@ -191,7 +191,7 @@ def test_a_run_without_an_ended_episode_says_so(tmp_path: Path) -> None:
     assert np.isnan(read_results(tmp_path)[-1]["episode_reward_mean"] or np.nan)
 
 
-@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ci_slow)])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize("by", ["time", "signal"])
 def test_whole_episodes_that_do_not_end_are_broken_off(
