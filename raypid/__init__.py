@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 import sys
 from collections.abc import Callable
@@ -169,6 +169,7 @@ def _register(
 def _missing(name: str, *, imported: bool) -> Exception:
     """The error for a name that raypid lacks; `imported`: by `from raypid import NAME`, which drops the text of an AttributeError."""
     import difflib
+    import importlib.util
 
     import raypid.names
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +33,8 @@ class MissingPackage(ConfigError, ImportError):
 
 def installed(module: str) -> bool:
     """Whether a package can be imported, by its top-level module. A folder of that name beside the user's files is none."""
+    import importlib.util
+
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -67,11 +65,15 @@ def _import_file(file: Path) -> ModuleType:
         raise UserError(
             f"{file} lies in a run's folder ({folder}), and code is never imported from there: move it elsewhere."
         )
+    import importlib.util
+
     known = importlib.util.find_spec(file.stem) if file.stem.isidentifier() and file.stem not in sys.modules else None
     loaded = sys.modules.get(file.stem)
     origin = getattr(loaded, "__file__", None) if loaded is not None else known.origin if known else None
     if origin is not None and Path(origin).resolve() == file:
         return importlib.import_module(file.stem)
+    import hashlib
+
     # another module may have this name, or none can be found: the file's own module has a name that nothing else has
     name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:

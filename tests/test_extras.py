@@ -291,7 +291,7 @@ def test_every_extra_is_in_pyproject() -> None:
 def test_init_says_how_to_install_pytest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(extras, "pip", lambda: "pip")
     monkeypatch.setattr(init, "pip", lambda: "pip")
     assert main(["init", str(tmp_path / "mine")]) == 0

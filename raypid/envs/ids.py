@@ -50,10 +50,10 @@ PACKAGES = (
 )  # fmt: skip
 """Packages whose ids are found without naming the package. Those of any other are written "package:id"."""
 
-_ATARI = re.compile(r"(?P<game>[A-Z]\w*?)(?P<ram>-ram)?(?P<old>Deterministic|NoFrameskip)?-v[04]$")
-_PROCGEN = re.compile(r"(procgen:)?procgen-(?P<game>\w+?)-v0$")
-_SIMULATOR = re.compile(r"(Roboschool)?(?P<robot>\w+?)(?P<bullet>PyBullet|MuJoCo|Mujoco|Bullet)?(Env)?-v\d+$")
-_MUJOCO_PY = re.compile(r"(?P<robot>\w+)-v[23]$")
+_ATARI = r"(?P<game>[A-Z]\w*?)(?P<ram>-ram)?(?P<old>Deterministic|NoFrameskip)?-v[04]$"
+_PROCGEN = r"(procgen:)?procgen-(?P<game>\w+?)-v0$"
+_SIMULATOR = r"(Roboschool)?(?P<robot>\w+?)(?P<bullet>PyBullet|MuJoCo|Mujoco|Bullet)?(Env)?-v\d+$"
+_MUJOCO_PY = r"(?P<robot>\w+)-v[23]$"
 
 
 def bare(name: str) -> str:
@@ -75,7 +75,7 @@ def gone(name: str) -> str | None:
     """Say what to take in place of an id that cannot be made any more, or that old Gym had; None if there is nothing to say."""
     if name in ("GymV21Environment-v0", "GymV26Environment-v0"):
         return f"{name!r} wraps environments of old Gym: give a function that makes yours, 'module:make'; its reset and step may be Gym's."
-    if name == "procgen" or (game := _PROCGEN.match(name)):
+    if name == "procgen" or (game := re.match(_PROCGEN, name)):
         task = "Coinrun" if name == "procgen" else game["game"].capitalize()  # type: ignore[index]
         return (
             f"{name!r} was made for old Gym. EnvPool has its games: 'envpool:{task}Easy-v0' or 'envpool:{task}Hard-v0'."
@@ -84,7 +84,7 @@ def gone(name: str) -> str | None:
 
 
 def _old_atari(name: str) -> str | None:
-    found = _ATARI.match(name)
+    found = re.match(_ATARI, name)
     if found is None:
         return None
     game = found["game"]
@@ -109,12 +109,12 @@ _GAMES = frozenset({
 def _old_robot(name: str) -> str | None:
     """Ids of mujoco_py, PyBullet and Roboschool."""
     entry = getattr(gymnasium.registry.get(name), "entry_point", None)
-    if callable(entry) and (old := _MUJOCO_PY.match(name)):
+    if callable(entry) and (old := re.match(_MUJOCO_PY, name)):
         return (
             f"{name!r} needs mujoco_py, which is not maintained: take '{old['robot']}-v5' (rewards and observations differ a little) or "
             f"'{old['robot']}-v4'."
         )
-    found = _SIMULATOR.match(name)
+    found = re.match(_SIMULATOR, name)
     if found is None or not (found["bullet"] or name.startswith("Roboschool")):
         return None
     bases = {

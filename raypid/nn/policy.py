@@ -12,7 +12,6 @@ import numpy as np
 from raypid import names
 from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
 from raypid.errors import UserError
-from raypid.nn.given_observation import GivenObservation
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec, check_weights
 from raypid.nn.pipeline import nest
@@ -44,6 +43,8 @@ class DeployedPolicy:
         """Of a policy that was loaded: algorithm, env (its name), timesteps_total."""
         self.remembers = policy.initial_state(1) is not None
         """Whether an action depends on earlier observations too: the network has a memory, or frames are stacked."""
+        from raypid.nn.given_observation import GivenObservation  # training does without
+
         self._given = GivenObservation(policy.spec)
         self._lock = threading.Lock()  # networks keep intermediate results, and the noise of noisy layers
         self._is_session = False
