@@ -384,6 +384,8 @@ class WorkerGroup(Generic[R, D]):
             ended = {oldest[future] for future in ready}
             overdue = {i for i in asked if i not in ended and time.monotonic() > self._running[i][0].deadline}
             for i in sorted(ended | overdue):
+                if not self._running[i]:  # it was lost with the node of one before
+                    continue
                 if result := self._end(i, overdue=i in overdue):
                     done.append((i, result))
             asked = [i for i in sorted(ended) if self._running[i]]

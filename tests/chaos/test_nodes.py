@@ -164,6 +164,7 @@ def test_a_head_that_dies_is_named_and_what_was_learnt_is_saved(
     nodes = cluster(2)
     nodes.add(2)
     training = Run(start, nodes, run)
+    nodes.head.process.kill()  # it would end Ray on this machine too, as it is not ended where the head is another one
     for pid in nodes.head.pids():
         if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(pid, signal.SIGKILL)
