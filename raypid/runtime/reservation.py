@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raypid.runtime.handle import Place
 from raypid.runtime.resources import ResourceError
 
-RESERVE_S = 9.0
+RESERVE_S = 4.5
 """Seconds that a reservation may take, for what an earlier run is giving back."""
 _FRESH_S = 0.5
 """Seconds for which an answer of where bundles are is used again."""

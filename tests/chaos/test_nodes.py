@@ -164,13 +164,13 @@ def test_a_head_that_dies_is_named_and_what_was_learnt_is_saved(
     nodes = cluster(2)
     nodes.add(2)
     training = Run(start, nodes, run)
-    nodes.head.process.kill()  # it would end Ray on this machine too, as it is not ended where the head is another one
+    nodes.head.process.kill()  # it would end the head's raylet too, to which the run is connected
     for pid in nodes.head.pids():
         if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(pid, signal.SIGKILL)
     assert training.end(interrupt=False) == 1, training.said
     said = training.command.process.stderr.read()
-    assert f"The Ray cluster at {nodes.address} is gone: its Ray has ended." in said and "Saved: checkpoint_" in said
+    assert f"The Ray cluster at {nodes.address} is gone: " in said and "Saved: checkpoint_" in said
     assert "Traceback" not in said and len(said.splitlines()) == 1, said
     newest = checkpoint.latest(training.folder / "checkpoints")
     assert newest is not None and f"{int(training.result()['training_iteration']):06d}" in newest.name
