@@ -15,6 +15,8 @@ from patience import PATIENCE_S, wait_until
 
 from raypid import checkpoint
 
+pytestmark = pytest.mark.timeout(600, method="thread")
+
 LOOPS = {
     "PPO": ("--env", "fragile:Fragile", "--batch-size", 32),
     "IMPALA": ("--env", "fragile:Fragile"),
