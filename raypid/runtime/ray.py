@@ -62,6 +62,7 @@ with warnings.catch_warnings():
     import ray
     import ray.exceptions
     from ray.experimental.locations import get_local_object_locations
+    from ray.util.client import ray as client
     from ray.util.placement_group import PlacementGroup, get_current_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -263,7 +264,7 @@ class RayBackend:
         if self._shared and self._group is None:
             with phase("joining Ray", "waiting for room in the cluster"):
                 self._reserved.make(places)
-        if self._shared and self._watch is None:
+        if self._shared and self._watch is None and not client.is_connected():  # a client may not reach the nodes
             self._begin_watch()
 
     def _begin_watch(self) -> None:
@@ -315,6 +316,8 @@ class RayBackend:
     # -- nodes that come and go ----------------------------------------------------------------------------------------
 
     def has_room(self, place: Place) -> bool:
+        if self._gone:
+            return False
         if self._reserved.holds(place):
             node = self._reserved.node_of(place)
             if self._lost.get(node) == "silent":
@@ -348,7 +351,7 @@ class RayBackend:
             for handle in unknown:
                 if handle.ready in ready:
                     self.node_of(handle, 0.0)
-        new = {handle.node for handle in self._handles if handle.node} - self._watched
+        new = {node for handle in self._handles if (node := self._where_is(handle))} - self._watched
         if new:
             self._watched |= new
             for node in ray.nodes():
@@ -416,8 +419,10 @@ class RayBackend:
                 raise ArgumentLost(str(error)) from error
 
     def _check(self) -> None:
-        """Raises:
-        ClusterLost: the cluster is gone, and a call of Ray's would wait for it, or end this process.
+        """Look whether Ray is still there, before a call that would wait for it, or end this process.
+
+        Raises:
+            ClusterLost: it is not.
         """
         if not self._gone and self._line is not None and self._line.has_ended():
             self._changed(self._here, "refuses")

@@ -163,8 +163,7 @@ def test_workers_of_a_node_that_is_cut_off_move_to_another(
 def test_a_head_that_dies_is_named_and_what_was_learnt_is_saved(
     cluster: Callable[..., Nodes], start: Callable[..., Any], run: str
 ) -> None:
-    nodes = cluster(2)
-    nodes.add(2)
+    nodes = cluster(4)
     training = Run(start, nodes, run)
     nodes.head.process.kill()  # it would end the head's raylet too, to which the run is connected
     for pid in nodes.head.pids():
