@@ -8,6 +8,7 @@ accepted says nothing: the kernel accepts it for a process that is stopped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
@@ -80,13 +81,21 @@ class Line:
 
 
 class Watch:
-    """Knocks at doors once a second, each in a thread of its own, and calls `changed` where one stops or starts to answer."""
+    """Knocks at doors once a second, each in a thread of its own, and calls `changed` where one stops or starts to answer. One more
+    thread calls `look` once a second, which may wait."""
 
-    def __init__(self, changed: Callable[[str, State], None]) -> None:
+    def __init__(self, changed: Callable[[str, State], None], look: Callable[[], None] = lambda: None) -> None:
+        self.look = look
         self.changed = changed
         """Called from a thread, with a name and "refuses", "silent", or "answers" if it answers again."""
         self._threads: dict[str, threading.Thread] = {}
         self._over = threading.Event()
+        threading.Thread(target=self._look, daemon=True, name="watch").start()
+
+    def _look(self) -> None:
+        while not self._over.wait(KNOCK_S):
+            with contextlib.suppress(Exception):  # there is no answer; the door of the head tells
+                self.look()
 
     def add(self, name: str, host: str, port: int) -> None:
         """Watch this door from now on."""

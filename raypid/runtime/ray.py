@@ -188,6 +188,8 @@ class RayBackend:
         self._watch: Watch | None = None
         self._line: Line | None = None
         """To Ray on this machine: a call that needs it once it has ended would end this process without a word."""
+        self._nodes: list[dict[str, Any]] = []
+        """What Ray's head said of all nodes when it was asked last. Only a thread asks it: it may be gone."""
         self._watched: set[str] = set()
         self._names: dict[str, str] = {}
         """What messages call each node."""
@@ -275,12 +277,19 @@ class RayBackend:
             if (told := changed()) is not None:
                 told(name, state)
 
-        self._watch = Watch(tell)
+        self._look()
+        looking = weakref.WeakMethod(self._look)
+
+        def look() -> None:
+            if (asked := looking()) is not None:
+                asked()
+
+        self._watch = Watch(tell, look)
         weakref.finalize(self, self._watch.close)  # an agent that was never closed
         self._address, self._here = context.gcs_address, context.get_node_id()
         host, _, port = self._address.rpartition(":")
         self._watch.add(_HEAD, host.strip("[]"), int(port))
-        for node in ray.nodes():
+        for node in self._nodes:
             if node["NodeID"] == self._here:
                 self._watched.add(self._here)
                 self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
@@ -311,7 +320,13 @@ class RayBackend:
         return str(ray.get_runtime_context().get_node_id())
 
     def _is_alive(self, node: str) -> bool:
-        return node not in self._lost and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
+        nodes = ray.nodes() if self._watch is None else self._nodes
+        return node not in self._lost and any(n["NodeID"] == node and n["Alive"] for n in nodes)
+
+    def _look(self) -> None:
+        """Ask Ray's head which nodes there are, and where what is reserved is. Waits where the head is gone: for a thread."""
+        self._nodes = ray.nodes()
+        self._reserved.look()
 
     # -- nodes that come and go ----------------------------------------------------------------------------------------
 
@@ -353,15 +368,15 @@ class RayBackend:
                     self.node_of(handle, 0.0)
         new = {node for handle in self._handles if (node := self._where_is(handle))} - self._watched
         if new:
-            self._watched |= new
-            for node in ray.nodes():
+            for node in self._nodes:
                 if node["NodeID"] in new:
+                    self._watched.add(node["NodeID"])
                     self._names[node["NodeID"]] = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
                     watch.add(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def _suspect(self, name: str) -> None:
         """Look at once whether a node is still there: when it ends in an orderly way, Ray's notice of each role comes first."""
-        node = next((node for node in ray.nodes() if node["NodeID"] == name), None)
+        node = next((node for node in self._nodes if node["NodeID"] == name), None)
         if node is None or name in self._lost or name == self._here:
             return
         if not node["Alive"] or knock(node["NodeManagerAddress"], node["NodeManagerPort"]) == "refuses":

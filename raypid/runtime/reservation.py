@@ -4,7 +4,6 @@ need. Apart from runtime/ray.py, since it knows of bundles alone and of no actor
 from __future__ import annotations
 
 import contextlib
-import time
 import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from raypid.runtime.resources import ResourceError
 
 RESERVE_S = 4.5
 """Seconds that a reservation may take, for what an earlier run is giving back."""
-_FRESH_S = 0.5
-"""Seconds for which an answer of where bundles are is used again."""
 
 Key = tuple[str, int]
 
@@ -51,7 +48,9 @@ class Reservation:
         """Asked for in place of what is on a node that is cut off; not there yet."""
         self._spare: list[tuple[dict[str, float], Seat]] = []
         """What was left behind on such nodes: (bundle, where). It is used again before anything new is asked for."""
-        self._asked: dict[str, tuple[float, list[str]]] = {}
+        self._nodes: dict[str, list[str]] = {}
+        """Where each bundle of each group is, as `look` has found it."""
+        self._wanted = True
         self._groups: list[PlacementGroup] = []
         weakref.finalize(self, _give_back, self._groups)  # an agent that was never closed
 
@@ -69,6 +68,7 @@ class Reservation:
             remove_placement_group(group)
             raise ResourceError(_no_room(taking))
         self._take(group, taking)
+        self.look()
 
     def _take(self, group: PlacementGroup, places: Sequence[Place]) -> None:
         self._groups.append(group)
@@ -120,14 +120,19 @@ class Reservation:
             remove_placement_group(seat.group)
 
     def _node_of(self, seat: Seat) -> str:
-        group, now = seat.group.id.hex(), time.monotonic()
-        asked, nodes = self._asked.get(group, (-_FRESH_S, []))
-        if now - asked > _FRESH_S:
-            table = placement_group_table(seat.group)
-            found: dict[int, str] = table.get("bundles_to_node_id", {})
-            nodes = [found.get(i) or "" for i in range(len(table.get("bundles", ())))]
-            self._asked[group] = now, nodes
+        nodes = self._nodes.get(seat.group.id.hex(), [])
+        self._wanted = True
         return nodes[seat.index] if seat.index < len(nodes) else ""
+
+    def look(self) -> None:
+        """Ask Ray's head where everything is, if anybody has wanted to know since it was asked last. Waits where the head is gone, so
+        this is for a thread of its own."""
+        if self._wanted:
+            self._wanted = False
+            for group in list(self._groups):
+                table = placement_group_table(group)
+                found: dict[int, str] = table.get("bundles_to_node_id", {})
+                self._nodes[group.id.hex()] = [found.get(i) or "" for i in range(len(table.get("bundles", ())))]
 
     def close(self) -> None:
         """Give everything back."""
