@@ -366,7 +366,7 @@ class RayBackend:
             for handle in unknown:
                 if handle.ready in ready:
                     self.node_of(handle, 0.0)
-        new = {node for handle in self._handles if (node := self._where_is(handle))} - self._watched
+        new = {where for handle in self._handles if (where := self._where_is(handle))} - self._watched
         if new:
             for node in self._nodes:
                 if node["NodeID"] in new:
