@@ -29,6 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ray swallows what a signal handler raises while it waits, so a test that hangs in Ray ends by a thread's hand."""
     for item in items:
         if any(name in getattr(item, "fixturenames", ()) for name in ("ray_session", "request")):
+            if item.get_closest_marker("timeout") is not None:
+                continue
             item.add_marker(pytest.mark.timeout(method="thread"))
 
 
