@@ -228,6 +228,8 @@ class Remote(ABC):
 
     _weights: Future[Weights]
     """Those that play in the newest evaluation."""
+    _given: Future[Weights]
+    """The same, as they were given."""
     _timesteps = 0
     """Environment steps on which they were trained."""
 
@@ -272,6 +274,10 @@ class Remote(ABC):
                 return played
         return None
 
+    def _weights_lost(self) -> None:
+        """The weights that were to play are lost with their learner, which is built anew when it is asked."""
+        self.context.backend.get(self._given)
+
     def _time_for(self, order: Order) -> float:
         """Seconds allowed: worker_timeout_s for each episode that a stream plays, doubled with each evaluation that was overdue."""
         turns = math.ceil(order.num_episodes / MAX_STREAMS)
@@ -295,7 +301,7 @@ class InWorker(Remote):
     def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
         self.close()
         workers = self.context.workers
-        self._weights, self._timesteps = self.context.backend.put(weights), timesteps
+        self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
         self._seconds = self._time_for(order)
         self._deadline = workers.due(0, self._seconds)
         self._call = workers.handles[0].submit(RolloutWorker.evaluate, self.spec, self._weights, order)
@@ -313,8 +319,9 @@ class InWorker(Remote):
                 raise TimeoutError
             return Played(self.context.backend.get(call), self._weights, self._timesteps)
         except (WorkerLost, TimeoutError) as error:
-            if isinstance(error, ArgumentLost):  # the learner, of which the weights are
-                raise
+            if isinstance(error, ArgumentLost):
+                self._weights_lost()
+                return None
             self._timeouts += isinstance(error, TimeoutError)
             self.context.workers.replace(0, "evaluate()", error, self._seconds)
         return None
@@ -361,8 +368,8 @@ class Beside(Remote):
         group = self._workers()
         self._timeouts = self.losses["timeouts"]
         group.timeout_s = self._time_for(order)
-        group.start(0, PoliteEvaluator.evaluate, self.context.backend.put(weights), order)
-        self._weights, self._timesteps = weights, timesteps
+        self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
+        group.start(0, PoliteEvaluator.evaluate, self._weights, order)
 
     def result(self, wait_s: float = 0.0) -> Played | None:
         group = self._group
@@ -371,9 +378,9 @@ class Beside(Remote):
         try:
             for _, (evaluation, _) in group.finished(wait_s):
                 return Played(evaluation, self._weights, self._timesteps)
-        except ArgumentLost as error:
+        except ArgumentLost:
             if not self.context.weights.mend(None):
-                group.replace(0, "evaluate()", error)
+                self._weights_lost()
         return None
 
     def close(self) -> None:

@@ -203,6 +203,7 @@ class Run:
         self._rollbacks = agent.rollbacks
         agent.on_rollback = self._tell_rollback
         agent.on_failed_hook = self._tell_failed_hook
+        agent.tell_losses(progress.message)
         agent.halt_when(self._must_halt)
         self._turn_began = 0.0
         self._over_since = math.inf

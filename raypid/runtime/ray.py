@@ -252,9 +252,9 @@ class RayBackend:
         return LocalHandle(factory, lambda x: _fetched(x, None) if isinstance(x, ray.ObjectRef) else resolve(x))
 
     def put(self, value: T | Future[T]) -> Future[T]:
-        ref: Any = value
-        if not isinstance(value, ray.ObjectRef):
-            ref = ray.put(resolve(value))
+        ref: Any = value.passed() if isinstance(value, LocalFuture) else value
+        if not isinstance(ref, ray.ObjectRef):
+            ref = ray.put(resolve(ref))
         return ref
 
     def get(self, future: Future[T], timeout: float | None = None) -> T:
