@@ -6,6 +6,7 @@ made again, so whoever made them need not know.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -60,7 +61,7 @@ _GIVES_STATE = (LearnerRole.load_state_dict.__name__, LearnerRole.set_weights.__
 """Methods after which an earlier copy of the state is of no use."""
 _GRACE_S = NOTICE_S + 3.0
 """Seconds, after the first failure, in which the others' errors are collected, to find the cause among them."""
-COPY_S = 2.0
+COPY_S = 1.0
 """Seconds between copies of the learners' state, if these take less than a hundredth of the time."""
 _PROBE_S = 15.0
 """Seconds that a learner has for saying how far it is, once another was lost. It may have to end what it does."""
@@ -133,6 +134,8 @@ class LearnerGroup:
         self._copying: Future[LearnerCopy] | None = None
         self._asked_at = self._kept_at = self._copy_at = time.monotonic()
         """When a copy was asked for last, when the one here was, and when the next one is due."""
+        self._copy_cost = math.inf
+        """Seconds that a copy takes its learner."""
         self._lr_factor: float | None = None
         self.handles: list[Handle] = [self._spawn(rank) for rank in range(num_learners)]
         deadline = time.monotonic() + start_s
@@ -208,9 +211,11 @@ class LearnerGroup:
             if now >= self._copy_at:
                 self._ask_for_copy()
         elif self.backend.wait([self._copying], num=1, timeout=0)[0]:
+            first = self.kept is None  # which takes longer than those that follow
             self._take_copy()
-            seconds = 0.0 if self.kept is None else self.kept.seconds
-            self._copy_at = now + max(COPY_S, 100 * seconds)
+            if self.kept is not None and not first:
+                self._copy_cost = min(self._copy_cost, self.kept.seconds)
+            self._copy_at = now + max(COPY_S, 0.0 if first else 100 * self._copy_cost)
 
     def _ask_for_copy(self) -> None:
         self._copying, self._asked_at = self.handles[0].submit(LearnerRole.copied), time.monotonic()
