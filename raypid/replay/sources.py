@@ -16,7 +16,7 @@ from raypid.checkpoint import CheckpointError
 from raypid.replay.base import Replay
 from raypid.roles.parameter_server import Learnt, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
-from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, WorkerLost
+from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, Together
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.supervisor import START_S, Losses
@@ -348,7 +348,7 @@ class ShardedReplay(ReplaySource):
         factory: Callable[[int], Callable[[], object]],
     ) -> None:
         self.factory, self.timeout_s = factory, max(START_S, config.worker_timeout_s)
-        shards = [backend.spawn(factory(i)) for i in range(config.num_replay_shards)]
+        shards = [backend.spawn(factory(i), Place("shard", i)) for i in range(config.num_replay_shards)]
         super().__init__(backend, learner, config, losses, shards)
         self.chunk = config.updates_per_call
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
@@ -434,7 +434,7 @@ class ShardedReplay(ReplaySource):
         what = f"Replay shard {index} of {len(self.buffers)} {how} in {call}."
         self.losses.count("shards", what, error, ShardsFailed)
         self.backend.kill(shard)
-        self.buffers[index] = self.backend.spawn(self.factory(index))
+        self.buffers[index] = self.backend.spawn(self.factory(index), Place("shard", index))
         self._ahead.clear()
         self._refilling.add(index)
         self._ready[index] = loading = self._load_saved(index)

@@ -52,9 +52,9 @@ from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
 from raypid.run.known_keys import kinds_of_losses
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
-from raypid.run.placement import place
+from raypid.run.placement import place, places
 from raypid.runtime.collective import TorchCollective
-from raypid.runtime.handle import Backend, Handle
+from raypid.runtime.handle import Backend, Handle, Place
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
@@ -338,6 +338,7 @@ def assemble(
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
         losses = Losses(config.max_restarts, kinds_of_losses(config) if backend.name != "local" else ())
+        backend.reserve(places(config))
         with phase(_building(algorithm, config, network)):
             learner = _learner(algorithm, settled, spec, backend, program, losses)
             if found.initial is not None:
@@ -346,6 +347,7 @@ def assemble(
             workers = _workers(algorithm, settled, spec, backend, program)
         losses.errors = workers.errors
         context = Context(backend, workers, learner, _publisher(inner, network, backend, learner, workers), losses)
+        context.fewest = max(1, config.num_learners)
         context.replay = (
             _replay_plan(algorithm, inner, network, backend, learner, losses) if algorithm.flow == "replay" else None
         )

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from raypid.errors import Diverged
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
+from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, Place, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
 from raypid.runtime.supervisor import Losses
 from raypid.types import LearnerCopy, Update, Weights
@@ -141,7 +141,7 @@ class LearnerGroup:
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other
             backend.get(handle.ready, timeout=max(0.0, deadline - time.monotonic()))
-        self.ready: Future[None] = self.handles[0].ready
+        self.ready: Future[object] = self.handles[0].ready
         if self.meets:
             address = self.handles[0].submit(LearnerRole.open)
             for met in [handle.submit(LearnerRole.join, address) for handle in self.handles]:
@@ -156,7 +156,10 @@ class LearnerGroup:
         return len(self.handles)
 
     def _spawn(self, rank: int) -> Handle:
-        return self.backend.spawn(self.factory(rank), num_cpus=self.num_cpus, num_gpus=self.num_gpus)
+        return self.backend.spawn(self.factory(rank), self._place(rank))
+
+    def _place(self, rank: int) -> Place:
+        return Place("learner", rank, self.num_cpus, self.num_gpus)
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
@@ -255,6 +258,7 @@ class LearnerGroup:
                 self.losses.count("learners", what, error, LearnersFailed, number=len(lost))
                 for rank in lost:
                     self.backend.kill(self.handles[rank])
+                    self._wait_for_room(rank, what)
                     self.handles[rank] = self._spawn(rank)
                 rebuilt |= lost.keys()
                 try:
@@ -274,6 +278,18 @@ class LearnerGroup:
         kept = "nothing that was learnt is lost" if not gone else f"updates lost: {gone:,}"
         more = self.buffers_with(sorted(rebuilt)) if self.buffers_with is not None and rebuilt else ""
         self.losses.tell(f"{said} {where}; {kept}.{more}")
+
+    def _wait_for_room(self, rank: int, what: str) -> None:
+        """Wait until a learner that was lost can be built, as long as one may take to start.
+
+        Raises:
+            LearnersFailed: there is no room.
+        """
+        deadline = time.monotonic() + self.start_s
+        while not self.backend.has_room(self._place(rank)):
+            if time.monotonic() > deadline:
+                raise LearnersFailed(f"{what} It found no place in the cluster within {self.start_s:g} s.")
+            time.sleep(0.5)
 
     def _said(self, lost: Mapping[int, str], call: str) -> str:
         if not lost:

@@ -21,7 +21,7 @@ class ScriptedBackend:
     def __init__(self, script: Script) -> None:
         self.script, self.killed, self.timeouts = script, [], []
 
-    def spawn(self, factory: Any, *, num_cpus: float = 0, num_gpus: float = 0) -> Any:
+    def spawn(self, factory: Any, place: Any = None) -> Any:
         return ScriptedHandle(self, *factory())
 
     def get(self, future: Any, timeout: float | None = None) -> Any:
@@ -32,6 +32,12 @@ class ScriptedBackend:
 
     def wait(self, futures: Any, num: int = 1, timeout: float | None = None) -> Any:
         return list(futures), []
+
+    def has_room(self, place: Any) -> bool:
+        return True
+
+    def lost_nodes(self, suspect: Any = None) -> list[Any]:
+        return []
 
     def kill(self, handle: Any) -> None:
         self.killed.append((handle.index, handle.restarts))
