@@ -54,7 +54,7 @@ from raypid.run.known_keys import kinds_of_losses
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place, places
 from raypid.runtime.collective import TorchCollective
-from raypid.runtime.handle import Backend, Handle, Place
+from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
