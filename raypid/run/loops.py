@@ -352,7 +352,8 @@ class UpdateQueue:
         if self.running is not None or not self._is_enough(self.waiting):
             return []
         if (oldest := self.plan.max_staleness) is not None:
-            fresh = [part for part in self.waiting if self.version - part.report.version <= oldest]
+            # a version above ours is of weights that were lost with a learner
+            fresh = [part for part in self.waiting if 0 <= self.version - part.report.version <= oldest]
             self.plan.lost["stale"] += len(self.waiting) - len(fresh)
             self.waiting = fresh
             if not self._is_enough(fresh):

@@ -20,7 +20,15 @@ class Node:
     def __init__(self, folder: Path, *options: str, **env: str) -> None:
         self.mark = uuid.uuid4().hex
         self.log = folder / f"node-{self.mark[:8]}.log"
-        command = [RAY, "start", "--block", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *options]
+        command = [
+            RAY,
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            *options,
+        ]
         with self.log.open("w") as log:
             environment = {**os.environ, **env, "RAYPID_NODE_MARK": self.mark}
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -76,7 +84,10 @@ class Nodes:
         status = [RAY, "health-check", "--address", self.address]
         for _ in range(120):
             node_is_up = node is None or "Ray runtime started" in node.log.read_text()
-            if node_is_up and subprocess.run(status, capture_output=True, env={**os.environ, **self.env}).returncode == 0:
+            if (
+                node_is_up
+                and subprocess.run(status, capture_output=True, env={**os.environ, **self.env}).returncode == 0
+            ):
                 return
             who = node or self.head
             assert who.process.poll() is None, who.log.read_text()

@@ -18,7 +18,18 @@ LOOPS = {
     "IMPALA": ("--env", "fragile:Fragile"),
     "DQN": ("--env", "CartPole-v1", "--buffer-size", 1000, "--start-steps", 64, "--steps-per-iteration", 128),
 }
-SHARED = ("--num-workers", 4, "--num-envs-per-worker", 2, "--fragment-length", 16, "--seed", 0, "--evaluation-interval", 0)
+SHARED = (
+    "--num-workers",
+    4,
+    "--num-envs-per-worker",
+    2,
+    "--fragment-length",
+    16,
+    "--seed",
+    0,
+    "--evaluation-interval",
+    0,
+)
 
 
 @pytest.fixture
@@ -35,7 +46,9 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
 
 
 def train(start: Callable[..., Any], nodes: Nodes, run: str, *more: object) -> Any:
-    command = start("train", "--run", run, *LOOPS[run], *SHARED, "--address", nodes.address, "--out", "run", *more, **nodes.env)
+    command = start(
+        "train", "--run", run, *LOOPS[run], *SHARED, "--address", nodes.address, "--out", "run", *more, **nodes.env
+    )
     command.wait_for_results(3)
     return command
 
