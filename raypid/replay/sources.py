@@ -169,11 +169,11 @@ class ReplaySource:
         """The role itself that holds a buffer."""
         return self.learner.handles[index] if isinstance(self.learner, LearnerGroup) else self.buffers[index]
 
-    def _filled(self, index: int, loading: Future[int], timeout_s: float | None = None) -> str:
-        """Wait for what a buffer loads, and count what is lost; returns what to say."""
-        held, rows, how = self._held[index], 0, "it fills up by collecting"
+    def _filled(self, index: int, held: int, loading: Future[int]) -> str:
+        """Wait for what a buffer loads in place of the rows that were held, and count what is lost; returns what to say."""
+        rows, how = 0, "it fills up by collecting"
         try:
-            rows = self.backend.get(loading, timeout=timeout_s)
+            rows = self.backend.get(loading)
             if self.saved is not None:
                 how = f"it was filled from {self.saved.parent.name}"
         except CheckpointError as error:
@@ -187,7 +187,7 @@ class ReplaySource:
 
     def _fill(self, ranks: Sequence[int]) -> str:
         """Fill the buffers of learners that were built anew."""
-        said = [self._filled(rank, self._load_saved(rank)) for rank in ranks]
+        said = [self._filled(rank, self._held[rank], self._load_saved(rank)) for rank in ranks]
         self._note_emptied([rank for rank in ranks if not self._holds_enough(rank)])
         return "".join(f" Its replay buffer is gone: {text}." for text in said)
 
@@ -358,8 +358,8 @@ class ShardedReplay(ReplaySource):
         """Samples on their way: for each learner in turn, one of each shard."""
         self._turn = 0
         """Which shard takes the place of one that is being filled."""
-        self._loading: dict[int, tuple[str, Future[int]]] = {}
-        """Shards that were built anew: what happened to the one before, and the rows that they load."""
+        self._loading: dict[int, tuple[str, int, Future[int]]] = {}
+        """Shards that were built anew: what happened to the one before, the rows that it held, and those that they load."""
 
     def _fill_with(self, learners: LearnerGroup) -> None:
         pass
@@ -378,6 +378,14 @@ class ShardedReplay(ReplaySource):
             super().insert(worker, fragment)
         if self.config.normalize_observations:
             self.learner.submit(ShardLearner.seen, fragment)
+
+    def _rows(self, index: int) -> int:
+        """As in every source; but if the shard is lost, nobody waits for the new one."""
+        call = self._ready[index]
+        if isinstance(call, ShardCall) and not call.is_answered():
+            self._ready[index] = call
+            return self._held[index]
+        return super()._rows(index)
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while True:
@@ -438,16 +446,16 @@ class ShardedReplay(ReplaySource):
         self._ahead.clear()
         self._refilling.add(index)
         self._ready[index] = loading = self._load_saved(index)
-        self._loading[index] = what, loading
+        self._loading[index] = what, self._held[index], loading
 
     def _has_loaded(self, index: int) -> bool:
         """Whether a shard that was built anew has loaded its part of the save. Once it has, what was lost is counted and told."""
-        what, loading = self._loading[index]
+        what, held, loading = self._loading[index]
         if not self.backend.wait([loading], num=1, timeout=0)[0]:
             return False
         before = self._ready[index]
         del self._loading[index]
-        said = self._filled(index, loading)
+        said = self._filled(index, held, loading)
         if before is not loading:  # fragments came in the meantime
             self._ready[index] = before
         if self._holds_enough(index):
@@ -484,16 +492,23 @@ class ShardCall(LocalFuture[T]):
     def passed(self) -> Future[T]:
         return self.future
 
+    def is_answered(self) -> bool:
+        """Wait for the answer; returns False if the shard is lost. It is built anew then, and the call made again."""
+        try:
+            self.source.backend.get(self.future, self.source.timeout_s)
+        except ArgumentLost:
+            pass
+        except (WorkerLost, TimeoutError) as error:
+            self.source.rebuild(self.index, self.shard, f"{self.method.__name__}()", error)
+            self._make()
+            return False
+        return True
+
     def result(self) -> T:
         """Raises ShardsFailed, and what the shard itself raised. ArgumentLost: what it was given is gone."""
-        while True:
-            try:
-                return self.source.backend.get(self.future, self.source.timeout_s)
-            except ArgumentLost:
-                raise
-            except (WorkerLost, TimeoutError) as error:
-                self.source.rebuild(self.index, self.shard, f"{self.method.__name__}()", error)
-            self._make()
+        while not self.is_answered():
+            pass
+        return self.source.backend.get(self.future)
 
 
 def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:
