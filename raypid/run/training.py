@@ -356,11 +356,11 @@ class Training(metaclass=_Answering):
         Raises:
             WorkersFailed: that happened more than max_restarts times within an hour.
         """
-        what = "What workers had collected was lost with its node."
+        what = "Data on their way between workers and learner were lost."
         self.context.losses.count("fragments", what, error)
         if self.context.replay is not None:
             self.context.replay.source.forget()
-        self.context.losses.tell(f"{what} Its update is left out.")
+        self.context.losses.tell(f"{what} That update is left out.")
 
     # -- divergence ------------------------------------------------------------------------------------------------
 
