@@ -375,6 +375,18 @@ class Update:
     """Version of the weights after the update, filled in by the learner's role."""
 
 
+@dataclass(frozen=True, slots=True)
+class LearnerCopy:
+    """A learner's state, to go on from when its process is lost."""
+
+    num_updates: int
+    """Updates that it has seen."""
+    state: dict[str, Any]
+    """As `state_dict` returns it."""
+    seconds: float = 0.0
+    """What it took to make, about; the way to other processes included."""
+
+
 @dataclass(slots=True)
 class Report:
     """The small part of the result of a collect call. The loop reads it; the data themselves travel on by reference."""

@@ -6,6 +6,7 @@ An algorithm names its kind in `replay_kind`.
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,6 +35,8 @@ class Replay(Buffer, ABC):
         self.max_priority = 1.0
         self.num_skipped = 0
         """Priorities that came for rows that had already been overwritten. (Kinds without priorities keep what they load.)"""
+        self.lineage = uuid.uuid4().hex
+        """What all saves of these rows have in common: a buffer that began anew has none of an earlier one's rows."""
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
@@ -84,6 +87,10 @@ class Replay(Buffer, ABC):
                 return self.sequences(ids[:, :num], burn_in, probability, weight)
         raise ValueError(f"The replay buffer holds no {num} sequences of {rows} rows yet; it has {self.count:,} rows.")
 
+    def drawn(self, num: int, beta: float) -> tuple[int, Sample]:
+        """Draw `num` transitions; returns their number and the sample. Whoever passes the sample on can tell by the number that it is there."""
+        return num, self.sample(num, beta)
+
     def set_priorities(self, ids: Array, priorities: Array) -> None:
         """Give the rows `ids` [n] new priorities [n] > 0. Kinds without priorities ignore them."""
 
@@ -107,6 +114,7 @@ class Replay(Buffer, ABC):
     def save(self, folder: str, previous: str | None) -> None:
         """Write the buffer into `folder`. What the save in `previous` has already is linked."""
         state = {
+            "lineage": self.lineage,
             "num_skipped": self.num_skipped,
             "max_priority": self.max_priority,
             "rng": self.rng.bit_generator.state,
@@ -142,6 +150,8 @@ class Replay(Buffer, ABC):
                 self.num_skipped = skipped + (self.num_skipped if i else 0)
                 self.max_priority = max(largest, self.max_priority) if i else largest
                 self.restore(saved)
+                if i == 0:
+                    self.lineage = str(saved.index.get("lineage", ""))[:64]
                 if draws and i == 0:
                     self.rng.bit_generator.state = saved.index["rng"]
         return self.num_ready
@@ -149,6 +159,7 @@ class Replay(Buffer, ABC):
     def clear(self) -> int:
         """Forget all rows; returns the number that can be drawn, which is 0."""
         self.reset(0, 0)
+        self.lineage = uuid.uuid4().hex
         return 0
 
 

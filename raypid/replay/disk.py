@@ -59,7 +59,10 @@ def save_rows(
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    segments = _linked(buffer, folder, previous)
+    for unfinished in folder.iterdir():  # of a process that died while it saved here
+        if unfinished.name in (_INDEX, _LINKS_FILE) or _SEGMENT.fullmatch(unfinished.name):
+            unfinished.unlink()
+    segments = _linked(buffer, folder, previous, state.get("lineage", ""))
     start = max(segments[-1]["stop"] if segments else 0, buffer.oldest)
     if start < buffer.count:
         name = f"segment_{start:012d}_{buffer.count:012d}.safetensors"
@@ -96,12 +99,14 @@ def _checksums(index: Mapping[str, Any]) -> dict[str, str]:
     return {_LINKS_FILE: index["links_sha256"], **{s["file"]: s["sha256"] for s in index["segments"]}}
 
 
-def _linked(buffer: Buffer, folder: Path, previous: Path | None) -> list[dict[str, Any]]:
+def _linked(buffer: Buffer, folder: Path, previous: Path | None, lineage: object) -> list[dict[str, Any]]:
     """Link the segments of the previous save that still hold rows of this buffer; returns them."""
     if previous is None or not (previous / _INDEX).exists():
         return []
     before = _checked_index(previous)
-    if before["count"] > buffer.count:  # of another run
+    if (
+        before["count"] > buffer.count or before.get("lineage", "") != lineage
+    ):  # of another run, or a buffer that was lost
         return []
     segments = [s for s in before["segments"] if s["stop"] > buffer.oldest]
     for segment in segments:

@@ -1,19 +1,25 @@
-"""Where a replay loop puts fragments and gets updates from: buffers of the learners, or shards in actors of their own."""
+"""Where a replay loop puts fragments and gets updates from: buffers of the learners, or shards in actors of their own.
+
+A buffer that is lost is filled again within the run: from its part of the newest checkpoint, if the run saves them, else by collecting.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from raypid.algorithms.off_policy import OffPolicyConfig
+from raypid.checkpoint import CheckpointError
 from raypid.replay.base import Replay
 from raypid.roles.parameter_server import Learnt, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
-from raypid.runtime.handle import Backend, Future, Handle, WorkerLost
-from raypid.runtime.learner_group import LearnerGroup, Together
+from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, WorkerLost
+from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, Together
+from raypid.runtime.local import LocalFuture
+from raypid.runtime.supervisor import START_S, Losses
 from raypid.types import Sample, Trajectory, Weights
 
 T = TypeVar("T")
@@ -22,7 +28,7 @@ _AHEAD = 3
 
 
 class ShardsFailed(RuntimeError):
-    """A replay shard was lost. What it held in memory is gone."""
+    """More replay shards were lost within an hour than `max_restarts` allows."""
 
 
 class ReplaySource:
@@ -36,80 +42,158 @@ class ReplaySource:
     part = ""
     """Each buffer is saved in a folder of its own, "<part>_<index>". Without a name, the only buffer is the whole save."""
 
-    def __init__(self, backend: Backend, learner: Handle, buffers: Sequence[Handle] = ()) -> None:
-        self.backend, self.learner = backend, learner
-        self.buffers = buffers or [learner]
+    def __init__(
+        self,
+        backend: Backend,
+        learner: Handle,
+        config: OffPolicyConfig,
+        losses: Losses,
+        buffers: Sequence[Handle] = (),
+    ) -> None:
+        self.backend, self.learner, self.config, self.losses = backend, learner, config, losses
+        self.buffers = list(buffers) or [learner]
         """The roles that hold the buffers."""
+        self.saved: Path | None = None
+        """The newest save of the buffers in this run."""
+        self.emptied = False
+        """Rows were lost, so that there are too few to learn from. Whoever collects more sets it back."""
         self._ready: list[Future[int]] = [backend.put(0)] * len(self.buffers)
         """Rows that can be drawn from each buffer, once it has done what it was last told."""
+        self._held = [0] * len(self.buffers)
+        """Rows that could be drawn from each buffer when this was last known."""
+        self._refilling: set[int] = set()
+        """Buffers that were lost, which are not drawn from until they hold enough rows."""
+        if isinstance(learner, LearnerGroup):
+            self._fill_with(learner)
 
     # -- what differs between sources ----------------------------------------------------------------------------------
 
+    def _fill_with(self, learners: LearnerGroup) -> None:
+        """The buffers lie with the learners, which are lost together with them."""
+        learners.buffers_with = self._fill
+
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
-        """Do that many updates; returns the number that was done, and the new weights."""
+        """Do that many updates; returns the number that was done, and the new weights. None are done where rows were lost."""
         done, weights = self.learner.submit_parts(ReplayLearner.learn, timesteps, num_updates)
-        return self.backend.get(done), weights
+        try:
+            return self.backend.get(done), weights
+        except LearnerRebuilt:
+            return 0, self.learner.submit(ReplayLearner.weights)
 
     def metrics(self) -> dict[str, float]:
         """What the learners' own metrics do not have."""
         return {}
 
+    def forget(self) -> None:
+        """Forget what is under way, some of which is lost, or the rows are about to be replaced."""
+
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
         """Call a method of `Replay` on the buffer with this index."""
         return self.buffers[index].submit(method, *args)
-
-    def _get(self, index: int, future: Future[T], call: str) -> T:
-        """The result of such a call."""
-        return self.backend.get(future)
-
-    def _drop(self) -> None:
-        """Forget what is under way: the rows are about to be replaced."""
 
     # -- what all have in common ---------------------------------------------------------------------------------------
 
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
         """Store a fragment, without waiting for it. Errors of the buffer's previous fragment are raised here."""
         index = worker % len(self._ready)
-        self._get(index, self._ready[index], "add()")
+        self._held[index] = self._rows(index)
         self._ready[index] = self._submit(index, Replay.add, worker, fragment)
+        if index in self._refilling and self._holds_enough(index):
+            self._refilling.discard(index)
 
     def holds(self, num_rows: int) -> bool:
         """Whether so many rows can be drawn, as many from each buffer as from the others."""
-        return all(n * len(self._ready) >= num_rows for n in self._results(self._ready, "add()"))
+        return all(self._rows(i) * len(self._ready) >= num_rows for i in range(len(self._ready)))
+
+    def _rows(self, index: int) -> int:
+        """Rows that can be drawn from a buffer, once it has stored its newest fragment."""
+        try:
+            return self.backend.get(self._ready[index])
+        except ArgumentLost as error:
+            self.losses.count("fragments", "What a worker had collected was lost with its node.", error)
+            self._ready[index] = self.backend.put(self._held[index])
+            return self._held[index]
+
+    @property
+    def rows_to_go_on(self) -> int:
+        """Rows that all buffers together hold before learning goes on after they were emptied: as many as when it began."""
+        return max(self.config.rows_to_start(), min(self.config.start_steps, self.config.buffer_size // 2))
+
+    def _holds_enough(self, index: int) -> bool:
+        """Whether a buffer that was lost may be drawn from again."""
+        return self._held[index] * len(self._ready) >= self.rows_to_go_on
 
     def save(self, folder: Path, previous: Path | None) -> None:
         """Write all buffers into `folder`; what the save in `previous` has already is linked."""
         before = [None if previous is None else place for place in self._places(previous or folder)]
         places = zip(self._places(folder), before, strict=True)
-        saves = [self._submit(i, Replay.save, *both) for i, both in enumerate(places)]
-        self._results(saves, "save()")
+        self._results([self._submit(i, Replay.save, *both) for i, both in enumerate(places)])
 
     def load(self, folder: Path) -> None:
         """Fill the buffers from a save, which may have been written by another number of them."""
-        self._drop()
+        self.forget()
         parts, draws = share_of_saves(folder, len(self._ready))
         self._ready = [self._submit(i, Replay.load, folders, draws) for i, folders in enumerate(parts)]
-        self._results(self._ready, "load()")
+        self._held = self._results(self._ready)
 
     def clear(self) -> None:
         """Empty the buffers."""
-        self._drop()
+        self.forget()
         self._ready = self._submit_all(Replay.clear)
 
     def of_all(self, method: Callable[[Replay], T]) -> list[T]:
         """The results of a method of every buffer's."""
-        return self._results(self._submit_all(method), f"{method.__name__}()")
+        return self._results(self._submit_all(method))
 
     def _submit_all(self, method: Callable[..., T]) -> list[Future[T]]:
         return [self._submit(i, method) for i in range(len(self._ready))]
 
-    def _results(self, futures: Sequence[Future[T]], call: str) -> list[T]:
+    def _results(self, futures: Sequence[Future[T]]) -> list[T]:
         """The results of a call of each buffer."""
-        return [self._get(i, future, call) for i, future in enumerate(futures)]
+        return [self.backend.get(future) for future in futures]
 
     def _places(self, folder: Path) -> list[str]:
         """The folder of each buffer's part of a save."""
         return [str(folder / f"{self.part}_{i}" if self.part else folder) for i in range(len(self._ready))]
+
+    # -- losses --------------------------------------------------------------------------------------------------------
+
+    def _load_saved(self, index: int) -> Future[int]:
+        """Have a buffer that was built anew load its part of the newest save; returns the rows that it will hold."""
+        if self.saved is None:
+            return self.backend.put(0)
+        parts, draws = share_of_saves(self.saved, len(self._ready))
+        return self._handle(index).submit(Replay.load, parts[index], draws)
+
+    def _handle(self, index: int) -> Handle:
+        """The role itself that holds a buffer."""
+        return self.learner.handles[index] if isinstance(self.learner, LearnerGroup) else self.buffers[index]
+
+    def _filled(self, index: int, held: int, loading: Future[int]) -> str:
+        """Wait for what a buffer loads in place of the rows that were held, and count what is lost; returns what to say."""
+        rows, how = 0, "it fills up by collecting"
+        try:
+            rows = self.backend.get(loading)
+            if self.saved is not None:
+                how = f"it was filled from {self.saved.parent.name}"
+        except CheckpointError as error:
+            how = f"its save cannot be read ({error}) and it fills up by collecting"
+        except (WorkerLost, TimeoutError):  # what comes next finds it
+            how = "the new one was lost, too"
+        self._held[index], self._ready[index] = rows, self.backend.put(rows)
+        lost = max(0, held - rows)
+        self.losses.add("replay_rows", lost)
+        return f"{how}; rows lost: {lost:,}"
+
+    def _fill(self, ranks: Sequence[int]) -> str:
+        """Fill the buffers of learners that were built anew."""
+        said = [self._filled(rank, self._held[rank], self._load_saved(rank)) for rank in ranks]
+        self._note_emptied([rank for rank in ranks if not self._holds_enough(rank)])
+        return "".join(f" Its replay buffer is gone: {text}." for text in said)
+
+    def _note_emptied(self, indices: Sequence[int]) -> None:
+        """These buffers hold too little to be drawn from."""
+        self.emptied |= bool(indices)
 
 
 class LearnersReplay(ReplaySource):
@@ -117,8 +201,8 @@ class LearnersReplay(ReplaySource):
 
     part = "learner"
 
-    def __init__(self, backend: Backend, learners: LearnerGroup) -> None:
-        super().__init__(backend, learners, learners.handles)
+    def __init__(self, backend: Backend, learners: LearnerGroup, config: OffPolicyConfig, losses: Losses) -> None:
+        super().__init__(backend, learners, config, losses, learners.handles)
         self.learners = learners
 
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
@@ -129,111 +213,302 @@ class AsynchronousLearners(LearnersReplay):
     """Learners that do not wait for each other. Each takes the shared parameters when it is free, and gives back its change.
 
     An update of one of N learners has 1/N of a batch's rows, so it counts as 1/N of an update. At the end of an iteration all
-    learners take the same parameters.
+    learners take the same parameters. One whose buffer was lost takes part again once that holds enough rows.
     """
 
-    def __init__(self, backend: Backend, learners: LearnerGroup, shared: Handle) -> None:
-        super().__init__(backend, learners)
-        self.shared = shared
+    def __init__(
+        self,
+        backend: Backend,
+        learners: LearnerGroup,
+        config: OffPolicyConfig,
+        losses: Losses,
+        factory: Callable[[], object],
+    ) -> None:
+        super().__init__(backend, learners, config, losses)
+        self.factory = factory
+        self.shared = backend.spawn(factory)
         self._running: dict[int, tuple[Future[int], Future[Learnt]]] = {}
         """Learner -> what its `learn_from` under way will return."""
-        self._weights: Future[Weights]
-        self._held = False
+        self._weights: Future[Weights] | None = None
+        self._newest = 0
+        """The learner whose parameters are the newest, besides the shared ones."""
+        self._shares = False
         """The shared parameters are those of this iteration."""
         self._done = 0
         """Updates of single learners that `learn` has not reported yet."""
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
-        if not self._held:
-            start = self.learners.handles[0].submit(ReplayLearner.parameters)
-            self.backend.get(self.shared.submit(SharedParameters.hold, start))
-            self._held = True
-        for rank, handle in enumerate(self.learners.handles):
-            if rank not in self._running:
+        self._share()
+        self.learners.keep_copy()
+        for rank in range(len(self.learners)):
+            if rank not in self._running and rank not in self._refilling:
                 newest = self.shared.submit(SharedParameters.newest)
-                self._running[rank] = handle.submit_parts(ReplayLearner.learn_from, newest, timesteps, num_updates)
-        self.backend.wait([call[0] for call in self._running.values()], num=1)
-        for rank, call in list(self._running.items()):
-            if self.backend.wait([call[0]], num=1, timeout=0)[0]:
-                self._end(rank)
+                self._running[rank] = self.learners.submit_parts_to(
+                    rank, ReplayLearner.learn_from, newest, timesteps, num_updates
+                )
+        self._wait()
         num, self._done = divmod(self._done, len(self.learners))
-        return num, self._weights
+        return num, self._weights if self._weights is not None else self.learners.submit(ReplayLearner.weights)
 
     def metrics(self) -> dict[str, float]:
         """Rows in all buffers. All learners end what is under way and take the same parameters."""
         for rank in list(self._running):
             self._end(rank)
-        if self._held:
+        while self._shares:
             newest = self.shared.submit(SharedParameters.newest)
-            self.backend.get(self.learners.submit(ReplayLearner.set_parameters, newest))
-            self._held = False
-        return {"replay_rows": float(sum(self.backend.get(f) for f in self._ready))}
+            try:
+                self.backend.get(self.learners.submit(ReplayLearner.set_parameters, newest))
+                self._shares = False
+            except ArgumentLost as error:
+                self._rebuild_shared(error)
+                self._share()
+        return {"replay_rows": float(sum(self._results(self._ready)))}
 
-    def _drop(self) -> None:
+    def forget(self) -> None:
         self._running.clear()
-        self._held, self._done = False, 0
+        self._shares, self._done = False, 0
+
+    def _note_emptied(self, indices: Sequence[int]) -> None:
+        self._refilling.update(indices)
+        self.emptied |= len(self._refilling) == len(self._ready)
+
+    def _share(self) -> None:
+        """At the first portion of an iteration, give what the learners hold to all."""
+        while not self._shares:
+            start = self.backend.get(self.learners.submit_to(self._newest, ReplayLearner.parameters))
+            try:
+                held = self.shared.submit(SharedParameters.hold, start)
+                self.backend.get(held, self.learners.timeout_s)
+                self._shares = True
+            except (WorkerLost, TimeoutError) as error:
+                self._rebuild_shared(error)
+
+    def _wait(self) -> None:
+        """Wait until a learner, or more, has ended its portion."""
+        if not self._running:
+            return
+        calls = {r: list(num.parts) for r, (num, _) in self._running.items() if isinstance(num, LocalFuture)}
+        pending = [part for parts in calls.values() for part in parts]
+        if pending:
+            self.backend.wait(pending, num=1, timeout=self.learners.timeout_s)
+        ended = [r for r, parts in calls.items() if not parts or self.backend.wait(parts, num=1, timeout=0)[0]]
+        for rank in ended or list(calls):
+            self._end(rank)
 
     def _end(self, rank: int) -> None:
         """Wait for a learner's portion, and only then add its change: an actor serves its calls in order, so a change that
         is not there yet would hold up the other learners."""
         num, learnt = self._running.pop(rank)
-        self._done += self.learners.result_of(rank, num, ReplayLearner.learn_from)
-        self._weights = self.shared.submit(SharedParameters.add, learnt)
+        try:
+            done = self.backend.get(num)
+        except LearnerRebuilt:
+            return
+        except ArgumentLost as error:  # the shared parameters, which it was to begin with
+            self._rebuild_shared(error)
+            return self._share()
+        self._done, self._newest = self._done + done, rank
+        self._weights = self.shared.submit(SharedParameters.add, self.backend.put(learnt))
+
+    def _rebuild_shared(self, error: Exception) -> None:
+        """Build the shared parameters anew. They go on from those of the learner that learnt last."""
+        what = f"The shared parameters {'did not answer' if isinstance(error, TimeoutError) else 'died'}."
+        self.losses.count("shared_parameters", what, error)
+        self.backend.kill(self.shared)
+        self.shared, self._shares = self.backend.spawn(self.factory), False
+        self.losses.tell(f"{what} They are those of learner {self._newest} from here on.")
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Rows of one shard for one learner, on their way."""
+
+    index: int
+    shard: Handle
+    """The one that they were drawn from: it may be lost, and another one have its place."""
+    num: Future[int]
+    sample: Future[Sample]
 
 
 class ShardedReplay(ReplaySource):
     """A buffer in each of several actors. Each batch has equally many rows of all.
 
-    Two samples of each shard are on their way while the learner works, so it never waits for a copy.
+    Two samples of each shard are on their way while the learner works, so it never waits for a copy. A shard that dies, or does not
+    answer within `timeout_s` seconds, is built anew. Until it holds enough rows the others take its place in turn: each row of theirs is
+    drawn with the same larger factor, which cancels out in the importance weights.
     """
 
     part = "shard"
 
-    def __init__(self, backend: Backend, learner: Handle, shards: list[Handle], config: OffPolicyConfig) -> None:
-        super().__init__(backend, learner, shards)
-        self.chunk, self.config = config.updates_per_call, config
+    def __init__(
+        self,
+        backend: Backend,
+        learner: Handle,
+        config: OffPolicyConfig,
+        losses: Losses,
+        factory: Callable[[int], Callable[[], object]],
+    ) -> None:
+        self.factory, self.timeout_s = factory, max(START_S, config.worker_timeout_s)
+        shards = [backend.spawn(factory(i), Place("shard", i)) for i in range(config.num_replay_shards)]
+        super().__init__(backend, learner, config, losses, shards)
+        self.chunk = config.updates_per_call
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
         self.rows = self.chunk * config.batch_size // (len(shards) * self.num_learners)
         """Of each shard in a sample of one learner."""
-        self._ahead: deque[list[Future[Sample]]] = deque()
+        self._ahead: deque[list[Draw]] = deque()
         """Samples on their way: for each learner in turn, one of each shard."""
+        self._turn = 0
+        """Which shard takes the place of one that is being filled."""
+        self._loading: dict[int, tuple[str, int, Future[int]]] = {}
+        """Shards that were built anew: what happened to the one before, the rows that it held, and those that they load."""
 
-    def _get(self, index: int, future: Future[T], call: str) -> T:
-        try:
-            return self.backend.get(future)
-        except WorkerLost as error:
-            raise ShardsFailed(f"Replay shard {index} of {len(self.buffers)} died in {call}.") from error
+    def _fill_with(self, learners: LearnerGroup) -> None:
+        pass
 
-    def _drop(self) -> None:
+    def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
+        return ShardCall(self, index, method, args)
+
+    def forget(self) -> None:
         self._ahead.clear()
 
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
-        super().insert(worker, fragment)
+        index = worker % len(self._ready)
+        if index in self._loading and not self._has_loaded(index):  # nobody waits until it stands
+            self._ready[index] = self._submit(index, Replay.add, worker, fragment)
+        else:
+            super().insert(worker, fragment)
         if self.config.normalize_observations:
             self.learner.submit(ShardLearner.seen, fragment)
 
+    def _rows(self, index: int) -> int:
+        """As in every source; but if the shard is lost, nobody waits for the new one."""
+        call = self._ready[index]
+        if isinstance(call, ShardCall) and not call.is_answered():
+            self._ready[index] = call
+            return self._held[index]
+        return super()._rows(index)
+
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
-        while len(self._ahead) < _AHEAD:
-            beta = self.config.beta_at(timesteps)
-            shards = [*self.buffers] * self.num_learners
-            self._ahead.append([shard.submit(Replay.sample, self.rows, beta) for shard in shards])
-        samples = self._ahead.popleft()
+        while True:
+            if len(self._refilling) == len(self.buffers):
+                self.emptied = True
+                return 0, self.learner.submit(ShardLearner.weights)
+            while len(self._ahead) < _AHEAD:
+                self._ahead.append(self._drawn(self.config.beta_at(timesteps)))
+            draws = self._ahead.popleft()
+            if self._are_there(draws):
+                break
+        samples = [draw.sample for draw in draws]
         done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, *samples)
-        try:
-            found = done.results() if isinstance(done, Together) else [self.backend.get(done)]
-        except Exception:
-            self._results(self._submit_all(Replay.metrics), "sample()")  # was it for want of a sample? Name the shard
-            raise
+        found = done.results() if isinstance(done, Together) else {0: self.backend.get(done)}
         if self.config.prioritized:
-            priorities = chain.from_iterable(new for _, new in found)
-            for i, (sample, new) in enumerate(zip(samples, priorities, strict=True)):
-                self._submit(i % len(self.buffers), Replay.set_priorities_of, sample, new)
-        return found[0][0], weights
+            for rank, (_, priorities) in found.items():
+                own = draws[rank * len(self.buffers) :]
+                for draw, new in zip(own, priorities, strict=False):
+                    if draw.shard is self.buffers[draw.index]:  # the ids of one that was lost mean other rows by now
+                        draw.shard.submit(Replay.set_priorities_of, draw.sample, new)
+        return next(iter(found.values()))[0], weights
+
+    def _drawn(self, beta: float) -> list[Draw]:
+        """Ask for a sample of each shard, for each learner. Shards that are there take the places of those that are not, in turn."""
+        there = [i for i in range(len(self.buffers)) if i not in self._refilling]
+        draws = []
+        for place in [*range(len(self.buffers))] * self.num_learners:
+            index = place
+            if place in self._refilling:
+                index, self._turn = there[self._turn % len(there)], self._turn + 1
+            shard = self.buffers[index]
+            draws.append(Draw(index, shard, *shard.submit_parts(Replay.drawn, self.rows, beta)))
+        return draws
+
+    def _are_there(self, draws: Sequence[Draw]) -> bool:
+        """Wait for samples. A shard that is lost is built anew, and the samples that are on their way are forgotten."""
+        for draw in draws:
+            try:
+                self.backend.get(draw.num, self.timeout_s)
+            except (WorkerLost, TimeoutError) as error:
+                self.rebuild(draw.index, draw.shard, "sample()", error)
+                return False
+        return True
+
+    def rebuild(self, index: int, shard: Handle, call: str, error: Exception) -> None:
+        """Build a shard anew, unless that has been done.
+
+        Raises:
+            ShardsFailed: more were lost within an hour than max_restarts allows.
+        """
+        if self.buffers[index] is not shard:
+            return
+        how = f"did not answer within {self.timeout_s:g} s" if isinstance(error, TimeoutError) else "died"
+        what = f"Replay shard {index} of {len(self.buffers)} {how} in {call}."
+        self.losses.count("shards", what, error, ShardsFailed)
+        self.backend.kill(shard)
+        self.buffers[index] = self.backend.spawn(self.factory(index), Place("shard", index))
+        self._ahead.clear()
+        self._refilling.add(index)
+        self._ready[index] = loading = self._load_saved(index)
+        self._loading[index] = what, self._held[index], loading
+
+    def _has_loaded(self, index: int) -> bool:
+        """Whether a shard that was built anew has loaded its part of the save. Once it has, what was lost is counted and told."""
+        what, held, loading = self._loading[index]
+        if not self.backend.wait([loading], num=1, timeout=0)[0]:
+            return False
+        before = self._ready[index]
+        del self._loading[index]
+        said = self._filled(index, held, loading)
+        if before is not loading:  # fragments came in the meantime
+            self._ready[index] = before
+        if self._holds_enough(index):
+            self._refilling.discard(index)
+        self.losses.tell(f"{what} {said[0].upper()}{said[1:]}.")
+        return True
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of all shards, added up."""
-        found = self._results(self._submit_all(Replay.metrics), "metrics()")
+        """Numbers of all shards, added up, without those that are being built."""
+        there = [i for i in range(len(self.buffers)) if i not in self._loading or self._has_loaded(i)]
+        found = self._results([self._submit(i, Replay.metrics) for i in there])
+        if not found:
+            return {"replay_rows": 0.0}
         return {name: sum(m[name] for m in found) for name in found[0]}
+
+
+class ShardCall(LocalFuture[T]):
+    """A call of a replay shard's. If the shard is lost, it is built anew and the call made again."""
+
+    __slots__ = ("args", "future", "index", "method", "shard", "source")
+
+    def __init__(self, source: ShardedReplay, index: int, method: Callable[..., T], args: tuple[object, ...]) -> None:
+        self.source, self.index, self.method, self.args = source, index, method, args
+        self._make()
+
+    def _make(self) -> None:
+        self.shard = self.source.buffers[self.index]
+        self.future = self.shard.submit(self.method, *self.args)
+
+    @property
+    def parts(self) -> Sequence[Future[object]]:
+        return [self.future]
+
+    def passed(self) -> Future[T]:
+        return self.future
+
+    def is_answered(self) -> bool:
+        """Wait for the answer; returns False if the shard is lost. It is built anew then, and the call made again."""
+        try:
+            self.source.backend.get(self.future, self.source.timeout_s)
+        except ArgumentLost:
+            pass
+        except (WorkerLost, TimeoutError) as error:
+            self.source.rebuild(self.index, self.shard, f"{self.method.__name__}()", error)
+            self._make()
+            return False
+        return True
+
+    def result(self) -> T:
+        """Raises ShardsFailed, and what the shard itself raised. ArgumentLost: what it was given is gone."""
+        while not self.is_answered():
+            pass
+        return self.source.backend.get(self.future)
 
 
 def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:

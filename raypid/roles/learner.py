@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Protocol
 
@@ -25,12 +27,17 @@ from raypid.types import (
     Collective,
     Fitness,
     Gradients,
+    LearnerCopy,
     Trajectory,
     Update,
     Weights,
     concat_fitness,
     concat_trajectories,
+    tree_leaves,
 )
+
+COPY_BYTES_PER_S = 5e8
+"""At least so much of a state is pickled, sent and copied in a second; by it and by the clock the cost of a copy is bounded."""
 
 
 class Meeting(Collective, Protocol):
@@ -38,6 +45,7 @@ class Meeting(Collective, Protocol):
 
     def open(self) -> str: ...
     def join(self, address: str) -> None: ...
+    def leave(self) -> None: ...
 
 
 class Learner:
@@ -71,6 +79,11 @@ class Learner:
         self.diverged: Diverged | None = None
         """Why its weights are of no use, until it is given others."""
         self._whole = True
+        self.num_updates = 0
+        """Updates that its state has seen in this run, also before this process was built."""
+        self._before: LearnerCopy | None = None
+        """One of several: its state before an update of late."""
+        self._copy_at = 0.0
         self._update = self.algorithm.update
         if program is not None:
             program = copy.copy(program)
@@ -87,6 +100,11 @@ class Learner:
         assert self.collective is not None
         self.collective.join(address)
         self.algorithm.meet(self.collective)
+
+    def leave(self) -> None:
+        """Leave the collective, some of whose members are lost, to join another one."""
+        assert self.collective is not None
+        self.collective.leave()
 
     def update(self, timesteps: int, *parts: Trajectory | Gradients | Fitness) -> tuple[Update, Weights]:
         """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights.
@@ -119,6 +137,7 @@ class Learner:
         except Diverged as error:
             self.diverged = error
             raise
+        self.num_updates += update.num_updates
 
     def check_sound(self) -> None:
         """Refuse to go on with weights that are of no use.
@@ -162,6 +181,11 @@ class Learner:
     def _changing(self) -> Iterator[None]:
         """What is done inside changes the weights; if it raises, they are no longer to be saved. Numbers that are not finite are
         found afterwards (`check`), not by NumPy's warnings."""
+        if (
+            self.collective is not None and time.monotonic() >= self._copy_at
+        ):  # another's loss would break the update off
+            self._before = replace(copied := self.copied(), state=copy.deepcopy(copied.state))
+            self._copy_at = time.monotonic() + 200 * copied.seconds
         self._whole = False
         with np.errstate(all="ignore"):
             yield
@@ -170,6 +194,38 @@ class Learner:
     def is_whole(self) -> bool:
         """Whether no update broke off half way."""
         return self._whole
+
+    def copied(self) -> LearnerCopy:
+        """The state as it is now.
+
+        Raises:
+            Diverged: it is of no use.
+        """
+        start = time.perf_counter()
+        state = self.state_dict()
+        way_s = sum(leaf.nbytes for _, leaf in tree_leaves(state) if isinstance(leaf, np.ndarray)) / COPY_BYTES_PER_S
+        return LearnerCopy(self.num_updates, state, time.perf_counter() - start + way_s)
+
+    def standing(self) -> int:
+        """How many updates `newest_whole` has seen; -1 if there is no such state."""
+        if self._whole and self.diverged is None:
+            return self.num_updates
+        return -1 if self._before is None else self._before.num_updates
+
+    def newest_whole(self) -> LearnerCopy:
+        """The state; if an update broke off half way, that of before, or of a little earlier.
+
+        Raises:
+            Diverged: there is none.
+        """
+        if self._before is None or (self._whole and self.diverged is None):
+            return self.copied()
+        return self._before
+
+    def take_over(self, copied: LearnerCopy) -> None:
+        """Go on from the state of another learner, or of one that was lost."""
+        self.load_state_dict(copied.state)
+        self.num_updates, self._before = copied.num_updates, None
 
     def weights(self) -> Weights:
         """A copy of the current weights.

@@ -50,13 +50,14 @@ from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
+from raypid.run.known_keys import kinds_of_losses
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place, places
 from raypid.runtime.collective import TorchCollective
-from raypid.runtime.handle import Backend, Handle, Place
+from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.saved_settings import settings_for
 from raypid.spaces import Space
@@ -336,17 +337,19 @@ def assemble(
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
+        losses = Losses(config.max_restarts, kinds_of_losses(config) if backend.name != "local" else ())
         backend.reserve(places(config))
         with phase(_building(algorithm, config, network)):
-            learner = _learner(algorithm, settled, spec, backend, program)
+            learner = _learner(algorithm, settled, spec, backend, program, losses)
             if found.initial is not None:
                 backend.get(learner.submit(Learner.set_weights, found.initial))
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = _workers(algorithm, settled, spec, backend, program)
-        context = Context(backend, workers, learner, _publisher(inner, network, backend, learner, workers))
+        losses.errors = workers.errors
+        context = Context(backend, workers, learner, _publisher(inner, network, backend, learner, workers), losses)
         context.fewest = max(1, config.num_learners)
         context.replay = (
-            _replay_plan(algorithm, inner, network, backend, learner) if algorithm.flow == "replay" else None
+            _replay_plan(algorithm, inner, network, backend, learner, losses) if algorithm.flow == "replay" else None
         )
         context.plan = _asynchronous_plan(algorithm, inner, backend, program) if algorithm.flow == "async" else None
         parallel = _evaluates_beside(config, backend)
@@ -480,9 +483,14 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
 
 
 def _learner(
-    algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None
+    algorithm: AlgorithmClass,
+    c: Config,
+    spec: RolloutSpec,
+    backend: Backend,
+    program: Program | None,
+    losses: Losses,
 ) -> Handle:
-    """The learner's handle: in this process, in an actor (num_learners=1), or several learners that answer as one.
+    """The learner's handle: in this process, or one or several learners in actors that answer as one.
 
     Raises:
         ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
@@ -499,11 +507,10 @@ def _learner(
         if c.num_replay_shards:
             build = partial(ShardLearner, algorithm, c, *given)
     try:
-        if c.num_learners > 1:
-            return _learners(c, build, backend)
-        seat = Place("learner", 0, 1, c.num_gpus)
-        handle = backend.spawn(build, seat) if c.num_learners else backend.here(build)
-        backend.get(handle.submit(Learner.weights), timeout=_PLACE_SECONDS)  # raises what the factory raised
+        if c.num_learners and backend.name != "local":
+            return _learners(c, build, backend, losses)
+        handle = backend.here(build)
+        backend.get(handle.submit(Learner.weights))  # raises what the factory raised
     except TimeoutError:
         who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
         raise ResourceError(
@@ -587,26 +594,26 @@ def _replay_source(
     network: NetworkSpec,
     backend: Backend,
     learner: Handle,
+    losses: Losses,
 ) -> ReplaySource:
     """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
     if c.num_replay_shards:
         replay = _replay_factory(algorithm, c, network)
-        shards = [backend.spawn(partial(replay, i), Place("shard", i)) for i in range(c.num_replay_shards)]
-        return ShardedReplay(backend, learner, shards, c)
-    if not isinstance(learner, LearnerGroup):
-        return ReplaySource(backend, learner)
+        return ShardedReplay(backend, learner, c, losses, lambda index: partial(replay, index))
+    if not isinstance(learner, LearnerGroup) or len(learner) == 1:
+        return ReplaySource(backend, learner, c, losses)
     if c.learner_sync == "asynchronous":
-        return AsynchronousLearners(backend, learner, backend.spawn(partial(SharedParameters, 1 / c.num_learners)))
-    return LearnersReplay(backend, learner)
+        return AsynchronousLearners(backend, learner, c, losses, partial(SharedParameters, 1 / c.num_learners))
+    return LearnersReplay(backend, learner, c, losses)
 
 
 def _replay_plan(
-    algorithm: AlgorithmClass, c: Config, network: NetworkSpec, backend: Backend, learner: Handle
+    algorithm: AlgorithmClass, c: Config, network: NetworkSpec, backend: Backend, learner: Handle, losses: Losses
 ) -> ReplayPlan:
     """Settings of the replay loop."""
     assert issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
     round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-    source = _replay_source(algorithm, c, network, backend, learner)
+    source = _replay_source(algorithm, c, network, backend, learner, losses)
     slack = 0.0 if backend.name == "local" else round_steps * c.updates_per_step
     return ReplayPlan(c, partial(algorithm.exploration, c), source, slack)
 
@@ -636,11 +643,11 @@ def _publisher(c: Config, network: NetworkSpec, backend: Backend, learner: Handl
     return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, max_restarts=c.max_restarts)
 
 
-def _learners(c: Config, build: Callable[..., Learner], backend: Backend) -> LearnerGroup:
+def _learners(c: Config, build: Callable[..., Learner], backend: Backend, losses: Losses) -> LearnerGroup:
     """`num_learners` actors with an equal part of the GPUs each, which update together or, if the settings say so, alone."""
     gpus = c.num_gpus / c.num_learners
     own_buffer = isinstance(c, OffPolicyConfig) and not c.num_replay_shards
-    together = not isinstance(c, OffPolicyConfig) or c.learner_sync == "all_reduce"
+    together = c.num_learners > 1 and (not isinstance(c, OffPolicyConfig) or c.learner_sync == "all_reduce")
 
     def factory(rank: int) -> Callable[[], Learner]:
         more: dict[str, object] = {"rank": rank} if own_buffer else {}
@@ -651,7 +658,15 @@ def _learners(c: Config, build: Callable[..., Learner], backend: Backend) -> Lea
         return partial(build, **more)
 
     return LearnerGroup(
-        backend, factory, c.num_learners, num_cpus=1, num_gpus=gpus, start_s=_PLACE_SECONDS, meet=together
+        backend,
+        factory,
+        c.num_learners,
+        num_cpus=1,
+        num_gpus=gpus,
+        start_s=_PLACE_SECONDS,
+        timeout_s=max(START_S, c.worker_timeout_s),
+        losses=losses,
+        meet=together,
     )
 
 

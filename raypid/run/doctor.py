@@ -449,6 +449,11 @@ _LOST = {
     "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."),
     "evaluators": ("evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode."),
     "parameter_servers": ("parameter servers that died", "Out of memory? max_restarts bounds them."),
+    "learners": ("learners that died or did not answer", "errors.txt says when. Out of memory? max_restarts bounds them."),
+    "updates": ("updates that were lost with a learner", "More learners (num_learners) lose none as long as one is left."),
+    "shards": ("replay shards that died or did not answer", "Out of memory? Lower buffer_size; max_restarts bounds them."),
+    "replay_rows": ("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back."),
+    "shared_parameters": ("shared parameters that died", "Out of memory? max_restarts bounds them."),
     "rollbacks": ("returns of a diverged learner to its last good checkpoint", ""),
 }  # fmt: skip
 """What lost/<name> counts, and what to do; against rollbacks helps what helps against the divergence."""

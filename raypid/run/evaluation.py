@@ -229,6 +229,8 @@ class Remote(ABC):
 
     _weights: Future[Weights]
     """Those that play in the newest evaluation."""
+    _given: Future[Weights]
+    """The same, as they were given."""
     _timesteps = 0
     """Environment steps on which they were trained."""
 
@@ -273,6 +275,10 @@ class Remote(ABC):
                 return played
         return None
 
+    def _weights_lost(self) -> None:
+        """The weights that were to play are lost with their learner, which is built anew when it is asked."""
+        self.context.backend.get(self._given)
+
     def _time_for(self, order: Order) -> float:
         """Seconds allowed: worker_timeout_s for each episode that a stream plays, doubled with each evaluation that was overdue."""
         turns = math.ceil(order.num_episodes / MAX_STREAMS)
@@ -297,7 +303,7 @@ class InWorker(Remote):
     def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
         self.close()
         workers = self.context.workers
-        self._weights, self._timesteps = self.context.backend.put(weights), timesteps
+        self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
         if not workers.present:
             return
         self._seconds, self._worker = self._time_for(order), workers.present[0]
@@ -318,8 +324,9 @@ class InWorker(Remote):
                 raise TimeoutError
             return Played(self.context.backend.get(call), self._weights, self._timesteps)
         except (WorkerLost, TimeoutError) as error:
-            if isinstance(error, ArgumentLost):  # the learner, of which the weights are
-                raise
+            if isinstance(error, ArgumentLost):
+                self._weights_lost()
+                return None
             self._timeouts += isinstance(error, TimeoutError)
             self.context.workers.recover(self._worker, "evaluate()", error, self._seconds)
         return None
@@ -367,8 +374,8 @@ class Beside(Remote):
         group = self._workers()
         self._timeouts = self.losses["timeouts"]
         group.timeout_s = self._time_for(order)
-        group.start(0, PoliteEvaluator.evaluate, self.context.backend.put(weights), order)
-        self._weights, self._timesteps = weights, timesteps
+        self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
+        group.start(0, PoliteEvaluator.evaluate, self._weights, order)
 
     def result(self, wait_s: float = 0.0) -> Played | None:
         group = self._group
@@ -377,9 +384,9 @@ class Beside(Remote):
         try:
             for _, (evaluation, _) in group.finished(wait_s):
                 return Played(evaluation, self._weights, self._timesteps)
-        except ArgumentLost as error:
+        except ArgumentLost:
             if not self.context.weights.mend(None):
-                group.replace(0, "evaluate()", error)
+                self._weights_lost()
         return None
 
     def close(self) -> None:

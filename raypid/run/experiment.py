@@ -204,6 +204,7 @@ class Run:
         self._rollbacks = agent.rollbacks
         agent.on_rollback = self._tell_rollback
         agent.on_failed_hook = self._tell_failed_hook
+        agent.tell_losses(progress.message)
         agent.halt_when(self._must_halt)
         agent.while_workers_are_lost(progress.message, self._is_over)
         self._turn_began = 0.0

@@ -56,12 +56,26 @@ def known_keys(run: str, config: Config) -> KnownKeys:
         keys.add("lost/stale")
     if config.on_divergence == "rollback":
         keys.add("lost/rollbacks")
+    if config.on_ray:
+        keys |= {f"lost/{kind}" for kind in kinds_of_losses(config)}
     if config.parameter_server:
         counts = ("version", "pushes", "pulls", "refused")
         keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in counts)}
     if config.evaluation_interval != 0:
         keys |= {f"evaluation/{name}" for name in (*EVALUATION_METRICS, "timesteps_total")}
     return KnownKeys(frozenset(keys), ("custom/",) if learner is not None else ("custom/", "learner/"))
+
+
+def kinds_of_losses(config: Config) -> list[str]:
+    """The names under lost/ of what is rebuilt in a run on Ray, besides workers, and of what goes with it."""
+    kinds = ["fragments"]
+    if config.num_learners:
+        kinds += ["learners", "updates"]
+    if isinstance(config, OffPolicyConfig):
+        kinds += ["shards"] if config.num_replay_shards else []
+        kinds += ["replay_rows"] if config.num_replay_shards or config.num_learners else []
+        kinds += ["shared_parameters"] if config.num_learners > 1 and config.learner_sync == "asynchronous" else []
+    return kinds
 
 
 def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[str] | None:

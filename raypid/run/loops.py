@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -17,8 +18,9 @@ from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
 from raypid.roles.rollout import Rollout
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle
+from raypid.runtime.learner_group import Together
 from raypid.runtime.local import LocalFuture
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference
 from raypid.types import Array, Report, Trajectory, Update, Weights, means
 
@@ -34,6 +36,8 @@ class Context:
     learner: Handle
     weights: ByReference
     """Hands the newest weights to workers and evaluator."""
+    losses: Losses = field(default_factory=partial(Losses, 0))
+    """What was lost and rebuilt, besides workers."""
     replay: ReplayPlan | None = None
     """Settings and state of the replay loop; None for the other loops."""
     plan: AsynchronousPlan | None = None
@@ -66,6 +70,8 @@ class ReplayPlan:
     """Updates that the steps so far call for and that have not been made yet."""
     filled: bool = False
     """Whether the buffer holds the rows that learning starts with."""
+    rows_needed: int | None = None
+    """Rows at which it is filled; None: those of the settings."""
     counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """[steps that called for updates, updates made] of the last iterations."""
 
@@ -74,10 +80,17 @@ class ReplayPlan:
         ctx.timesteps += report.num_steps
         self.source.insert(worker, fragment)
         if not self.filled:
-            self.filled = self.source.holds(self.config.rows_to_start())
+            self.filled = self.source.holds(self.rows_needed or self.config.rows_to_start())
         if self.filled and ctx.timesteps >= self.config.start_steps:
             self.owed += report.num_steps * self.config.updates_per_step
             self.counted[-1][0] += report.num_steps
+
+    def is_due(self) -> bool:
+        """Whether updates are owed for which there are rows. Once rows were lost, those owed are dropped and the buffer fills up first."""
+        if self.source.emptied:
+            self.source.emptied = self.filled = False
+            self.owed, self.rows_needed = 0.0, self.source.rows_to_go_on
+        return self.owed >= self.source.chunk
 
     def metrics(self, timesteps: int) -> dict[str, float]:
         """samples_per_insert and a_l_ratio over the last iterations, and the exploration settings of worker 0."""
@@ -184,12 +197,12 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
                     ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
-            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= plan.source.chunk else None):
+            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.is_due() else None):
                 if ctx.workers.reachable([fragment]):
                     reports.append(report)
                     plan.insert(ctx, i, report, fragment)
             inserted = clock()
-            if plan.owed >= plan.source.chunk:
+            if plan.is_due():
                 num, weights = plan.source.learn(min(int(plan.owed), plan.config.updates_per_call), ctx.timesteps)
                 plan.owed -= num
                 plan.counted[-1][1] += num
@@ -323,8 +336,10 @@ class UpdateQueue:
     def patience(self) -> tuple[float | None, list[Future[object]]]:
         """(seconds to wait for workers, futures that also end the waiting)."""
         if self.running is not None:
-            pending = self._pending(self.running[0])
-            return (None if pending else 0.0), pending
+            update = self.running[0]
+            pending = self._pending(update)
+            left_s = max(0.0, update.deadline - time.monotonic()) if isinstance(update, Together) else None
+            return (left_s if pending else 0.0), pending
         return (0.0 if self._is_enough(self.waiting) else None), []
 
     def _pending(self, update: Future[object]) -> list[Future[object]]:
@@ -337,7 +352,8 @@ class UpdateQueue:
         if self.running is not None or not self._is_enough(self.waiting):
             return []
         if (oldest := self.plan.max_staleness) is not None:
-            fresh = [part for part in self.waiting if self.version - part.report.version <= oldest]
+            # a version above ours is of weights that were lost with a learner
+            fresh = [part for part in self.waiting if 0 <= self.version - part.report.version <= oldest]
             self.plan.lost["stale"] += len(self.waiting) - len(fresh)
             self.waiting = fresh
             if not self._is_enough(fresh):

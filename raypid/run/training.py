@@ -44,7 +44,6 @@ from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
 from raypid.runtime.handle import WorkerLost
-from raypid.runtime.learner_group import losses_named
 from raypid.runtime.local import LocalHandle
 from raypid.spaces import brief
 from raypid.types import Array, Report, Weights
@@ -227,6 +226,8 @@ class Training(metaclass=_Answering):
         self.lengths = deque[int](maxlen=EPISODE_WINDOW)
         self.num_crashes = 0
         """Environments that raised and were rebuilt, evaluations included."""
+        self._updates_lost = 0
+        """Updates lost with learners that `num_updates` no longer has."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
 
@@ -253,6 +254,7 @@ class Training(metaclass=_Answering):
         """Forget what a run with a folder (`raypid.run.experiment.Run`) has set: `train` is on its own again."""
         self.on_rollback = lambda: None
         self.on_failed_hook = _raised
+        self.tell_losses(lambda text: None)
         self.while_workers_are_lost(nobody, lambda: False)
         self.halt_when(lambda: False)
         self.evaluations.goal, self.evaluations.automatic = None, False
@@ -325,8 +327,7 @@ class Training(metaclass=_Answering):
             start, steps_before = time.perf_counter(), self.timesteps
             try:
                 try:
-                    with losses_named(self.config.num_learners, "update()"):
-                        turn = next(self._loop)
+                    turn = next(self._loop)
                 except BaseException:
                     self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
                     raise
@@ -342,9 +343,24 @@ class Training(metaclass=_Answering):
                     raise
                 self._roll_back()
                 continue
+            except WorkerLost as error:
+                self._drop_lost(error)
+                continue
             if goal is None:
                 break
         return result
+
+    def _drop_lost(self, error: Exception) -> None:
+        """Go on without what workers had collected for an update, which was lost on its way to the learner.
+
+        Raises:
+            WorkersFailed: that happened more than max_restarts times within an hour.
+        """
+        what = "Data on their way between workers and learner were lost."
+        self.context.losses.count("fragments", what, error)
+        if self.context.replay is not None:
+            self.context.replay.source.forget()
+        self.context.losses.tell(f"{what} That update is left out.")
 
     # -- divergence ------------------------------------------------------------------------------------------------
 
@@ -402,6 +418,10 @@ class Training(metaclass=_Answering):
             with contextlib.suppress(Diverged):
                 return self.context.workers.drop()
 
+    def tell_losses(self, tell: Callable[[str], None]) -> None:
+        """Let `tell` say, in one line each, which learners and shards were lost and built anew."""
+        self.context.losses.tell = tell
+
     def limit_iterations(self, num_steps: int | None) -> None:
         """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest; None: as it likes."""
         assert self.context.plan is not None
@@ -420,6 +440,7 @@ class Training(metaclass=_Answering):
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
         self.iteration += 1
         self.num_updates += turn.update.num_updates
+        self._take_back_updates()
         for report in turn.reports:
             self.rewards.extend(report.episode_rewards)
             self.lengths.extend(report.episode_lengths)
@@ -441,6 +462,12 @@ class Training(metaclass=_Answering):
         if self.callbacks is not None:
             self.callbacks.on_iteration(result)
         return result
+
+    def _take_back_updates(self) -> None:
+        """Count no longer what was learnt and has been lost with a learner since this was asked last."""
+        lost = self.context.losses.counts.get("updates", 0)
+        self.num_updates -= lost - self._updates_lost
+        self._updates_lost = lost
 
     def _evaluation_seconds(self, reports: list[Report]) -> float | None:
         """Estimated seconds of an evaluation, from the length of training episodes and the workers' speed; None if unknown."""
@@ -481,12 +508,14 @@ class Training(metaclass=_Answering):
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
+        result |= {f"lost/{k}": v for k, v in self.context.losses.counts.items()}
         if self.context.plan is not None:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
             result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
         if self.backend.name != "local":
             group = self.context.workers
-            result |= {"lost/nodes": group.nodes_lost, "lost/fragments": group.data_lost}
+            fragments = group.data_lost + self.context.losses.counts["fragments"]
+            result |= {"lost/nodes": group.nodes_lost, "lost/fragments": fragments}
         result |= {"lost/env_crashes": self.num_crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.on_divergence == "rollback":
             result["lost/rollbacks"] = self.rollbacks
@@ -680,8 +709,10 @@ class Training(metaclass=_Answering):
         if self.config.exact_resume and in_order and patience_s is None:
             self.context.workers.call_all(Rollout.boundary, self.num_saves)
             self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
+        learnt = self.ask_learner(Learner.state_dict)
+        self._take_back_updates()
         state: dict[str, object] = {
-            "learner": self.ask_learner(Learner.state_dict),
+            "learner": learnt,
             "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
@@ -701,6 +732,7 @@ class Training(metaclass=_Answering):
         path = self._last_save = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
         if replay is not None and replay.config.save_replay:
             before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
+            replay.source.saved = self._replay_at
             if before is not None and before.parent != path and before.parent.parent == parent:
                 checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         return path
@@ -710,11 +742,17 @@ class Training(metaclass=_Answering):
         before = self._last_save, self._replay_at
         path = self._write_checkpoint(folder)
         self._last_save, self._replay_at = before
+        if self.context.replay is not None:
+            self.context.replay.source.saved = self._replay_at
         return path
 
     def unsaved_reason(self, patience_s: float) -> str:
         """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
-        whole, weights = self.context.learner.submit(Learner.is_whole), self.context.learner.submit(Learner.weights)
+        put, learner = (
+            self.backend.put,
+            self.context.learner,
+        )  # put, since these are to be waited for no longer than that
+        whole, weights = put(learner.submit(Learner.is_whole)), put(learner.submit(Learner.weights))
         if not self.backend.get(whole, patience_s):
             return "the learner broke off in an update"
         return "" if self.backend.get(weights, patience_s).version else "nothing had been learnt"
@@ -725,8 +763,7 @@ class Training(metaclass=_Answering):
 
     def ask_learner(self, method: Callable[[Learner], T]) -> T:
         """The result of a method of the running learner's; of several, that of the first."""
-        with losses_named(self.config.num_learners, f"{method.__name__}()"):
-            return self.backend.get(self.context.learner.submit(method))
+        return self.backend.get(self.context.learner.submit(method))
 
     def set_weights(self, weights: Weights) -> None:
         """Go on from these weights, and their moments.
@@ -785,6 +822,7 @@ class Training(metaclass=_Answering):
         self.context.weights.start(self.context.learner.submit(Learner.weights))
         self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
+        self._updates_lost = self.context.losses.counts.get("updates", 0)
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self._slow_down(int(counters.get("rollbacks", 0)))
         self._take_history(manifest)
@@ -823,6 +861,7 @@ class Training(metaclass=_Answering):
             return
         saved = folder / checkpoint.REPLAY
         self.replay_restored, replay.filled = saved.is_dir(), False
+        replay.source.saved, replay.rows_needed = saved if self.replay_restored else None, None
         if self.replay_restored:
             with phase("loading", "loading the replay buffer"):
                 replay.source.load(saved)

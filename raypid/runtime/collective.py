@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOTICE_S = 3.0
+NOTICE_S = 1.0
 """Seconds that the others get to notice a failure. A member that is silent for longer is presumed dead."""
 
 
@@ -83,6 +83,14 @@ class TorchCollective:
         except RuntimeError as error:
             raise self._failed(f"meeting at {address}", error) from error
         self.gather(None)
+
+    def leave(self) -> None:
+        """Give up the connections to the others, of whom some may be gone. Then all can meet anew, at another address."""
+        import torch.distributed as dist
+
+        with contextlib.suppress(Exception):  # it was left when the others were lost
+            dist.destroy_process_group()
+        self._store = self._lost = None
 
     # -- talking ---------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,22 @@
-"""Data-parallel learners behind one handle. Each is fed by its own workers, and they answer as one."""
+"""Learners in processes of their own behind one handle. Each is fed by its own workers, and they answer as one.
+
+One that dies or hangs is built anew within the run, and all go on from the newest whole state. The calls that were under way are
+made again, so whoever made them need not know.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from raypid.errors import Diverged
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
 from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, Place, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
-from raypid.types import Update, Weights
+from raypid.runtime.supervisor import Losses
+from raypid.types import LearnerCopy, Update, Weights
 
 
 class LearnerRole(Protocol):
@@ -20,6 +25,8 @@ class LearnerRole(Protocol):
     def open(self) -> str: ...
 
     def join(self, address: str) -> None: ...
+
+    def leave(self) -> None: ...
 
     def update(self, timesteps: int, *fragments: object) -> tuple[Update, Weights]: ...
 
@@ -31,33 +38,49 @@ class LearnerRole(Protocol):
 
     def load_state_dict(self, state: Mapping[str, object]) -> None: ...
 
+    def set_weights(self, weights: Weights) -> None: ...
+
+    def scale_lr(self, factor: float) -> None: ...
+
+    def copied(self) -> LearnerCopy: ...
+
+    def standing(self) -> int: ...
+
+    def newest_whole(self) -> LearnerCopy: ...
+
+    def take_over(self, copy: LearnerCopy) -> None: ...
+
 
 _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
 _FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 2}
-"""Methods whose last arguments are fragments or samples, with the number of arguments before these."""
+"""Methods whose last arguments are fragments or samples, with the number of arguments before these. They learn."""
+_DRAWS = ("learn", "learn_from")
+"""Methods that draw from buffers. Where these lie with the learners, such a call is not made again after a loss."""
+_GIVES_STATE = (LearnerRole.load_state_dict.__name__, LearnerRole.set_weights.__name__)
+"""Methods after which an earlier copy of the state is of no use."""
 _GRACE_S = NOTICE_S + 3.0
 """Seconds, after the first failure, in which the others' errors are collected, to find the cause among them."""
+COPY_S = 1.0
+"""Seconds between copies of the learners' state, if these take less than a hundredth of the time."""
+_PROBE_S = 15.0
+"""Seconds that a learner has for saying how far it is, once another was lost. It may have to end what it does."""
 
 
 class LearnersFailed(RuntimeError):
-    """A learner was lost, or what it was to learn from. What was in its memory is gone."""
+    """More learners were lost within an hour than `max_restarts` allows, or one could not be built anew."""
 
 
-@contextmanager
-def losses_named(num_learners: int, call: str) -> Iterator[None]:
-    """Turn a lost process into LearnersFailed that names the learner.
+class LearnerRebuilt(Exception):
+    """A learner was lost in a call that is not made again, since what it draws from has been lost with it. It is there anew."""
 
-    For calls that are not made by a WorkerGroup, which replaces its workers. A LearnerGroup names its learners itself, except
-    in calls of rank 0 alone.
-    """
-    try:
-        yield
-    except ArgumentLost as error:
-        raise LearnersFailed("What a worker had collected was lost with its node.") from error
-    except WorkerLost as error:
-        who = f"Learner 0 of {num_learners}" if num_learners > 1 else "The learner"
-        raise LearnersFailed(f"{who} died in {call}.") from error
+
+class _Gone(Exception):
+    """Learners that were lost while others were being rebuilt: rank -> what happened to it."""
+
+    def __init__(self, lost: Mapping[int, str], call: str, error: Exception) -> None:
+        super().__init__(call)
+        self.lost, self.call, self.error = lost, call, error
 
 
 def split(items: Sequence[T], num_parts: int) -> list[Sequence[T]]:
@@ -67,9 +90,13 @@ def split(items: Sequence[T], num_parts: int) -> list[Sequence[T]]:
 
 
 class LearnerGroup:
-    """Several learners as one `Handle`. Each update splits its fragments among them; weights and state are those of rank 0.
+    """One learner or several as one `Handle`. Each update splits its fragments among them; weights and state are those of rank 0.
 
     The roles are `LearnerRole`s. With `meet` they join a collective first. Then all get the state of rank 0.
+
+    A learner that dies, or does not answer within `timeout_s` seconds, is built anew. It goes on from the newest whole state that is
+    left: that of another learner, or a copy that this process takes every few seconds. Learners that have met meet again, and all
+    take that state. What was learnt since is counted in `losses`.
 
     Raises:
         TimeoutError: not all learners were there within `start_s` seconds.
@@ -85,85 +112,336 @@ class LearnerGroup:
         num_cpus: float,
         num_gpus: float,
         start_s: float,
+        timeout_s: float = 300.0,
+        losses: Losses | None = None,
         meet: bool = True,
     ) -> None:
-        self.backend = backend
+        self.backend, self.factory, self.num_cpus, self.num_gpus = backend, factory, num_cpus, num_gpus
+        self.start_s, self.timeout_s, self.meets = start_s, timeout_s, meet and num_learners > 1
+        self.losses = losses or Losses(0)
         self.failure: Exception | None = None
-        """The error of the first call that failed. Every later call fails with it too."""
-        self.handles: list[Handle] = [
-            backend.spawn(factory(rank), Place("learner", rank, num_cpus, num_gpus)) for rank in range(num_learners)
-        ]
+        """The error after which nothing can be asked of the learners. Every later call fails with it too."""
+        self.generation = 0
+        """How often learners were built anew. Calls of an earlier generation may have to be made again."""
+        self.num_updates = 0
+        """Updates that the loop was told of, without those that were lost."""
+        self.learning: Together[object] | None = None
+        """The newest call to learn."""
+        self.buffers_with: Callable[[Sequence[int]], str] | None = None
+        """Fills the buffers of learners that were built anew, if they have some; returns what to say of it."""
+        self.kept: LearnerCopy | None = None
+        """The newest copy of the state in this process, which outlives all learners and their nodes."""
+        self._copying: Future[LearnerCopy] | None = None
+        self._asked_at = self._kept_at = self._copy_at = time.monotonic()
+        """When a copy was asked for last, when the one here was, and when the next one is due."""
+        self._copy_cost = math.inf
+        """Seconds that a copy takes its learner."""
+        self._lr_factor: float | None = None
+        self.handles: list[Handle] = [self._spawn(rank) for rank in range(num_learners)]
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other
             backend.get(handle.ready, timeout=max(0.0, deadline - time.monotonic()))
         self.ready: Future[object] = self.handles[0].ready
-        if meet:
-            self.ready = self.submit(LearnerRole.join, self.handles[0].submit(LearnerRole.open))
-            backend.get(self.ready)
-        state = self.handles[0].submit(LearnerRole.state_dict)
-        for handle in self.handles[1:]:
-            backend.get(handle.submit(LearnerRole.load_state_dict, state))
+        if self.meets:
+            address = self.handles[0].submit(LearnerRole.open)
+            for met in [handle.submit(LearnerRole.join, address) for handle in self.handles]:
+                backend.get(met)
+        if num_learners > 1:
+            state = self.handles[0].submit(LearnerRole.state_dict)
+            for handle in self.handles[1:]:
+                backend.get(handle.submit(LearnerRole.load_state_dict, state))
+        self._ask_for_copy()
 
     def __len__(self) -> int:
         return len(self.handles)
 
+    def _spawn(self, rank: int) -> Handle:
+        return self.backend.spawn(self.factory(rank), self._place(rank))
+
+    def _place(self, rank: int) -> Place:
+        return Place("learner", rank, self.num_cpus, self.num_gpus)
+
+    # -- calls -----------------------------------------------------------------------------------------------------------
+
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of every learner; returns rank 0's value once all are done."""
-        if self.failure is not None:
-            return Failed(self.failure)
-        if method.__name__ in _FROM_ONE:
-            return self.handles[0].submit(method, *args)
-        return Together(self, {r: h.submit(method, *args) for r, h in enumerate(self.handles)}, method)
+        ranks = range(1 if method.__name__ in _FROM_ONE else len(self))
+        if method.__name__ == LearnerRole.scale_lr.__name__:
+            (self._lr_factor,) = args  # type: ignore[assignment]
+        return self._call(ranks, method, lambda rank: (self.handles[rank].submit(method, *args), None))
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
         """Like `submit`, for a method that returns a pair. Each learner gets its share of fragments and samples."""
-        if self.failure is not None:
-            return Failed(self.failure), Failed(self.failure)
         fixed = _FOR_ALL.get(method.__name__, len(args))
         shares = split(args[fixed:], len(self))
-        parts = [h.submit_parts(method, *args[:fixed], *own) for h, own in zip(self.handles, shares, strict=True)]
-        return Together(self, {r: a for r, (a, _) in enumerate(parts)}, method), parts[0][1]
+        self.keep_copy()
+        call: Future[A] = self._call(
+            range(len(self)),
+            method,
+            lambda rank: self.handles[rank].submit_parts(method, *args[:fixed], *shares[rank]),
+        )
+        if not isinstance(call, Together):
+            return call, Failed(self.failure or RuntimeError())
+        if method.__name__ in _FOR_ALL:
+            self.learning = call
+        return call, Second(call)
 
     def submit_to(self, rank: int, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of one learner."""
-        if self.failure is not None:
-            return Failed(self.failure)
-        return Together(self, {rank: self.handles[rank].submit(method, *args)}, method)
+        return self._call([rank], method, lambda rank: (self.handles[rank].submit(method, *args), None))
 
-    def result_of(self, rank: int, future: Future[T], method: Callable[..., object]) -> T:
-        """Wait for a call of one learner's own handle. If the learner was lost, the error names it and `method`."""
-        return Together(self, {rank: future}, method).result()
+    def submit_parts_to(
+        self, rank: int, method: Callable[..., tuple[A, B]], *args: object
+    ) -> tuple[Future[A], Future[B]]:
+        """Call a method that returns a pair of one learner."""
+        call: Future[A] = self._call([rank], method, lambda rank: self.handles[rank].submit_parts(method, *args))
+        return call, Second(call) if isinstance(call, Together) else Failed(self.failure or RuntimeError())
+
+    def _call(
+        self,
+        ranks: Iterable[int],
+        method: Callable[..., object],
+        issue: Callable[[int], tuple[Future[T], Future[object] | None]],
+    ) -> Future[T]:
+        return Failed(self.failure) if self.failure is not None else Together(self, ranks, method, issue)
+
+    # -- the copy --------------------------------------------------------------------------------------------------------
+
+    def keep_copy(self) -> None:
+        """Every few seconds take a copy of rank 0's state, without waiting for it: asked for in one call, taken in a later one."""
+        now = time.monotonic()
+        if self._copying is None:
+            if now >= self._copy_at:
+                self._ask_for_copy()
+        elif self.backend.wait([self._copying], num=1, timeout=0)[0]:
+            first = self.kept is None  # which takes longer than those that follow
+            self._take_copy()
+            if self.kept is not None and not first:
+                self._copy_cost = min(self._copy_cost, self.kept.seconds)
+            self._copy_at = now + max(COPY_S, 0.0 if first else 100 * self._copy_cost)
+
+    def _ask_for_copy(self) -> None:
+        self._copying, self._asked_at = self.handles[0].submit(LearnerRole.copied), time.monotonic()
+
+    def _take_copy(self) -> None:
+        """Take the copy that was asked for. If there is none, its learner is lost, or has diverged: the next call says so."""
+        copying, self._copying = self._copying, None
+        assert copying is not None
+        try:
+            copy = self.backend.get(copying, timeout=self.timeout_s)
+        except (WorkerLost, TimeoutError, Diverged):
+            return
+        if self.kept is None or copy.num_updates >= self.kept.num_updates:
+            self.kept, self._kept_at = copy, self._asked_at
+
+    def renew_copy(self) -> None:
+        """Take a copy of the state that the learners were given from outside: an earlier one is of no use from here on."""
+        self.kept = None
+        self._ask_for_copy()
+        self._take_copy()
+
+    # -- losses ----------------------------------------------------------------------------------------------------------
+
+    def mend(self, lost: Mapping[int, str], call: str, error: Exception) -> None:
+        """Build the learners in `lost` (rank -> what happened) anew, and let all go on from the newest whole state.
+
+        With none in `lost`, learners that have lost their collective meet again.
+
+        Raises:
+            LearnersFailed: more were lost within an hour than `max_restarts` allows. Exception: what a factory raised.
+        """
+        said, rebuilt = "", set[int]()
+        try:
+            while True:
+                what = self._said(lost, call)
+                said = f"{said} {what}".strip()
+                self.losses.count("learners", what, error, LearnersFailed, number=len(lost))
+                for rank in lost:
+                    self.backend.kill(self.handles[rank])
+                    self._wait_for_room(rank, what)
+                    self.handles[rank] = self._spawn(rank)
+                rebuilt |= lost.keys()
+                try:
+                    where, newest = self._go_on(sorted(rebuilt))
+                    break
+                except _Gone as again:
+                    lost, call, error = again.lost, again.call, again.error
+        except Exception as failure:
+            self.failure = failure
+            raise
+        self.generation += 1
+        gone = max(0, self.num_updates - newest)
+        if self.learning is not None:
+            self.learning.included = newest > self.num_updates
+        self.num_updates -= gone
+        self.losses.add("updates", gone)
+        kept = "nothing that was learnt is lost" if not gone else f"updates lost: {gone:,}"
+        more = self.buffers_with(sorted(rebuilt)) if self.buffers_with is not None and rebuilt else ""
+        self.losses.tell(f"{said} {where}; {kept}.{more}")
+
+    def _wait_for_room(self, rank: int, what: str) -> None:
+        """Wait until a learner that was lost can be built, as long as one may take to start.
+
+        Raises:
+            LearnersFailed: there is no room.
+        """
+        deadline = time.monotonic() + self.start_s
+        while not self.backend.has_room(self._place(rank)):
+            if time.monotonic() > deadline:
+                raise LearnersFailed(f"{what} It found no place in the cluster within {self.start_s:g} s.")
+            time.sleep(0.5)
+
+    def _said(self, lost: Mapping[int, str], call: str) -> str:
+        if not lost:
+            return f"The learners lost their connection in {call}."
+        if len(self) == 1:
+            return f"The learner {lost[0]} in {call}."
+        return f"{' and '.join(f'Learner {r}' for r in lost)} of {len(self)} {next(iter(lost.values()))} in {call}."
+
+    def _go_on(self, rebuilt: Sequence[int]) -> tuple[str, int]:
+        """Bring the learners together again, those that were built anew too; returns where they go on, and that state's updates.
+
+        Raises:
+            _Gone: learners were lost in the meantime.
+        """
+        others = [rank for rank in range(len(self)) if rank not in rebuilt]
+        standing = self._all(LearnerRole.standing, others, _PROBE_S)
+        if self._copying is not None and self.backend.wait([self._copying], num=1, timeout=0)[0]:
+            self._take_copy()
+        self._copying, self._copy_at = None, 0.0
+        best = max(standing, key=lambda rank: standing[rank], default=None)
+        newest = -1 if best is None else standing[best]
+        state: Future[LearnerCopy]
+        who = "All go" if self.meets else "It goes"
+        if best is not None and newest >= 0 and (self.kept is None or newest >= self.kept.num_updates):
+            state = self.handles[best].submit(LearnerRole.newest_whole)
+            where = f"{who} on from the state of learner {best}"
+        elif self.kept is not None:
+            newest, state = self.kept.num_updates, self.backend.put(self.kept)
+            where = f"{who} on from its state of {time.monotonic() - self._kept_at:.0f} s ago"
+        else:  # it was lost before there was a copy: nothing had been learnt
+            newest, state = 0, self.handles[0].submit(LearnerRole.newest_whole)
+            where = f"{who} on from the start"
+        self._all(None, rebuilt, max(self.start_s, self.timeout_s))
+        if self.meets:
+            self._all(LearnerRole.leave, others, _PROBE_S)
+            address = self.handles[0].submit(LearnerRole.open)
+            self._all(LearnerRole.join, range(len(self)), self.timeout_s + _GRACE_S, address)
+        takers = range(len(self)) if self.meets else rebuilt
+        self._all(LearnerRole.take_over, takers, self.timeout_s, state)
+        if self._lr_factor is not None:
+            self._all(LearnerRole.scale_lr, rebuilt, self.timeout_s, self._lr_factor)
+        return where, newest
+
+    def _all(
+        self, method: Callable[..., T] | None, ranks: Iterable[int], timeout_s: float, *args: object
+    ) -> dict[int, T]:
+        """The results of a call (None: until they are there) of these learners.
+
+        Raises:
+            _Gone: some were lost.
+        """
+        asked = {
+            rank: self.handles[rank].ready if method is None else self.handles[rank].submit(method, *args)
+            for rank in ranks
+        }
+        found: dict[int, T] = {}
+        lost: dict[int, str] = {}
+        errors: list[Exception] = []
+        deadline = time.monotonic() + timeout_s
+        for rank, future in asked.items():
+            try:
+                found[rank] = self.backend.get(future, timeout=max(0.0, deadline - time.monotonic()))  # type: ignore[assignment]
+            except (WorkerLost, TimeoutError) as error:
+                errors.append(error)
+                if not isinstance(error, CollectiveLost | ArgumentLost):
+                    lost[rank] = "did not answer" if isinstance(error, TimeoutError) else "died"
+        if errors:
+            raise _Gone(lost, f"{'its start' if method is None else f'{method.__name__}()'}", errors[0])
+        return found
 
 
 class Together(LocalFuture[T]):
-    """One call of all learners, or of one: the value of the lowest rank once all are done."""
+    """One call of all learners, or of some: the value of the lowest rank once all are done. If a learner is lost in it, the call is
+    made again."""
 
-    __slots__ = ("call", "futures", "group")
+    __slots__ = ("deadline", "futures", "generation", "group", "included", "issue", "method", "ranks", "seconds")
 
-    def __init__(self, group: LearnerGroup, futures: dict[int, Future[T]], method: Callable[..., object]) -> None:
-        self.group, self.futures, self.call = group, futures, f"{method.__name__}()"
+    def __init__(
+        self,
+        group: LearnerGroup,
+        ranks: Iterable[int],
+        method: Callable[..., object],
+        issue: Callable[[int], tuple[Future[T], Future[object] | None]],
+    ) -> None:
+        self.group, self.ranks, self.method, self.issue = group, list(ranks), method, issue
+        self.included = False
+        """A call to learn, of before learners were rebuilt: the state that they have taken has it already."""
+        self._make()
+
+    def _make(self) -> None:
+        self.generation = self.group.generation
+        pairs = {rank: self.issue(rank) for rank in self.ranks}
+        self.futures = {rank: first for rank, (first, _) in pairs.items()}
+        self.seconds = {rank: second for rank, (_, second) in pairs.items()}
+        self.deadline = time.monotonic() + self.group.timeout_s + _GRACE_S
+
+    @property
+    def _learns(self) -> bool:
+        return self.method.__name__ in _FOR_ALL
 
     @property
     def parts(self) -> Sequence[Future[object]]:
-        return list(self.futures.values())
+        """The learners' futures. None once it is overdue, so that nobody waits for them."""
+        return [] if time.monotonic() > self.deadline else list(self.futures.values())
+
+    def passed(self) -> Future[T]:
+        return self.futures[self.ranks[0]]
 
     def result(self) -> T:
         """The value of the lowest rank; raises what `results` raises."""
-        return self.results()[0]
+        return next(iter(self.results().values()))
 
-    def results(self) -> list[T]:
-        """The values of all ranks.
+    def results(self) -> dict[int, T]:
+        """The values by rank. Where learners were lost, those that have answered, of a call to learn that need not be made again.
 
         Raises:
-            LearnersFailed: a learner died or hangs; the message names it.
+            LearnersFailed: more learners were lost than `max_restarts` allows; the message names the last one.
+            LearnerRebuilt: one with a buffer of its own was lost while it learnt. ArgumentLost: what a learner was given is gone.
             Exception: what a learner itself raised, rather than what the others raised because of it.
         """
+        while True:
+            values, errors, pending = self._collected()
+            if not errors and not pending:
+                if self.generation == self.group.generation or not self._learns or self.included:
+                    return self._counted(values)
+            elif self.generation == self.group.generation:
+                self._mend(values, errors, pending)
+            if self._learns and self.included and (values := self._collected(0.0)[0]):
+                return self._counted(values)
+            if self.method.__name__ in _DRAWS and self.group.buffers_with is not None:
+                self.group.learning = None
+                raise LearnerRebuilt
+            self._make()
+
+    def _counted(self, values: dict[int, T]) -> dict[int, T]:
+        group = self.group
+        if self._learns and group.learning is self:
+            group.learning = None
+            group.num_updates += _updates(next(iter(values.values())))
+        elif self.method.__name__ in _GIVES_STATE:
+            group.renew_copy()
+        return dict(sorted(values.items()))
+
+    def _collected(self, timeout_s: float | None = None) -> tuple[dict[int, T], dict[int, Exception], list[int]]:
+        """Values and errors by rank, and who has not answered in time. Once a learner is known to have died, nobody is waited for."""
         errors: dict[int, Exception] = {}
         values: dict[int, T] = {}
-        pending, deadline = {future: rank for rank, future in self.futures.items()}, None
+        pending = {future: rank for rank, future in self.futures.items()}
+        deadline = self.deadline if self._learns else time.monotonic() + self.group.timeout_s + _GRACE_S
+        deadline = deadline if timeout_s is None else time.monotonic() + timeout_s
         while pending:
-            wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, _ = self.group.backend.wait(list(pending), num=1, timeout=wait_s)
+            ready, _ = self.group.backend.wait(list(pending), num=1, timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
                 break
             rank = pending.pop(ready[0])
@@ -171,25 +449,66 @@ class Together(LocalFuture[T]):
                 values[rank] = self.group.backend.get(ready[0])
             except Exception as error:
                 errors[rank] = error
-                deadline = deadline or time.monotonic() + _GRACE_S
-        if errors:
-            cause = self._cause(errors, list(pending.values()))
-            if not isinstance(cause, Diverged):  # then all learners are there, and can be given another state
-                self.group.failure = cause
-            raise cause
-        return [value for _, value in sorted(values.items())]
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+                if _is_death(error):
+                    deadline = time.monotonic()
+        return values, errors, list(pending.values())
 
-    def _cause(self, errors: dict[int, Exception], pending: list[int]) -> Exception:
-        """The first cause of these errors: what a learner itself raised, else a dead learner, else one that hangs."""
+    def _mend(self, values: dict[int, T], errors: dict[int, Exception], pending: list[int]) -> None:
+        """Have the learners built anew that were lost in this call.
+
+        Raises:
+            Exception: the cause is none of a lost learner's.
+        """
+        group, call = self.group, f"{self.method.__name__}()"
         for error in errors.values():
-            if not isinstance(error, WorkerLost) or isinstance(error, ArgumentLost):
-                return error
-        dead = [r for r, e in errors.items() if not isinstance(e, CollectiveLost)]
-        lost, what = (dead, "died") if dead else (pending, "did not answer")
+            if not isinstance(error, WorkerLost):
+                if not isinstance(error, Diverged):  # then all learners are there, and can be given another state
+                    group.failure = error
+                raise error
+        gone = [error for error in errors.values() if isinstance(error, ArgumentLost)]
+        if gone:
+            if group.meets and len(self.ranks) > 1:  # the others wait for one that has never begun
+                group.mend({}, call, gone[0])
+            raise gone[0]
+        lost = {rank: "died" for rank, error in errors.items() if _is_death(error)}
         if not lost:
-            reason = str(next(iter(errors.values())))
-        else:
-            reason = f"{' and '.join(f'Learner {r}' for r in lost)} of {len(self.group)} {what} in {self.call}"
-        failed = LearnersFailed(f"{reason}.")
-        failed.__cause__ = errors[min(errors)]
-        return failed
+            lost = dict.fromkeys(pending, f"did not answer within {group.timeout_s:g} s")
+        cause = next(
+            (error for error in errors.values() if _is_death(error)), next(iter(errors.values()), TimeoutError())
+        )
+        group.mend(lost, call, cause)
+
+
+class Second(LocalFuture[T]):
+    """The other value of a call that returns a pair: that of the lowest rank that has answered."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Together[object]) -> None:
+        self.call = call
+
+    @property
+    def parts(self) -> Sequence[Future[object]]:
+        return self.call.parts
+
+    def passed(self) -> Future[T]:
+        values = self.call._collected(0.0)[0]
+        return self.call.seconds[min(values, default=self.call.ranks[0])]  # type: ignore[return-value]
+
+    def result(self) -> T:
+        self.call.result()
+        return self.call.group.backend.get(self.passed())
+
+
+def _is_death(error: Exception) -> bool:
+    """Whether a learner's process is gone, and not another one, or what the learner was given."""
+    return isinstance(error, WorkerLost) and not isinstance(error, CollectiveLost | ArgumentLost)
+
+
+def _updates(value: object) -> int:
+    """The number of updates that a call to learn has reported."""
+    if isinstance(value, Update):
+        return value.num_updates
+    number = value[0] if isinstance(value, tuple) else value
+    return number if isinstance(number, int) else 0

@@ -19,6 +19,10 @@ class LocalFuture(Future[T_co]):
         """The futures of other processes that it waits for."""
         return []
 
+    def passed(self) -> Future[T_co]:
+        """What can be given to other roles in its place, without waiting: where another process works it out, that one's future."""
+        return self
+
     def result(self) -> T_co:
         """The value; raises what the call raised."""
         raise NotImplementedError

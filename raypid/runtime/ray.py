@@ -446,9 +446,9 @@ class RayBackend:
 
     def put(self, value: T | Future[T]) -> Future[T]:
         self._check()
-        ref: Any = value
-        if not isinstance(value, ray.ObjectRef):
-            ref = ray.put(resolve(value))
+        ref: Any = value.passed() if isinstance(value, LocalFuture) else value
+        if not isinstance(ref, ray.ObjectRef):
+            ref = ray.put(resolve(ref))
         return ref
 
     def get(self, future: Future[T], timeout: float | None = None) -> T:

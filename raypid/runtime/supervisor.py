@@ -77,6 +77,38 @@ class LossBudget:
             )
 
 
+class Losses:
+    """What a run has lost besides workers and rebuilt: counts by kind, each told in one line and written to errors.txt."""
+
+    def __init__(self, max_restarts: int, kinds: Sequence[str] = ()) -> None:
+        self.max_restarts = max_restarts
+        self.counts = dict.fromkeys(kinds, 0)
+        """By kind, under lost/ in results."""
+        self.errors = ErrorFile()
+        self.tell: Callable[[str], None] = lambda text: None
+        """Says one line to the user."""
+        self._budgets: dict[str, LossBudget] = {}
+
+    def count(
+        self, kind: str, message: str, error: Exception, failure: type[Exception] = WorkersFailed, *, number: int = 1
+    ) -> None:
+        """Count roles of a kind that are about to be built anew.
+
+        Raises:
+            Of type `failure`: more of this kind were lost within an hour than max_restarts allows.
+        """
+        self.add(kind, number)
+        self.errors.add(f"{message}\n{error}\n\n")
+        try:
+            self._budgets.setdefault(kind, LossBudget(self.max_restarts)).spend(message)
+        except WorkersFailed as over:
+            raise failure(str(over)) from error
+
+    def add(self, kind: str, number: int) -> None:
+        """Count what went with a role, such as rows of replay."""
+        self.counts[kind] = self.counts.get(kind, 0) + number
+
+
 @dataclass(slots=True)
 class _Call(Generic[R, D]):
     """A call under way."""

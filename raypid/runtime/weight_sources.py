@@ -38,6 +38,7 @@ class ByReference(Argument):
 
     def start(self, weights: Future[Weights]) -> None:
         """Publish the first weights of a loop, whatever version was published before."""
+        self.backend.get(weights)  # if their learner is lost, it is built anew here
         self.publish(weights)
 
     def publish(self, weights: Future[Weights]) -> None:
@@ -46,6 +47,15 @@ class ByReference(Argument):
 
     def of(self, handle: Handle | None) -> object:
         return self._newest
+
+    def mend(self, handle: Handle | None) -> bool:
+        """If the newest weights were lost with the node that held them, or with a learner, take the learner's."""
+        try:
+            self.backend.get(self._newest)
+            return False
+        except WorkerLost:
+            self.start(self.learner.submit(LearnerRole.weights))
+            return True
 
     @property
     def newest(self) -> Future[Weights]:
@@ -85,6 +95,7 @@ class ByServers(ByReference):
         """The server that each worker asked last, and its node."""
 
     def start(self, weights: Future[Weights]) -> None:
+        self.backend.get(weights)
         ByReference.publish(self, weights)
         for server in self.servers.values():
             server.submit(ServerRole.reset, self._newest)
@@ -107,8 +118,9 @@ class ByServers(ByReference):
         return self.of(None)
 
     def mend(self, handle: Handle | None) -> bool:
+        renewed = ByReference.mend(self, handle)
         node, asked = self._asked[handle]
-        return self.servers.get(node) is not asked or self._rebuilt(node)
+        return self.servers.get(node) is not asked or self._rebuilt(node) or renewed
 
     def _open(self, node: str) -> None:
         """Build a server on a node that workers have come to."""

@@ -124,20 +124,33 @@ def test_an_algorithm_that_learns_in_one_place_says_so(monkeypatch: pytest.Monke
 
 
 @pytest.mark.ci_slow
-def test_a_lost_learner_ends_the_run(ray_session: Any, tmp_path: Path) -> None:
-    with raypid.PPO(config=SMALL, env="CartPole-v1", num_workers=2, num_learners=2, out=tmp_path) as agent:
-        agent.train()
+def test_a_lost_learner_of_two_is_rebuilt_until_too_many_are(ray_session: Any, tmp_path: Path) -> None:
+    settings = {**SMALL, "num_workers": 2, "num_learners": 2, "max_restarts": 1}
+    with raypid.PPO(config=settings, env="CartPole-v1", out=tmp_path) as agent:
+        told: list[str] = []
+        agent.tell_losses(told.append)
+        result = agent.train()
         path = agent.save()
-        victim = agent.context.learner.handles[1].actor  # type: ignore[attr-defined]
-        os.kill(ray_session.get(victim.__ray_call__.remote(lambda role: os.getpid())), signal.SIGKILL)
+        learners: Any = agent.context.learner
+        kill(ray_session, learners.handles[1])
+        result = agent.train()
+        assert result["training_iteration"] == 2 and result["lost/learners"] == 1 and result["lost/updates"] == 0
+        assert [line.partition(".")[0] for line in told] == ["Learner 1 of 2 died in update()"]
+        one, two = (agent.backend.get(handle.submit(Learner.weights)) for handle in learners.handles)
+        assert (one.flat == two.flat).all() and one.version == 2
+        kill(ray_session, learners.handles[0])
         start = time.monotonic()
-        with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)\."):
+        with pytest.raises(LearnersFailed, match=r"Learner 0 of 2 died in update\(\)\. That is loss number 2"):
             agent.train()
         with pytest.raises(LearnersFailed):
             agent.get_weights()
         assert time.monotonic() - start < 20
     with Agent.from_checkpoint(path, num_learners=0) as resumed:
         assert resumed.train()["training_iteration"] == 2
+
+
+def kill(ray: Any, handle: Any) -> None:
+    os.kill(ray.get(handle.actor.__ray_call__.remote(lambda role: os.getpid())), signal.SIGKILL)
 
 
 def test_the_seed_decides(ray_session: Any) -> None:

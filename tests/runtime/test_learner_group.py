@@ -1,27 +1,56 @@
-"""Several learners answer as one, and of several errors the cause is told. A scripted backend: no processes, no clocks."""
+"""Learners answer as one, of several errors the cause is told, and who is lost is built anew. A scripted backend: no processes, no clocks."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from raypid.errors import Diverged
 from raypid.runtime.collective import CollectiveLost
-from raypid.runtime.handle import WorkerLost
-from raypid.runtime.learner_group import LearnerGroup, LearnerRole, LearnersFailed, split
+from raypid.runtime.handle import ArgumentLost, WorkerLost
+from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, LearnerRole, LearnersFailed, split
+from raypid.runtime.supervisor import Losses
+from raypid.types import LearnerCopy, Update
+
+LEARNS = ("update", "learn")
+
+
+class Answer(tuple[int, Any]):
+    """(rank, value), told apart by which it is."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 class Scripted:
-    """A backend on which each learner answers what a script says; a number is a value, None never comes."""
+    """A backend on which each learner answers its calls to learn by a script; a number is a value, None never comes.
+
+    `standing` says how many updates each learner has seen that is there when another is lost; the copies have seen `copied`.
+    """
 
     name = "scripted"
 
     def __init__(self, script: list[Any]) -> None:
-        self.script, self.calls = script, []
+        self.script = [deque(answers if isinstance(answers, list) else [answers]) for answers in script]
+        self.calls: list[Any] = []
+        self.standing = [0] * len(script)
+        self.copied = 0
+        self.killed: list[int] = []
 
     def spawn(self, factory: Any, place: Any) -> Any:
-        return ScriptedLearner(self, factory())
+        return ScriptedLearner(self, place.index)
+
+    def has_room(self, place: Any) -> bool:
+        return True
+
+    def kill(self, handle: Any) -> None:
+        self.killed.append(handle.rank)
+
+    def put(self, value: Any) -> Any:
+        return Answer((-1, value))
 
     def get(self, future: Any, timeout: float | None = None) -> Any:
         if hasattr(future, "result"):
@@ -38,43 +67,61 @@ class Scripted:
 
 class ScriptedLearner:
     def __init__(self, backend: Scripted, rank: int) -> None:
-        self.backend, self.rank, self.ready = backend, rank, (rank, rank)
+        self.backend, self.rank, self.ready = backend, rank, Answer((rank, rank))
 
     def submit(self, method: Callable[..., Any], *args: Any) -> Any:
-        self.backend.calls.append((self.rank, method.__name__, args))
-        scripted = method.__name__ in ("update", "learn")
-        return self.rank, self.backend.script[self.rank] if scripted else self.rank
+        name, backend = method.__name__, self.backend
+        if name == "copied":
+            return Answer((self.rank, LearnerCopy(backend.copied, {"copy": backend.copied})))
+        backend.calls.append((self.rank, name, args))
+        if name == "standing":
+            return Answer((self.rank, backend.standing[self.rank]))
+        script = backend.script[self.rank]
+        answer = (script.popleft() if len(script) > 1 else script[0]) if name in LEARNS else self.rank
+        return Answer((self.rank, answer))
 
     def submit_parts(self, method: Callable[..., Any], *args: Any) -> Any:
         return self.submit(method, *args), f"weights of {self.rank}"
 
 
-def group(script: list[Any]) -> LearnerGroup:
+def group(script: list[Any], max_restarts: int = 0, meet: bool = True) -> Any:
     backend: Any = Scripted(script)
-    return LearnerGroup(backend, lambda rank: lambda: rank, len(script), num_cpus=1, num_gpus=0, start_s=5)
+    losses = Losses(max_restarts, ["learners", "updates"])
+    told: list[str] = []
+    losses.tell = told.append
+    learners: Any = LearnerGroup(
+        backend, lambda rank: lambda: rank, len(script), num_cpus=1, num_gpus=0, start_s=5, losses=losses, meet=meet
+    )
+    learners.told = told
+    backend.calls.clear()
+    return learners
+
+
+def update(number: int) -> Update:
+    return Update({}, number)
+
+
+def names(learners: Any, rank: int) -> list[str]:
+    return [name for r, name, _ in learners.backend.calls if r == rank]
 
 
 def test_fragments_go_to_their_learner_in_worker_order() -> None:
     learners = group([10, 11])
-    learners.backend.calls.clear()  # type: ignore[attr-defined]
-    update, weights = learners.submit_parts(LearnerRole.update, 77, "a", "b", "c", "d", "e")
-    assert learners.backend.calls == [(0, "update", (77, "a", "b")), (1, "update", (77, "c", "d", "e"))]  # type: ignore[attr-defined]
-    assert (update.result(), weights) == (10, "weights of 0")
+    done, weights = learners.submit_parts(LearnerRole.update, 77, "a", "b", "c", "d", "e")
+    assert learners.backend.calls == [(0, "update", (77, "a", "b")), (1, "update", (77, "c", "d", "e"))]
+    assert (done.result(), weights.passed()) == (10, "weights of 0")
     learners.submit(LearnerRole.weights)
-    assert learners.backend.calls[2:] == [(0, "weights", ())]  # type: ignore[attr-defined]
+    assert learners.backend.calls[2:] == [(0, "weights", ())]
 
 
 @pytest.mark.parametrize(
     ("script", "error", "words"),
     [
-        (
-            [CollectiveLost("x"), WorkerLost("ray says")],
-            LearnersFailed,
-            r"Learner 1 of 2 died in update\(\)",
-        ),
+        ([CollectiveLost("x"), WorkerLost("ray says")], LearnersFailed, r"Learner 1 of 2 died in update\(\)"),
         ([WorkerLost("ray says"), None], LearnersFailed, r"Learner 0 of 2 died in update\(\)"),
-        ([CollectiveLost("x"), 5, None], LearnersFailed, r"Learner 2 of 3 did not answer in update\(\)"),
-        ([CollectiveLost("Learner 1 is gone"), CollectiveLost("y")], LearnersFailed, "Learner 1 is gone"),
+        ([CollectiveLost("x"), 5, None], LearnersFailed, r"Learner 2 of 3 did not answer within 300 s in update\(\)"),
+        ([WorkerLost("ray says")], LearnersFailed, r"The learner died in update\(\)\. That is loss number 1 within"),
+        ([CollectiveLost("x"), CollectiveLost("y")], LearnersFailed, "The learners lost their connection"),
         ([CollectiveLost("x"), FloatingPointError("diverged")], FloatingPointError, "diverged"),
         ([None, FloatingPointError("diverged")], FloatingPointError, "diverged"),
     ],
@@ -84,28 +131,97 @@ def test_the_cause_is_found_among_the_errors(
 ) -> None:
     monkeypatch.setattr("raypid.runtime.learner_group._GRACE_S", 0.0)
     learners = group(script)
-    update, _ = learners.submit_parts(LearnerRole.update, 0, *"abc")
+    done, _ = learners.submit_parts(LearnerRole.update, 0, *"abc")
     with pytest.raises(error, match=words):
-        update.result()
+        done.result()
     with pytest.raises(error, match=words):  # a torn group is not asked again
         learners.submit(LearnerRole.weights).result()
 
 
 def test_one_learner_is_called_and_named() -> None:
     learners = group([10, 11])
-    learners.backend.calls.clear()  # type: ignore[attr-defined]
     assert learners.submit_to(1, LearnerRole.update, "x").result() == 11
-    assert learners.backend.calls == [(1, "update", ("x",))]  # type: ignore[attr-defined]
-    learners.backend.calls.clear()  # type: ignore[attr-defined]
-    done: Any
-    done, weights = learners.submit_parts(LearnerRole.learn, 77, 8, "a", "b", "c", "d")
-    assert learners.backend.calls == [(0, "learn", (77, 8, "a", "b")), (1, "learn", (77, 8, "c", "d"))]  # type: ignore[attr-defined]
-    assert (done.results(), done.result(), weights) == ([10, 11], 10, "weights of 0")
+    assert learners.backend.calls == [(1, "update", ("x",))]
+    learners.backend.calls.clear()
+    done, _ = learners.submit_parts(LearnerRole.learn, 77, 8, "a", "b", "c", "d")
+    assert learners.backend.calls == [(0, "learn", (77, 8, "a", "b")), (1, "learn", (77, 8, "c", "d"))]
+    assert (done.results(), done.result()) == ({0: 10, 1: 11}, 10)
     lost = group([10, WorkerLost("ray says")])
     with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):
         lost.submit_to(1, LearnerRole.update).result()
     with pytest.raises(LearnersFailed, match="Learner 1 of 2"):
         lost.submit_to(0, LearnerRole.update).result()
+
+
+def test_one_that_is_lost_goes_on_from_its_copy_and_the_call_is_made_again() -> None:
+    learners = group([[update(40), update(40), WorkerLost("ray says"), update(40)]], 1)
+    for _ in range(2):
+        learners.submit_parts(LearnerRole.update, 0, "a")[0].result()
+    learners.backend.copied = 40
+    learners._ask_for_copy()
+    done, weights = learners.submit_parts(LearnerRole.update, 7, "a")
+    assert done.result().num_updates == 40 and weights.passed() == "weights of 0"
+    assert learners.losses.counts == {"learners": 1, "updates": 40} and learners.num_updates == 80
+    assert learners.told == ["The learner died in update(). It goes on from its state of 0 s ago; updates lost: 40."]
+    assert names(learners, 0)[-3:] == ["update", "take_over", "update"] and learners.backend.killed == [0]
+    taken = next(args for _, name, args in learners.backend.calls if name == "take_over")
+    assert taken[0][1].num_updates == 40
+
+
+def test_survivors_state_is_whole_and_all_meet_again() -> None:
+    learners = group([[update(5), CollectiveLost("x"), update(5)], [update(5), WorkerLost("ray says"), update(5)]], 1)
+    learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
+    learners.backend.standing[0] = 5
+    learners.backend.calls.clear()
+    assert learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result().num_updates == 5
+    again = ["standing", "newest_whole", "leave", "open", "join", "take_over", "update"]
+    assert names(learners, 0) == ["update", *again] and names(learners, 1) == ["update", "join", "take_over", "update"]
+    assert learners.told[0].endswith("All go on from the state of learner 0; nothing that was learnt is lost.")
+    assert learners.losses.counts == {"learners": 1, "updates": 0} and learners.num_updates == 10
+
+
+def test_an_update_that_a_survivor_has_ended_is_not_made_again() -> None:
+    """The last collective call may reach one learner and not the other: one is an update ahead, and that state is everybody's."""
+    learners = group([[WorkerLost("ray says"), update(9)], [update(5), update(9)]], 1)
+    learners.backend.standing[1] = 5
+    done, weights = learners.submit_parts(LearnerRole.update, 0, "a", "b")
+    assert done.result().num_updates == 5 and learners.num_updates == 5
+    assert weights.passed() == "weights of 1" and names(learners, 1).count("update") == 1
+    assert "state of learner 1" in learners.told[0]
+
+
+def test_without_a_whole_survivor_the_copy_is_everybodys() -> None:
+    learners = group([[update(5), CollectiveLost("x"), update(5)], [update(5), WorkerLost("ray says"), update(5)]], 1)
+    learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
+    learners.backend.standing[0] = -1
+    learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
+    assert learners.losses.counts == {"learners": 1, "updates": 5} and learners.num_updates == 5
+
+
+def test_what_draws_from_a_lost_buffer_is_not_made_again() -> None:
+    learners = group([[WorkerLost("ray says"), (1, [])]], 1)
+    learners.buffers_with = lambda ranks: f" Filled: {ranks}."
+    with pytest.raises(LearnerRebuilt):
+        learners.submit_parts(LearnerRole.learn, 0, 8)[0].result()
+    assert learners.told[0].endswith("Filled: [0].")
+    assert learners.submit_parts(LearnerRole.learn, 0, 8)[0].result() == (1, [])
+
+
+def test_lost_arguments_blame_no_learner_but_the_others_meet_again() -> None:
+    learners = group([[ArgumentLost("gone"), 1], [CollectiveLost("x"), 1]], 1)
+    with pytest.raises(ArgumentLost):
+        learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
+    assert learners.losses.counts["learners"] == 0 and "join" in names(learners, 0)
+    assert learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result() == 1
+
+
+def test_what_was_set_is_set_again_and_divergence_is_no_loss() -> None:
+    learners = group([[WorkerLost("ray says"), Diverged("nan"), 1]], 1)
+    learners.submit(LearnerRole.scale_lr, 0.5).result()
+    with pytest.raises(Diverged):
+        learners.submit_parts(LearnerRole.update, 0, "a")[0].result()
+    assert (0, "scale_lr", (0.5,)) in learners.backend.calls[1:]
+    assert learners.submit_parts(LearnerRole.update, 0, "a")[0].result() == 1
 
 
 def test_split() -> None:
