@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from raypid import project
 from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
@@ -73,13 +72,13 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 
     if not joins:
         return config, RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus()), notes
-    backend = RayBackend(config.address, code=project.loaded())
+    backend = RayBackend(config.address)
     try:
         config, notes = _fitted(config, needs, _cluster(backend, needs, config.num_cpus), words)
     except BaseException:
         backend.shutdown()
         raise
-    return config, backend, notes
+    return config, backend, [*notes, *backend.notes]
 
 
 def bundles(config: Config) -> list[dict[str, float]]:

@@ -15,16 +15,19 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Generic
+
+import numpy as np
 
 from raypid.errors import UserError
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
+from raypid.runtime.code import Code, check_raypid, enter, pack, this_node, unpack
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
-from raypid.runtime.local import LocalFuture, LocalHandle, resolve
+from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
@@ -86,15 +89,25 @@ class _Role(LocalHandle):
     """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised: of an actor
     that fails to start, Ray would give the text and not the type."""
 
-    def __init__(self, factory: Callable[[], object]) -> None:
+    def __init__(self, factory: Callable[[], object] | list[ray.ObjectRef[Carried[Callable[[], object]]]]) -> None:
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
         with contextlib.suppress(
             ValueError
         ):  # Ctrl-C is the driver's business; a KeyboardInterrupt here is the environment's own
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if isinstance(factory, list):
+            try:
+                build = _received(factory[0])
+            except Exception as error:
+                self.ready = Failed(_on_this_node(error))
+                return
+        else:
+            build = factory
         # arrays stay in Ray's store, so that the roles of a node share them
-        super().__init__(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
+        super().__init__(build, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
+        if isinstance(self.ready, Failed) and _parcel is not None:
+            self.ready = Failed(_on_this_node(self.ready.error))
 
     def built(self) -> None:
         self.ready.result()
@@ -117,6 +130,117 @@ def _role_name(factory: Callable[[], object]) -> str:
     while isinstance(factory, partial):
         factory = factory.func
     return getattr(factory, "__name__", "Role")
+
+
+# -- the user's code -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """The user's code, as all nodes of a cluster can have it."""
+
+    code: Code
+    data: ray.ObjectRef[np.ndarray]
+    session: str
+    """The connection to a cluster that holds the data."""
+    is_own: bool = False
+    """Whether this process has packed it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.code, self.data, self.session)
+
+
+_parcel: _Parcel | None = None
+"""What this process sends with its roles: its own code, or what came with itself."""
+
+
+def _opened(code: Code, data: ray.ObjectRef[np.ndarray], session: str) -> _Parcel:
+    """Make the code importable in this process, unless it is the one that packed it: what is read next may need it.
+
+    Raises:
+        UserError: raypid is another one here.
+    """
+    global _parcel
+    if _parcel is None or not (_parcel.is_own or _parcel.code.digest == code.digest):
+        check_raypid(code.raypid, _this_node())
+        unpack(code, lambda: bytes(ray.get(data)))
+        _parcel = _Parcel(code, data, session)
+    return _parcel
+
+
+def _parcel_here(code: Code | None, data: bytes) -> _Parcel | None:
+    """What roles get from this process now; `code` is what it has packed, if it has."""
+    global _parcel
+    if code is not None:
+        _parcel = _Parcel(code, ray.put(np.frombuffer(data, np.uint8)), _session(), is_own=True)
+    return _parcel
+
+
+def _session() -> str:
+    return str(ray.get_runtime_context().get_worker_id())
+
+
+def _is_actor() -> bool:
+    return ray.get_runtime_context().get_actor_id() is not None
+
+
+def _has_other_nodes() -> bool:
+    """Whether roles may come to another machine. They do not where this process has started its own Ray."""
+    node: Any = getattr(ray._private.worker, "_global_node", None)
+    return node is None or not node.is_head()
+
+
+class Carried(Generic[T]):
+    """A value that may name the user's code, on its way to another process, which gets the code first."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parcel = _parcel
+        if (
+            ray.is_initialized()
+            and not _is_actor()
+            and _has_other_nodes()
+            and (parcel is None or parcel.session != _session())
+        ):
+            parcel = _parcel_here(*pack())
+        return _arrived, (parcel, self.value)
+
+
+def _arrived(parcel: object, value: T) -> Carried[T]:
+    return Carried(value)
+
+
+def _received(ref: ray.ObjectRef[Carried[T]]) -> T:
+    """What another process has sent.
+
+    Raises:
+        Exception: why it cannot be read here.
+    """
+    try:
+        value = ray.get(ref).value
+    except ray.exceptions.RaySystemError as error:
+        raise (error.client_exc if isinstance(error.client_exc, Exception) else error) from None
+    if _parcel is not None:
+        enter(_parcel.code)
+    return value
+
+
+def _this_node() -> str:
+    return this_node(ray.util.get_node_ip_address())
+
+
+def _on_this_node(error: Exception) -> Exception:
+    """The error that a role met when it was built, with the node's name if that may be the cause."""
+    if isinstance(error, ModuleNotFoundError) and not isinstance(error, UserError):
+        return UserError(
+            f"{_this_node()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
+            "folder travel by themselves.)"
+        )
+    if isinstance(error, UserError) and error.args:
+        error.args = (f"{error.args[0]} ({_this_node()})", *error.args[1:])
+    return error
 
 
 class RayHandle:
@@ -142,8 +266,8 @@ class RayBackend:
 
     In an actor that has a placement group, as a trial of Ray Tune has, roles take what is reserved there and nothing else.
 
-    `shutdown` stops Ray if it was started here. Where it does not start, `without` says what works without it. The folder `code` is
-    sent to every node of a cluster that is joined, where roles find its modules.
+    `shutdown` stops Ray if it was started here. Where it does not start, `without` says what works without it. To the nodes of a cluster
+    that is joined, by this or by the user, the user's code travels (`raypid.runtime.code`).
     """
 
     name = "ray"
@@ -153,24 +277,34 @@ class RayBackend:
         address: str | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        code: Path | None = None,
         without: str = "num_workers=0 (--num-workers 0) trains without Ray.",
     ) -> None:
         self._handles: list[RayHandle] = []
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
-        if not self._owns:
-            return
+        self.notes: list[str] = []
+        """What the user should know of how the cluster was joined."""
+        joins = address is not None if self._owns else not _is_actor() and _has_other_nodes()
+        code, data = pack() if joins else (None, b"")
+        if self._owns:
+            self._start(address, num_cpus, num_gpus, without)
+        self._parcel = _parcel_here(code, data)
+        if code is not None and code.left_out:
+            self.notes.append(
+                f"these files stay on this machine, being too large or unreadable: {', '.join(code.left_out)}"
+            )
+
+    def _start(self, address: str | None, num_cpus: float | None, num_gpus: float | None, without: str) -> None:
+        """Start Ray, or join it.
+
+        Raises:
+            UserError: it does not start, or is not there.
+        """
         if address is not None:
             _check_reachable(address)
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
-        elif code is not None:
-            options["runtime_env"] = {
-                "working_dir": str(code),
-                "excludes": ["runs/", ".git/", ".venv/", "__pycache__/"],
-            }
         doing = "starting Ray" if address is None else "joining Ray"
         with (
             phase(doing, doing if address is None else f"joining Ray at {address}"),
@@ -233,7 +367,7 @@ class RayBackend:
             where = NodeAffinitySchedulingStrategy(node, soft=False)
         role = _actor_class(_role_name(factory))
         reserved = role.options(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where)
-        handle = RayHandle(reserved.remote(factory))
+        handle = RayHandle(reserved.remote([ray.put(Carried(factory))] if self._parcel else factory))
         self._handles.append(handle)
         return handle
 

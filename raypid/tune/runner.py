@@ -37,7 +37,7 @@ from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
-from raypid.runtime.ray import RayBackend
+from raypid.runtime.ray import Carried, RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
@@ -368,8 +368,10 @@ def run_trials(
         _silence()
         with lock_folder(out), Board(len(trials), len(ended), quiet, str(out)) as board:
             alone = "A single run without workers (`raypid train --run ...`) needs no Ray, nor does `raypid tune`."
-            backend = RayBackend(address, num_cores(), num_gpus(), code=project.loaded(), without=alone)
+            backend = RayBackend(address, num_cores(), num_gpus(), without=alone)
             try:
+                for note in backend.notes:
+                    board.note(note)
                 _check_fits(
                     left, [node["Resources"] for node in ray.nodes() if node["Alive"]], "no node of the cluster"
                 )
@@ -403,7 +405,7 @@ def _run_all(
     """
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     about: dict[str, Any] = {
-        "registrations": registered(),
+        "registrations": Carried(registered()),
         "folder": str(project.loaded() or ""),
         "__module__": __name__,
     }
