@@ -239,20 +239,24 @@ def _unpacked(digest: str, data: Callable[[], bytes]) -> Path:
     """The folder with the code, unpacked by the first process that asks. What no process uses any more is removed."""
     base = _base()
     folder = base / digest
-    lock = _lock(base / f"{digest}.lock")
-    if not folder.is_dir():
-        for other in base.glob("*.lock"):
-            if other.stem != digest:
-                _remove_unused(other)
-        beside = Path(tempfile.mkdtemp(dir=base, prefix=f"{digest}-"))
-        with zipfile.ZipFile(io.BytesIO(data())) as archive:
-            archive.extractall(beside)
-        with contextlib.suppress(OSError):  # without locks another process may have been first
-            beside.rename(folder)
-        shutil.rmtree(beside, ignore_errors=True)
-    _share(lock)
-    _held.append(lock)
-    return folder
+    while True:
+        lock = _locked(base / f"{digest}.lock", shared=True)
+        if folder.is_dir():
+            _held.append(lock)
+            return folder
+        lock.close()
+        with _locked(base / f"{digest}.lock", shared=False):
+            if folder.is_dir():
+                continue
+            for other in base.glob("*.lock"):
+                if other.stem != digest:
+                    _remove_unused(other)
+            beside = Path(tempfile.mkdtemp(dir=base, prefix=f"{digest}-"))
+            with zipfile.ZipFile(io.BytesIO(data())) as archive:
+                archive.extractall(beside)
+            with contextlib.suppress(OSError):  # without locks another process may have been first
+                beside.rename(folder)
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 def _base() -> Path:
@@ -270,25 +274,18 @@ def _base() -> Path:
     return base
 
 
-def _lock(path: Path) -> IO[bytes]:
-    """Lock a file for this process alone; waits for the one that unpacks."""
+def _locked(path: Path, *, shared: bool) -> IO[bytes]:
+    """Open a file and lock it, shared by all that use the code, or for the one that unpacks it."""
     while True:
         file = path.open("ab")
         with contextlib.suppress(ModuleNotFoundError):  # systems without flock have no protection
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()  # it was removed meanwhile
-
-
-def _share(lock: IO[bytes]) -> None:
-    with contextlib.suppress(ModuleNotFoundError):
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 def _remove_unused(path: Path) -> None:
