@@ -32,6 +32,7 @@ FILES = {
         "names.py",
         "modules.py",
         "extras.py",
+        "address.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "keywords.py"],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from raypid.address import chosen
 from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
@@ -46,7 +47,7 @@ def fitted_here(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, list[st
 def _joins(config: Config) -> bool:
     """Whether the run joins a cluster that is there already."""
     ray = sys.modules.get("ray")
-    return config.on_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
+    return config.on_ray and (chosen(config.address) is not None or (ray is not None and ray.is_initialized()))
 
 
 def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, list[str]]:
@@ -59,7 +60,7 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
     use_ray = config.on_ray
-    if config.gpu is not None and num_gpus() and config.address is None:
+    if config.gpu is not None and num_gpus() and chosen(config.address) is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     needs = needs_of(config, network)
     joins = _joins(config)

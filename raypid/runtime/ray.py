@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import math
 import os
+import platform
 import re
 import signal
-import socket
 import sys
 import threading
 import warnings
@@ -22,7 +23,9 @@ from typing import Any, Generic
 
 import numpy as np
 
-from raypid.errors import UserError
+from raypid.address import ANSWER_S, AUTO, CLIENT, check_answers, chosen, from_environment
+from raypid.errors import UserError, one_line
+from raypid.extras import MissingPackage, installed, pip
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
 from raypid.runtime.code import Code, check_raypid, enter, pack, this_node, unpack
@@ -48,6 +51,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import ray
     import ray.exceptions
+    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+    from ray._raylet import AuthenticationTokenLoader
     from ray.util.placement_group import PlacementGroup, get_current_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -284,6 +289,9 @@ class RayBackend:
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         self.notes: list[str] = []
         """What the user should know of how the cluster was joined."""
+        if self._owns:
+            self.notes += filter(None, [from_environment(address)])
+            address = chosen(address)
         joins = address is not None if self._owns else not _is_actor() and _has_other_nodes()
         code, data = pack() if joins else (None, b"")
         if self._owns:
@@ -301,7 +309,7 @@ class RayBackend:
             UserError: it does not start, or is not there.
         """
         if address is not None:
-            _check_reachable(address)
+            address = _joinable(address)
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
@@ -318,16 +326,13 @@ class RayBackend:
                 ray.shutdown()
                 raise
             except Exception as error:  # on a timeout Ray raises one without a message
-                said = (str(error) or type(error).__name__).splitlines()[0]
+                said = one_line(str(error) or type(error).__name__)
                 if address is None:
                     raise UserError(
                         f"Ray did not start on this machine: {said} Is it overloaded, or short of memory or of "
                         f"space under /tmp? {without}"
                     ) from error
-                raise UserError(
-                    f"No Ray cluster could be joined at {address!r}: {said.rstrip('.')}. If the cluster asks for a token, set "
-                    "RAY_AUTH_MODE=token here too."
-                ) from error
+                raise UserError(f"The Ray cluster at {address!r} could not be joined: {said.rstrip('.')}.") from error
 
     @property
     def place(self) -> str:
@@ -424,21 +429,85 @@ def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:
     return dict(total)
 
 
-def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
-    """Try to connect to "host:port", since Ray itself would try for two minutes. Names such as "auto" are left to Ray.
+# -- joining a cluster ---------------------------------------------------------------------------------------------
+
+
+def _joinable(address: str) -> str:
+    """Check that a cluster can be joined, since Ray itself tries for 20 seconds and more; returns where it is.
 
     Raises:
-        UserError: there is no answer.
+        UserError: there is no cluster, or it does not let this process in. MissingPackage: Ray Client is not installed.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
+    if address.startswith(CLIENT) and not installed("grpc"):
+        raise MissingPackage(
+            f'{address} is an address of Ray Client, which needs grpcio, and that is not installed: {pip()} install "ray[client]". '
+            "On a node of the cluster, host:6379 joins it without."
+        )
+    if address == AUTO:
+        address = _found_here()
+    check_answers(address)
+    if not address.startswith(CLIENT):
+        _check_lets_in(address)
+    return address
+
+
+def _found_here() -> str:
+    logging.getLogger("ray").setLevel(logging.ERROR)  # of several it takes the newest
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
-    except (OSError, OverflowError) as error:
+        return str(ray._private.services.get_ray_address_from_environment(AUTO, None))
+    except ConnectionError as error:
         raise UserError(
-            f"There is no Ray cluster at {address!r}: {error}. `ray status` on its head node shows whether it runs."
+            "No Ray cluster runs on this machine (address auto): `ray start --head` starts one here, address host:6379 joins that of "
+            "another host, and without address a run starts Ray for itself."
         ) from error
+
+
+def _check_lets_in(address: str) -> None:
+    """Ask the cluster which Ray it is.
+
+    Raises:
+        UserError: it is another one, or asks for a token that this process lacks.
+    """
+    try:
+        ensure_token_if_auth_enabled(create_token_if_missing=False)
+        with _quiet():
+            client = ray._raylet.GcsClient(address=address)
+            about = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=ANSWER_S) or b"{}")
+    except ray.exceptions.AuthenticationError as error:
+        has = (
+            "the token here is another one"
+            if AuthenticationTokenLoader.instance().has_token()
+            else "there is none here"
+        )
+        raise UserError(
+            f"The Ray cluster at {address!r} asks for its token, and {has}: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what the head node "
+            "has in ~/.ray/auth_token (or copy that file here)."
+        ) from error
+    except (RuntimeError, ConnectionError, ray.exceptions.RayError) as error:
+        raise UserError(
+            f"The Ray cluster at {address!r} could not be joined: {one_line(error).rstrip('.')}."
+        ) from error
+    there = about.get("ray_version"), about.get("python_version")
+    here = ray.__version__, platform.python_version()
+    if there[0] is not None and there != here:
+        raise UserError(
+            f"The Ray cluster at {address!r} runs Ray {there[0]} on Python {there[1]}, this process Ray {here[0]} on Python {here[1]}: "
+            "both must be the same on all hosts."
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Ray's C++ code says out of the terminal; the exception says it too."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 @contextlib.contextmanager

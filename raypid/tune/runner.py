@@ -26,6 +26,7 @@ import ray
 from ray import tune
 
 from raypid import project
+from raypid.address import chosen
 from raypid.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.config import ConfigError, overlay
 from raypid.experiments.board import Board, Ended
@@ -363,7 +364,7 @@ def run_trials(
     ended = {name: one for name, one in read_states(out).items() if one.state != "failed"} if resumed else {}
     left = [trial for trial in trials if trial.name not in ended]
     if left:
-        if address is None and not ray.is_initialized():
+        if chosen(address) is None and not ray.is_initialized():
             _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
         with lock_folder(out), Board(len(trials), len(ended), quiet, str(out)) as board:
