@@ -838,7 +838,7 @@ def gpu_ids(text: str) -> list[str]:
     return ids
 
 
-_NOTHING_ON_RAY = "where nothing runs on Ray, as with num_workers 0: workers were probably meant to go with it, such as num_workers 4 (--num-workers 4)"
+_NOTHING_ON_RAY = "where nothing runs on Ray, as with num_workers 0: workers were probably meant too, such as num_workers 4 (--num-workers 4)"
 _ON_RAY = ("address", "num_cpus", "num_cpus_per_worker")
 _NOT_TIMED = (
     "in one process, which cannot end an environment that hangs: with num_workers 1 (--num-workers 1) it runs in a worker on Ray, "

@@ -52,10 +52,10 @@ with warnings.catch_warnings():
     import ray
     import ray.exceptions
     from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
-    from ray._raylet import AuthenticationTokenLoader
     from ray.util.placement_group import PlacementGroup, get_current_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+_RAYLET: Any = ray._raylet
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
 
@@ -471,14 +471,10 @@ def _check_lets_in(address: str) -> None:
     try:
         ensure_token_if_auth_enabled(create_token_if_missing=False)
         with _quiet():
-            client = ray._raylet.GcsClient(address=address)
+            client = _RAYLET.GcsClient(address=address)
             about = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=ANSWER_S) or b"{}")
     except ray.exceptions.AuthenticationError as error:
-        has = (
-            "the token here is another one"
-            if AuthenticationTokenLoader.instance().has_token()
-            else "there is none here"
-        )
+        has = "the token here is another one" if _has_token() else "there is none here"
         raise UserError(
             f"The Ray cluster at {address!r} asks for its token, and {has}: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what the head node "
             "has in ~/.ray/auth_token (or copy that file here)."
@@ -494,6 +490,12 @@ def _check_lets_in(address: str) -> None:
             f"The Ray cluster at {address!r} runs Ray {there[0]} on Python {there[1]}, this process Ray {here[0]} on Python {here[1]}: "
             "both must be the same on all hosts."
         )
+
+
+def _has_token() -> bool:
+    with contextlib.suppress(ray.exceptions.RayError):  # which says that there is none
+        return bool(_RAYLET.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+    return False
 
 
 @contextlib.contextmanager
