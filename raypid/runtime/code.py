@@ -295,8 +295,9 @@ def _remove_unused(path: Path) -> None:
 
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for folder in path.parent.glob(f"{path.stem}*[!k]"):
-                shutil.rmtree(folder, ignore_errors=True)
+            for folder in path.parent.glob(f"{path.stem}*"):
+                if folder.is_dir():
+                    shutil.rmtree(folder, ignore_errors=True)
             path.unlink()
     except (OSError, ModuleNotFoundError):
         return

@@ -28,7 +28,7 @@ from raypid.errors import UserError, one_line
 from raypid.extras import MissingPackage, installed, pip
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
-from raypid.runtime.code import Code, check_raypid, enter, pack, this_node, unpack
+from raypid.runtime.code import Code, check_raypid, enter, pack, raypid_here, this_node, unpack
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
@@ -593,7 +593,15 @@ def _raise_creation_error(error: Exception) -> None:
     if "creation task" not in text and "__init__" not in text:
         return
     lines = [line for line in text.splitlines() if line.strip()]
-    raise _with_traceback(RuntimeError(f"A worker could not start: {lines[-1].strip()}"), text) from error
+    found = re.search(r"\bip=([^,)\s]+)", text)
+    node = f"the node {found[1]}" if found else "a node"
+    if re.search("No module named 'raypid'", text):
+        said = f"{node[0].upper()}{node[1:]} has no raypid: install the one of this run there, {raypid_here()}, and start its Ray again."
+        raise _with_traceback(UserError(said), text) from error
+    if "No module named 'raypid." in text or "from 'raypid" in text:
+        said = f"{node[0].upper()}{node[1:]} has another raypid than this run, {raypid_here()}: install the same there."
+        raise _with_traceback(UserError(said), text) from error
+    raise _with_traceback(RuntimeError(f"A worker could not start on {node}: {lines[-1].strip()}"), text) from error
 
 
 def _with_traceback(error: Exception, text: str) -> Exception:
