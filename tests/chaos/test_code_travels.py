@@ -100,7 +100,9 @@ def write_code(folder: Path, word: str = "first") -> Path:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with code, which is the current one and all that is on the path."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *(path for path in sys.path if "site-packages" in path)])
+    monkeypatch.setattr(
+        sys, "path", [str(tmp_path), *(path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)))]
+    )
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setattr(modules, "moved", {})
     monkeypatch.setenv("TMPDIR", str(tmp_path.parent / f"{tmp_path.name}-tmp"))
