@@ -66,6 +66,7 @@ class _Packing:
 
     found: dict[str, Path] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
     left_out: list[str] = field(default_factory=list)
 
 
@@ -121,7 +122,7 @@ def _own_path() -> list[Path]:
 
 
 def _find(root: Path, number: int, packing: _Packing) -> None:
-    """Find the files of a folder that travel.
+    """Find the files of a folder that travel. One that is too large stays if nothing in it has been imported, as a home folder may.
 
     Raises:
         UserError: they are too many or too large.
@@ -142,8 +143,21 @@ def _find(root: Path, number: int, packing: _Packing) -> None:
                 continue
             inside = f"{number}/{file.relative_to(root).as_posix()}"
             _take(file, inside, packing)
-        if len(packing.found) > MOST_FILES or sum(packing.sizes.values()) > MOST_BYTES:
-            raise _too_much(root, packing)
+        if len(packing.found) > MOST_FILES or packing.bytes > MOST_BYTES:
+            if _is_used(root):
+                raise _too_much(root, packing)
+            for inside in [inside for inside in packing.found if inside.startswith(f"{number}/")]:
+                del packing.found[inside]
+                packing.bytes -= packing.sizes.pop(inside)
+            packing.left_out.append(f"{root} (nothing in it was imported)")
+            return
+
+
+def _is_used(root: Path) -> bool:
+    """Whether a module that this process has imported lies in the folder, raypid's own aside."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    places = [Path(file).resolve() for file in files if file and "site-packages" not in file]
+    return any(place.is_relative_to(root) and not place.is_relative_to(_PACKAGE) for place in places)
 
 
 def _take(file: Path, inside: str, packing: _Packing) -> None:
@@ -161,6 +175,7 @@ def _take(file: Path, inside: str, packing: _Packing) -> None:
         packing.left_out.append(f"{file} ({about.st_size / 2**20:,.0f} MB)")
         return
     packing.found[inside], packing.sizes[inside] = file, about.st_size
+    packing.bytes += about.st_size
 
 
 def _stays(folder: Path, root: Path, patterns: list[str]) -> bool:

@@ -173,26 +173,32 @@ def _opened(code: Code, data: ray.ObjectRef[np.ndarray], session: str) -> _Parce
     return _parcel
 
 
-def _parcel_here(code: Code | None, data: bytes) -> _Parcel | None:
-    """What roles get from this process now; `code` is what it has packed, if it has."""
+def _packed(code: Code, data: bytes) -> _Parcel:
+    """Put what this process has packed where all nodes can have it."""
     global _parcel
-    if code is not None:
-        _parcel = _Parcel(code, ray.put(np.frombuffer(data, np.uint8)), _session(), is_own=True)
+    _parcel = _Parcel(code, ray.put(np.frombuffer(data, np.uint8)), _session(), is_own=True)
     return _parcel
+
+
+def _parcel_now() -> _Parcel | None:
+    """What has to go along with what this process sends: what came with itself, or its own code if there are other nodes."""
+    if _parcel is not None and not _parcel.is_own:
+        return _parcel
+    if not _sends_code():
+        return None
+    return _parcel if _parcel is not None and _parcel.session == _session() else _packed(*pack())
+
+
+def _sends_code() -> bool:
+    """Whether this is a driver whose roles may come to another machine. They do not where it has started its own Ray."""
+    if not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is not None:
+        return False
+    node: Any = getattr(ray._private.worker, "_global_node", None)
+    return node is None or not node.is_head()
 
 
 def _session() -> str:
     return str(ray.get_runtime_context().get_worker_id())
-
-
-def _is_actor() -> bool:
-    return ray.get_runtime_context().get_actor_id() is not None
-
-
-def _has_other_nodes() -> bool:
-    """Whether roles may come to another machine. They do not where this process has started its own Ray."""
-    node: Any = getattr(ray._private.worker, "_global_node", None)
-    return node is None or not node.is_head()
 
 
 class Carried(Generic[T]):
@@ -202,15 +208,7 @@ class Carried(Generic[T]):
         self.value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parcel = _parcel
-        if (
-            ray.is_initialized()
-            and not _is_actor()
-            and _has_other_nodes()
-            and (parcel is None or parcel.session != _session())
-        ):
-            parcel = _parcel_here(*pack())
-        return _arrived, (parcel, self.value)
+        return _arrived, (_parcel_now(), self.value)
 
 
 def _arrived(parcel: object, value: T) -> Carried[T]:
@@ -292,14 +290,13 @@ class RayBackend:
         if self._owns:
             self.notes += filter(None, [from_environment(address)])
             address = chosen(address)
-        joins = address is not None if self._owns else not _is_actor() and _has_other_nodes()
-        code, data = pack() if joins else (None, b"")
+        packed = pack() if (address is not None if self._owns else _sends_code()) else None
         if self._owns:
             self._start(address, num_cpus, num_gpus, without)
-        self._parcel = _parcel_here(code, data)
-        if code is not None and code.left_out:
+        self._parcel = _parcel_now() if packed is None else _packed(*packed)
+        if packed is not None and packed[0].left_out:
             self.notes.append(
-                f"these files stay on this machine, being too large or unreadable: {', '.join(code.left_out)}"
+                f"not sent to other nodes, being too large or unreadable: {', '.join(packed[0].left_out)}"
             )
 
     def _start(self, address: str | None, num_cpus: float | None, num_gpus: float | None, without: str) -> None:
