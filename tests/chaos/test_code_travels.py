@@ -159,6 +159,9 @@ def test_too_much_is_refused_with_what_is_largest(here: Path, monkeypatch: pytes
     for number in range(20):
         (here / "frames").mkdir(exist_ok=True)
         (here / "frames" / f"{number}.txt").write_text("x")
+    sent, data = code.pack()
+    assert sent.left_out == (f"{here} (nothing in it was imported)",) and not names_in(data)
+    modules.import_named("parts.sub")
     with pytest.raises(
         UserError, match=r"too large to be sent .*at most 10 files.*: frames \(20 files, 0 MB\).*\.raypidignore"
     ):
