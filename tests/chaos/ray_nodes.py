@@ -51,10 +51,15 @@ class Nodes:
         environment = {**os.environ, **self.env, "RAYPID_CLUSTER_MARK": self.mark, **env}
         self.num += 1
         log = self.folder / f"node{self.num}.log"
-        with log.open("w") as out:
-            command = [*before, RAY, "start", "--block", *options, *ports]
-            node = subprocess.Popen(command, cwd="/", env=environment, stdout=out, stderr=out, start_new_session=True)
-        wait_until(lambda: "Ray runtime started" in log.read_text() or node.poll() is not None, PATIENCE_S)
+        for _ in range(3):  # Ray gives up after 30 s, which is not enough on a machine that is very busy
+            with log.open("w") as out:
+                command = [*before, RAY, "start", "--block", *options, *ports]
+                node = subprocess.Popen(
+                    command, cwd="/", env=environment, stdout=out, stderr=out, start_new_session=True
+                )
+            wait_until(lambda: "Ray runtime started" in log.read_text() or node.poll() is not None, PATIENCE_S)
+            if node.poll() is None or "timed out during startup" not in log.read_text():
+                break
         assert node.poll() is None, log.read_text()
 
     def stop(self) -> None:
