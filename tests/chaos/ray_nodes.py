@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from patience import PATIENCE_S, wait_until
@@ -22,6 +23,10 @@ def namespaces() -> bool:
         return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
     except FileNotFoundError:
         return False
+
+
+def _settled(node: subprocess.Popen[bytes], log: Path) -> bool:
+    return "Ray runtime started" in log.read_text() or node.poll() is not None
 
 
 class Nodes:
@@ -57,7 +62,7 @@ class Nodes:
                 node = subprocess.Popen(
                     command, cwd="/", env=environment, stdout=out, stderr=out, start_new_session=True
                 )
-            wait_until(lambda: "Ray runtime started" in log.read_text() or node.poll() is not None, PATIENCE_S)
+            wait_until(partial(_settled, node, log), PATIENCE_S)
             if node.poll() is None or "timed out during startup" not in log.read_text():
                 break
         assert node.poll() is None, log.read_text()
