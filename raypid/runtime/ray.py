@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import math
 import os
-import platform
 import re
 import signal
 import sys
@@ -16,19 +14,15 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Generic
+from typing import Any
 
-import numpy as np
-
-from raypid.address import ANSWER_S, AUTO, CLIENT, check_answers, chosen, from_environment
+from raypid.address import chosen, from_environment
 from raypid.errors import UserError, one_line
-from raypid.extras import MissingPackage, installed, pip
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
-from raypid.runtime.code import Code, check_raypid, enter, pack, raypid_here, this_node, unpack
+from raypid.runtime.code import pack, raypid_here
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
@@ -51,11 +45,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import ray
     import ray.exceptions
-    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
     from ray.util.placement_group import PlacementGroup, get_current_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-_RAYLET: Any = ray._raylet
+    from raypid.runtime.joining import joinable
+    from raypid.runtime.parcel import Carried, on_this_node, packed, parcel_now, received, sends_code
+
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
 
@@ -103,16 +98,16 @@ class _Role(LocalHandle):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if isinstance(factory, list):
             try:
-                build = _received(factory[0])
+                build = received(factory[0])
             except Exception as error:
-                self.ready = Failed(_on_this_node(error))
+                self.ready = Failed(on_this_node(error))
                 return
         else:
             build = factory
         # arrays stay in Ray's store, so that the roles of a node share them
         super().__init__(build, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
-        if isinstance(self.ready, Failed) and _parcel is not None:
-            self.ready = Failed(_on_this_node(self.ready.error))
+        if isinstance(self.ready, Failed) and parcel_now() is not None:
+            self.ready = Failed(on_this_node(self.ready.error))
 
     def built(self) -> None:
         self.ready.result()
@@ -135,115 +130,6 @@ def _role_name(factory: Callable[[], object]) -> str:
     while isinstance(factory, partial):
         factory = factory.func
     return getattr(factory, "__name__", "Role")
-
-
-# -- the user's code -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Parcel:
-    """The user's code, as all nodes of a cluster can have it."""
-
-    code: Code
-    data: ray.ObjectRef[np.ndarray]
-    session: str
-    """The connection to a cluster that holds the data."""
-    is_own: bool = False
-    """Whether this process has packed it."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.code, self.data, self.session)
-
-
-_parcel: _Parcel | None = None
-"""What this process sends with its roles: its own code, or what came with itself."""
-
-
-def _opened(code: Code, data: ray.ObjectRef[np.ndarray], session: str) -> _Parcel:
-    """Make the code importable in this process, unless it is the one that packed it: what is read next may need it.
-
-    Raises:
-        UserError: raypid is another one here.
-    """
-    global _parcel
-    if _parcel is None or not (_parcel.is_own or _parcel.code.digest == code.digest):
-        check_raypid(code.raypid, _this_node())
-        unpack(code, lambda: bytes(ray.get(data)))
-        _parcel = _Parcel(code, data, session)
-    return _parcel
-
-
-def _packed(code: Code, data: bytes) -> _Parcel:
-    """Put what this process has packed where all nodes can have it."""
-    global _parcel
-    _parcel = _Parcel(code, ray.put(np.frombuffer(data, np.uint8)), _session(), is_own=True)
-    return _parcel
-
-
-def _parcel_now() -> _Parcel | None:
-    """What has to go along with what this process sends: what came with itself, or its own code if there are other nodes."""
-    if _parcel is not None and not _parcel.is_own:
-        return _parcel
-    if not _sends_code():
-        return None
-    return _parcel if _parcel is not None and _parcel.session == _session() else _packed(*pack())
-
-
-def _sends_code() -> bool:
-    """Whether this is a driver whose roles may come to another machine. They do not where it has started its own Ray."""
-    if not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is not None:
-        return False
-    node: Any = getattr(ray._private.worker, "_global_node", None)
-    return node is None or not node.is_head()
-
-
-def _session() -> str:
-    return str(ray.get_runtime_context().get_worker_id())
-
-
-class Carried(Generic[T]):
-    """A value that may name the user's code, on its way to another process, which gets the code first."""
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (_parcel_now(), self.value)
-
-
-def _arrived(parcel: object, value: T) -> Carried[T]:
-    return Carried(value)
-
-
-def _received(ref: ray.ObjectRef[Carried[T]]) -> T:
-    """What another process has sent.
-
-    Raises:
-        Exception: why it cannot be read here.
-    """
-    try:
-        value = ray.get(ref).value
-    except ray.exceptions.RaySystemError as error:
-        raise (error.client_exc if isinstance(error.client_exc, Exception) else error) from None
-    if _parcel is not None:
-        enter(_parcel.code)
-    return value
-
-
-def _this_node() -> str:
-    return this_node(ray.util.get_node_ip_address())
-
-
-def _on_this_node(error: Exception) -> Exception:
-    """The error that a role met when it was built, with the node's name if that may be the cause."""
-    if isinstance(error, ModuleNotFoundError) and not isinstance(error, UserError):
-        return UserError(
-            f"{_this_node()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
-            "folder travel by themselves.)"
-        )
-    if isinstance(error, UserError) and error.args:
-        error.args = (f"{error.args[0]} ({_this_node()})", *error.args[1:])
-    return error
 
 
 class RayHandle:
@@ -290,14 +176,12 @@ class RayBackend:
         if self._owns:
             self.notes += filter(None, [from_environment(address)])
             address = chosen(address)
-        packed = pack() if (address is not None if self._owns else _sends_code()) else None
+        code = pack() if (address is not None if self._owns else sends_code()) else None
         if self._owns:
             self._start(address, num_cpus, num_gpus, without)
-        self._parcel = _parcel_now() if packed is None else _packed(*packed)
-        if packed is not None and packed[0].left_out:
-            self.notes.append(
-                f"not sent to other nodes, being too large or unreadable: {', '.join(packed[0].left_out)}"
-            )
+        self._parcel = parcel_now() if code is None else packed(*code)
+        if code is not None and code[0].left_out:
+            self.notes.append(f"not sent to other nodes, being too large or unreadable: {', '.join(code[0].left_out)}")
 
     def _start(self, address: str | None, num_cpus: float | None, num_gpus: float | None, without: str) -> None:
         """Start Ray, or join it.
@@ -306,7 +190,7 @@ class RayBackend:
             UserError: it does not start, or is not there.
         """
         if address is not None:
-            address = _joinable(address)
+            address = joinable(address)
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
@@ -424,89 +308,6 @@ def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:
     for bundle in bundles:
         total.update(bundle)
     return dict(total)
-
-
-# -- joining a cluster ---------------------------------------------------------------------------------------------
-
-
-def _joinable(address: str) -> str:
-    """Check that a cluster can be joined, since Ray itself tries for 20 seconds and more; returns where it is.
-
-    Raises:
-        UserError: there is no cluster, or it does not let this process in. MissingPackage: Ray Client is not installed.
-    """
-    if address.startswith(CLIENT) and not installed("grpc"):
-        raise MissingPackage(
-            f'{address} is an address of Ray Client, which needs grpcio, and that is not installed: {pip()} install "ray[client]". '
-            "On a node of the cluster, host:6379 joins it without."
-        )
-    if address == AUTO:
-        address = _found_here()
-    check_answers(address)
-    if not address.startswith(CLIENT):
-        _check_lets_in(address)
-    return address
-
-
-def _found_here() -> str:
-    logging.getLogger("ray").setLevel(logging.ERROR)  # of several it takes the newest
-    try:
-        return str(ray._private.services.get_ray_address_from_environment(AUTO, None))
-    except ConnectionError as error:
-        raise UserError(
-            "No Ray cluster runs on this machine (address auto): `ray start --head` starts one here, address host:6379 joins that of "
-            "another host, and without address a run starts Ray for itself."
-        ) from error
-
-
-def _check_lets_in(address: str) -> None:
-    """Ask the cluster which Ray it is.
-
-    Raises:
-        UserError: it is another one, or asks for a token that this process lacks.
-    """
-    try:
-        ensure_token_if_auth_enabled(create_token_if_missing=False)
-        with _quiet():
-            client = _RAYLET.GcsClient(address=address)
-            about = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=ANSWER_S) or b"{}")
-    except ray.exceptions.AuthenticationError as error:
-        has = "the token here is another one" if _has_token() else "there is none here"
-        raise UserError(
-            f"The Ray cluster at {address!r} asks for its token, and {has}: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what the head node "
-            "has in ~/.ray/auth_token (or copy that file here)."
-        ) from error
-    except (RuntimeError, ConnectionError, ray.exceptions.RayError) as error:
-        raise UserError(
-            f"The Ray cluster at {address!r} could not be joined: {one_line(error).rstrip('.')}."
-        ) from error
-    there = about.get("ray_version"), about.get("python_version")
-    here = ray.__version__, platform.python_version()
-    if there[0] is not None and there != here:
-        raise UserError(
-            f"The Ray cluster at {address!r} runs Ray {there[0]} on Python {there[1]}, this process Ray {here[0]} on Python {here[1]}: "
-            "both must be the same on all hosts."
-        )
-
-
-def _has_token() -> bool:
-    with contextlib.suppress(ray.exceptions.RayError):  # which says that there is none
-        return bool(_RAYLET.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
-    return False
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what Ray's C++ code says out of the terminal; the exception says it too."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 @contextlib.contextmanager
