@@ -115,6 +115,6 @@ def on_this_node(error: Exception) -> Exception:
             f"{_this_node()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
             "folder travel by themselves.)"
         )
-    if isinstance(error, UserError) and error.args:
+    if isinstance(error, UserError) and error.args and _this_node() not in str(error):
         error.args = (f"{error.args[0]} ({_this_node()})", *error.args[1:])
     return error

@@ -123,6 +123,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_each_form_joins_and_each_token_is_told_apart(nodes: Nodes, raypid: Raypid, tmp_path: Path) -> None:
     token = tmp_path / ".ray" / "auth_token"
     token.parent.mkdir()

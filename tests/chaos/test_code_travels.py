@@ -215,6 +215,7 @@ def words(log: Path) -> set[str]:
 
 
 @pytest.mark.ci_slow
+@pytest.mark.timeout(600)
 def test_a_file_reaches_a_node_with_another_disk(nodes: Nodes, start: Callable[..., Any], tmp_path: Path) -> None:
     folder = write_code(tmp_path / "code")
     nodes.add(1, hide=folder)
@@ -223,6 +224,7 @@ def test_a_file_reaches_a_node_with_another_disk(nodes: Nodes, start: Callable[.
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shared", [False, True])
 def test_code_of_all_kinds_reaches_every_node(
     nodes: Nodes, start: Callable[..., Any], tmp_path: Path, shared: bool
@@ -268,6 +270,7 @@ sys.meta_path.insert(0, Lacks())
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("lacks", ["raypid", "another raypid", "Box2D"])
 def test_a_node_that_is_not_like_the_others_is_named(
     nodes: Nodes, start: Callable[..., Any], tmp_path: Path, lacks: str
@@ -290,6 +293,7 @@ def test_a_node_that_is_not_like_the_others_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
 @pytest.mark.parametrize("run", ["PPO", "IMPALA", "SAC"])
 def test_clocks_that_differ(nodes: Nodes, start: Callable[..., Any], run: str) -> None:
