@@ -37,6 +37,7 @@ from typing import (
     runtime_checkable,
 )
 
+from raypid.address import check_form
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
 from raypid.names import answer
@@ -563,7 +564,7 @@ class Config(Settings):
     backend: Literal["auto", "local", "ray"] = "auto"
     """auto is ray where there are workers; local runs the same roles in turn in this process (PPO and A2C: with the same numbers)."""
     address: str | None = None
-    """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); none starts Ray here."""
+    """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); local starts Ray here, as none does where RAY_ADDRESS is not set."""
     fit: bool = False
     """Shrink what does not fit on the machine, and say so. That is workers, learners, GPUs, environments, fragment_length and buffer_size; else
     the run stops before it starts."""
@@ -693,7 +694,7 @@ class Config(Settings):
         """The part of `idle` that this class adds to those of its bases."""
         scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
         return {
-            **unless(self.on_ray, "unless something runs on Ray: set num_workers, or backend ray", *_ON_RAY),
+            **unless(self.on_ray, _NOTHING_ON_RAY, *_ON_RAY),
             **unless(self.on_ray, _NOT_TIMED, "worker_timeout_s"),
             **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
             **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
@@ -749,6 +750,8 @@ class Config(Settings):
         for name in ("init_from", "address"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} is empty: leave it out, or name what it should be.")
+        if self.address is not None:
+            check_form(self.address)
         if self.num_learners > max(1, self.num_workers):
             raise ConfigError(
                 f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: each learner learns from "
@@ -835,6 +838,7 @@ def gpu_ids(text: str) -> list[str]:
     return ids
 
 
+_NOTHING_ON_RAY = "where nothing runs on Ray, as with num_workers 0: workers were probably meant too, such as num_workers 4 (--num-workers 4)"
 _ON_RAY = ("address", "num_cpus", "num_cpus_per_worker")
 _NOT_TIMED = (
     "in one process, which cannot end an environment that hangs: with num_workers 1 (--num-workers 1) it runs in a worker on Ray, "

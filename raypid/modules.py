@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,23 @@ _files: dict[str, str] = {}
 """Modules that were imported by their file, under a name that no other process knows -> the file."""
 
 
+moved: dict[str, str] = {}
+"""Folders that came from another machine, as they are called there -> where they lie here."""
+
+
+def here(place: str) -> str:
+    """Where a file or folder lies here, if it came from another machine; else as it is."""
+    for folder, new in sorted(moved.items(), key=lambda one: -len(one[0])):
+        if place == folder or place.startswith(folder + os.sep):
+            return new + place[len(folder) :]
+    return place
+
+
+def imported_files() -> dict[str, str]:
+    """Modules that were imported by their file, by name."""
+    return _files
+
+
 def name_of(entry: object) -> str:
     """A class or function as "module:name", or as "/path/file.py:name", by which another process finds it."""
     module = str(getattr(entry, "__module__", ""))
@@ -58,7 +76,8 @@ def import_named(name: str) -> ModuleType:
     return _import_file(Path(name).expanduser().resolve()) if names_file(name) else importlib.import_module(name)
 
 
-def _import_file(file: Path) -> ModuleType:
+def _import_file(named: Path) -> ModuleType:
+    file = Path(here(str(named)))
     if not file.is_file():
         raise UserError(f"There is no file {str(file)!r}.")
     if (folder := run_folder_of(file.parent)) is not None:
@@ -75,7 +94,7 @@ def _import_file(file: Path) -> ModuleType:
     import hashlib
 
     # another module may have this name, or none can be found: the file's own module has a name that nothing else has
-    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"{file.stem}_{hashlib.sha256(str(named).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     if str(file.parent) not in sys.path:
@@ -83,7 +102,7 @@ def _import_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    _files[name] = str(file)
+    _files[name] = str(named)
     try:
         spec.loader.exec_module(module)
     except BaseException:

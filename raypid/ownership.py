@@ -160,10 +160,11 @@ def run_folder_of(place: Path, named: Sequence[str] = ()) -> Path | None:
     for argument in named:
         with contextlib.suppress(ValueError, OSError, RuntimeError):  # no file can be called that, or links in a circle
             given.add(Path(argument.partition("=")[2] or argument).resolve())
-    return next((f for f in (place, *place.parents) if _is_run(f) or (f in given and _holds_run(f))), None)
+    return next((f for f in (place, *place.parents) if is_run(f) or (f in given and _holds_run(f))), None)
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder is itself that of a run, checkpoint or policy."""
     keys = {"params.json": {"run", "env"}, "policy.json": {"checksum", "spec"}, "manifest.json": {"checksum", "state"}}
     return any(keys[name] <= _keys(folder / name) for name in keys)
 

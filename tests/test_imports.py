@@ -32,6 +32,7 @@ FILES = {
         "names.py",
         "modules.py",
         "extras.py",
+        "address.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "keywords.py"],
@@ -80,6 +81,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 RAY_FILES = {
     "runtime/ray.py",
     "runtime/reservation.py",
+    "runtime/parcel.py",
+    "runtime/joining.py",
     *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py")),
 }
 TORCH_FILES = {

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from raypid.address import chosen
 from raypid.config import Config, ConfigError, Given, overlay
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError, reason, shown
@@ -258,7 +259,7 @@ def _check_room(experiment: Experiment, settings: Mapping[str, object], config: 
             raise ConfigError(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
     ray = sys.modules.get("ray")
     shrinks = config.fit and experiment.is_one_run  # a trial does not: it waits until there is room
-    if experiment.address is not None or shrinks or (ray is not None and ray.is_initialized()):
+    if chosen(experiment.address) is not None or shrinks or (ray is not None and ray.is_initialized()):
         return
     no_fit = " (fit shrinks a single run, but no trial)" if config.fit else ""
     here = (

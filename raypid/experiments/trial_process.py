@@ -186,12 +186,11 @@ def _hold_ray(settings: Mapping[str, Any]) -> None:
 
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         return
-    from raypid import project
     from raypid.runtime.ray import RayBackend
     from raypid.runtime.resources import num_cores, num_gpus
 
     address, cpus = settings.get("address"), settings.get("num_cpus") or num_cores()
-    RayBackend(address, num_cpus=cpus, num_gpus=num_gpus(), code=project.loaded())
+    RayBackend(address, num_cpus=cpus, num_gpus=num_gpus())
 
 
 def _curve(

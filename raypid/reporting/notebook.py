@@ -55,10 +55,11 @@ class NotebookDisplay(Progress):
         self._summary: list[tuple[str, str]] = []
         self._due = 0.0
         self._stopped = False
-        self._started = time.time()
+        self._curve_before: tuple[int, int] | None = None
 
     def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
+        self._curve_before = self._curve_now()
         self._draw()
 
     def update(self, result: Mapping[str, object]) -> None:
@@ -83,11 +84,21 @@ class NotebookDisplay(Progress):
         self._state.doing = ""
         self._stopped, self._summary = True, list(summary)
         self._draw()
-        curve = Path(str(self._state.info.get("folder"))) / "learning_curve.png"
-        if curve.is_file() and curve.stat().st_mtime >= self._started:
+        if self._curve_now() not in (None, self._curve_before):
             from IPython.display import Image, display
 
-            display(Image(filename=str(curve), width=640, alt="learning curve"))
+            display(Image(filename=str(self._curve()), width=640, alt="learning curve"))
+
+    def _curve(self) -> Path:
+        return Path(str(self._state.info.get("folder"))) / "learning_curve.png"
+
+    def _curve_now(self) -> tuple[int, int] | None:
+        """Which curve the folder has: another one has another time or inode. (The clock of its host may not be this one's.)"""
+        try:
+            about = self._curve().stat()
+        except OSError:
+            return None
+        return about.st_mtime_ns, about.st_ino
 
     def _draw(self) -> None:
         self._due = time.monotonic() + REFRESH_S

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from raypid import project
+from raypid.address import chosen
 from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
@@ -47,7 +47,7 @@ def fitted_here(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, list[st
 def _joins(config: Config) -> bool:
     """Whether the run joins a cluster that is there already."""
     ray = sys.modules.get("ray")
-    return config.on_ray and (config.address is not None or (ray is not None and ray.is_initialized()))
+    return config.on_ray and (chosen(config.address) is not None or (ray is not None and ray.is_initialized()))
 
 
 def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, list[str]]:
@@ -60,7 +60,7 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
     use_ray = config.on_ray
-    if config.gpu is not None and num_gpus() and config.address is None:
+    if config.gpu is not None and num_gpus() and chosen(config.address) is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     needs = needs_of(config, network)
     joins = _joins(config)
@@ -73,13 +73,13 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[
 
     if not joins:
         return config, RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus()), notes
-    backend = RayBackend(config.address, code=project.loaded())
+    backend = RayBackend(config.address)
     try:
         config, notes = _fitted(config, needs, _cluster(backend, needs, config.num_cpus), words)
     except BaseException:
         backend.shutdown()
         raise
-    return config, backend, notes
+    return config, backend, [*notes, *backend.notes]
 
 
 def bundles(config: Config) -> list[dict[str, float]]:

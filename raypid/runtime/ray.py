@@ -9,7 +9,6 @@ import math
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import warnings
@@ -17,13 +16,14 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from raypid.errors import UserError
+from raypid.address import chosen, from_environment
+from raypid.errors import UserError, one_line
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
+from raypid.runtime.code import pack, raypid_here
 from raypid.runtime.handle import (
     OTHER,
     A,
@@ -39,7 +39,7 @@ from raypid.runtime.handle import (
     T,
     WorkerLost,
 )
-from raypid.runtime.local import LocalFuture, LocalHandle, resolve
+from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
 from raypid.runtime.nodes import KNOCK_S, Line, State, Watch, knock
 from raypid.runtime.resources import Capacity, limit_threads
 
@@ -66,6 +66,8 @@ with warnings.catch_warnings():
     from ray.util.placement_group import PlacementGroup, get_current_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+    from raypid.runtime.joining import joinable
+    from raypid.runtime.parcel import Carried, on_this_node, packed, parcel_now, received, sends_code
     from raypid.runtime.reservation import Reservation
 
 _HEAD = "head"
@@ -110,15 +112,25 @@ class _Role(LocalHandle):
     """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised: of an actor
     that fails to start, Ray would give the text and not the type."""
 
-    def __init__(self, factory: Callable[[], object]) -> None:
+    def __init__(self, factory: Callable[[], object] | list[ray.ObjectRef[Carried[Callable[[], object]]]]) -> None:
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
         with contextlib.suppress(
             ValueError
         ):  # Ctrl-C is the driver's business; a KeyboardInterrupt here is the environment's own
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if isinstance(factory, list):
+            try:
+                build = received(factory[0])
+            except Exception as error:
+                self.ready = Failed(on_this_node(error))
+                return
+        else:
+            build = factory
         # arrays stay in Ray's store, so that the roles of a node share them
-        super().__init__(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
+        super().__init__(build, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
+        if isinstance(self.ready, Failed) and parcel_now() is not None:
+            self.ready = Failed(on_this_node(self.ready.error))
 
     def built(self) -> str:
         """The node where it is."""
@@ -165,8 +177,8 @@ class RayBackend:
 
     In an actor that has a placement group, as a trial of Ray Tune has, roles take what is reserved there and nothing else.
 
-    `shutdown` stops Ray if it was started here. Where it does not start, `without` says what works without it. The folder `code` is
-    sent to every node of a cluster that is joined, where roles find its modules.
+    `shutdown` stops Ray if it was started here. Where it does not start, `without` says what works without it. To the nodes of a cluster
+    that is joined, by this or by the user, the user's code travels (`raypid.runtime.code`).
     """
 
     name = "ray"
@@ -176,14 +188,11 @@ class RayBackend:
         address: str | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        code: Path | None = None,
         without: str = "num_workers=0 (--num-workers 0) trains without Ray.",
     ) -> None:
         self._handles: list[RayHandle] = []
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
-        self._shared = address is not None or not self._owns
-        """Whether others may use this cluster too. A Ray of our own is this run's alone: nothing has to be reserved there."""
         self._reserved = Reservation()
         self._watch: Watch | None = None
         self._line: Line | None = None
@@ -199,18 +208,31 @@ class RayBackend:
         self._gone = ""
         """Why there is no cluster any more, once it is gone."""
         self._address = self._here = ""
-        if not self._owns:
-            return
+        self.notes: list[str] = []
+        """What the user should know of how the cluster was joined."""
+        if self._owns:
+            self.notes += filter(None, [from_environment(address)])
+            address = chosen(address)
+        self._shared = address is not None or not self._owns
+        """Whether others may use this cluster too. A Ray of our own is this run's alone: nothing has to be reserved there."""
+        code = pack() if (address is not None if self._owns else sends_code()) else None
+        if self._owns:
+            self._start(address, num_cpus, num_gpus, without)
+        self._parcel = parcel_now() if code is None else packed(*code)
+        if code is not None and code[0].left_out:
+            self.notes.append(f"not sent to other nodes, being too large or unreadable: {', '.join(code[0].left_out)}")
+
+    def _start(self, address: str | None, num_cpus: float | None, num_gpus: float | None, without: str) -> None:
+        """Start Ray, or join it.
+
+        Raises:
+            UserError: it does not start, or is not there.
+        """
         if address is not None:
-            _check_reachable(address)
+            address = joinable(address)
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
-        elif code is not None:
-            options["runtime_env"] = {
-                "working_dir": str(code),
-                "excludes": ["runs/", ".git/", ".venv/", "__pycache__/"],
-            }
         doing = "starting Ray" if address is None else "joining Ray"
         with (
             phase(doing, doing if address is None else f"joining Ray at {address}"),
@@ -224,16 +246,13 @@ class RayBackend:
                 ray.shutdown()
                 raise
             except Exception as error:  # on a timeout Ray raises one without a message
-                said = (str(error) or type(error).__name__).splitlines()[0]
+                said = one_line(str(error) or type(error).__name__)
                 if address is None:
                     raise UserError(
                         f"Ray did not start on this machine: {said} Is it overloaded, or short of memory or of "
                         f"space under /tmp? {without}"
                     ) from error
-                raise UserError(
-                    f"No Ray cluster could be joined at {address!r}: {said.rstrip('.')}. If the cluster asks for a token, set "
-                    "RAY_AUTH_MODE=token here too."
-                ) from error
+                raise UserError(f"The Ray cluster at {address!r} could not be joined: {said.rstrip('.')}.") from error
 
     @property
     def place(self) -> str:
@@ -300,7 +319,7 @@ class RayBackend:
         reserved = role.options(
             num_cpus=place.num_cpus, num_gpus=place.num_gpus, scheduling_strategy=self._where(place)
         )
-        handle = RayHandle(reserved.remote(factory), place)
+        handle = RayHandle(reserved.remote([ray.put(Carried(factory))] if self._parcel else factory), place)
         self._handles.append(handle)
         return handle
 
@@ -493,23 +512,6 @@ def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:
     return dict(total)
 
 
-def _check_reachable(address: str, timeout_s: float = 5.0) -> None:
-    """Try to connect to "host:port", since Ray itself would try for two minutes. Names such as "auto" are left to Ray.
-
-    Raises:
-        UserError: there is no answer.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"There is no Ray cluster at {address!r}: {error}. `ray status` on its head node shows whether it runs."
-        ) from error
-
-
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
     """Let signals wait until Ray has started, since a half-started Ray crashes the process, or leaves processes behind.
@@ -591,7 +593,15 @@ def _raise_creation_error(error: Exception) -> None:
     if "creation task" not in text and "__init__" not in text:
         return
     lines = [line for line in text.splitlines() if line.strip()]
-    raise _with_traceback(RuntimeError(f"A worker could not start: {lines[-1].strip()}"), text) from error
+    found = re.search(r"\bip=([^,)\s]+)", text)
+    node = f"the node {found[1]}" if found else "a node"
+    if re.search("No module named 'raypid'", text):
+        said = f"{node[0].upper()}{node[1:]} has no raypid: install the one of this run there, {raypid_here()}, and start its Ray again."
+        raise _with_traceback(UserError(said), text) from error
+    if "No module named 'raypid." in text or "from 'raypid" in text:
+        said = f"{node[0].upper()}{node[1:]} has another raypid than this run, {raypid_here()}: install the same there."
+        raise _with_traceback(UserError(said), text) from error
+    raise _with_traceback(RuntimeError(f"A worker could not start on {node}: {lines[-1].strip()}"), text) from error
 
 
 def _with_traceback(error: Exception, text: str) -> Exception:

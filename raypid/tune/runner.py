@@ -26,6 +26,7 @@ import ray
 from ray import tune
 
 from raypid import project
+from raypid.address import chosen
 from raypid.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.config import ConfigError, overlay
 from raypid.experiments.board import Board, Ended
@@ -37,6 +38,7 @@ from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
+from raypid.runtime.parcel import Carried
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
@@ -363,13 +365,15 @@ def run_trials(
     ended = {name: one for name, one in read_states(out).items() if one.state != "failed"} if resumed else {}
     left = [trial for trial in trials if trial.name not in ended]
     if left:
-        if address is None and not ray.is_initialized():
+        if chosen(address) is None and not ray.is_initialized():
             _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
         with lock_folder(out), Board(len(trials), len(ended), quiet, str(out)) as board:
             alone = "A single run without workers (`raypid train --run ...`) needs no Ray, nor does `raypid tune`."
-            backend = RayBackend(address, num_cores(), num_gpus(), code=project.loaded(), without=alone)
+            backend = RayBackend(address, num_cores(), num_gpus(), without=alone)
             try:
+                for note in backend.notes:
+                    board.note(note)
                 _check_fits(
                     left, [node["Resources"] for node in ray.nodes() if node["Alive"]], "no node of the cluster"
                 )
@@ -403,7 +407,7 @@ def _run_all(
     """
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     about: dict[str, Any] = {
-        "registrations": registered(),
+        "registrations": Carried(registered()),
         "folder": str(project.loaded() or ""),
         "__module__": __name__,
     }

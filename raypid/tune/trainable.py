@@ -17,11 +17,13 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from raypid import project
 from raypid.config import ConfigError, canonical, overlay
+from raypid.modules import here
 from raypid.registry import ALGORITHMS, ENVS, adopt, registered
 from raypid.run.agent import Agent
 from raypid.run.assembly import tuned_settings
 from raypid.run.placement import bundles
 from raypid.run.training import algorithm_of
+from raypid.runtime.parcel import Carried
 from raypid.tune.exploit import Exploits, write_fingerprints
 
 CPUS, GPUS, DRIVER_CPUS = "cpu", "gpu", "driver_cpu_limit"
@@ -40,7 +42,7 @@ class AgentTrainable(Trainable):
     tuned: ClassVar[bool] = False
     resources: ClassVar[Mapping[str, float]] = {}
     """What the trial takes in all, where that is not what its settings ask for: cpu, gpu, driver_cpu_limit."""
-    registrations: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    registrations: ClassVar[Carried[dict[str, dict[str, object]]]] = Carried({})
     """What the user had registered where the class was made; the trial's process knows it too."""
     folder: ClassVar[str] = ""
     """Of the project that was loaded there."""
@@ -62,9 +64,8 @@ class AgentTrainable(Trainable):
         """
         go_home()
         if self.folder:
-            place = self.folder if Path(self.folder).is_dir() else "."  # on other nodes it is the working folder
-            project.load_project(place, trust=True)
-        adopt(self.registrations)
+            project.load_project(here(self.folder), trust=True)
+        adopt(self.registrations.value)
         self._build(config)
 
     def step(self) -> dict[str, Any]:
@@ -186,5 +187,5 @@ def trainable(
     if unknown := sorted(given.keys() - {CPUS, GPUS, DRIVER_CPUS}):
         raise ConfigError(f"resources takes {CPUS}, {GPUS} and {DRIVER_CPUS}, not {', '.join(map(repr, unknown))}.")
     about: dict[str, Any] = {"run": name, "tuned": tuned, "resources": given, "__module__": __name__}
-    about |= {"registrations": registered(), "folder": str(project.loaded() or "")}
+    about |= {"registrations": Carried(registered()), "folder": str(project.loaded() or "")}
     return type(name, (AgentTrainable,), about)

@@ -1,0 +1,131 @@
+"""Addresses of Ray clusters: how they are written, and whether a Ray answers there. Nothing here imports Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+
+from raypid.errors import ConfigError, UserError, reason, shown
+
+LOCAL, AUTO, CLIENT = "local", "auto", "ray://"
+FORMS = "auto, local, host:port (ray start prints it) or ray://host:port"
+ENVIRONMENT = "RAY_ADDRESS"
+ANSWER_S = 5.0
+"""Seconds that a host may take to answer."""
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]@]+)"
+# HTTP/2, which Ray speaks, begins with this greeting and an empty SETTINGS frame; the answer begins with such a frame too
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+
+
+def check_form(address: str) -> None:
+    """Check how an address is written.
+
+    Raises:
+        ConfigError: it is none; the message says what was probably meant.
+    """
+    if address in (LOCAL, AUTO):
+        return
+    found = re.fullmatch(rf"(?:ray://)?{_HOST}:(\d+)", address)
+    if found and 0 < int(found[2]) < 2**16:
+        return
+    raise ConfigError(f"address is {FORMS}, not {shown(address)}.{_meant(address)}")
+
+
+def _meant(address: str) -> str:
+    host = re.sub(r"^\w+://|[:/].*$", "", re.sub(r"^(\w+://)?[^@/]*@", r"\1", address.strip()))
+    if re.match(r"https?://", address):
+        return f" That is the page of a dashboard. Did you mean {host}:6379?"
+    if address.startswith(CLIENT):
+        return f" Did you mean {CLIENT}{host}:10001?" if host else ""
+    if address.lower() in (LOCAL, AUTO):
+        return f" Did you mean {address.lower()}?"
+    return f" Did you mean {host}:6379?" if re.fullmatch(r"[\w.-]+", host) else ""
+
+
+def chosen(address: str | None) -> str | None:
+    """The cluster that a run joins, None if it starts Ray here: what was given, or else what the environment names, as Ray has it.
+
+    Raises:
+        ConfigError: what the environment names is no address.
+    """
+    if address is None or address == AUTO:
+        named = os.environ.get(ENVIRONMENT, "").strip()
+        if named:
+            try:
+                check_form(named)
+            except ConfigError as error:
+                raise ConfigError(f"{ENVIRONMENT} (of the environment): {error}") from None
+            address = named
+    return None if address == LOCAL else address
+
+
+def from_environment(address: str | None) -> str:
+    """Say that the environment has chosen, for a note; "" if it has not."""
+    joined = chosen(address)
+    if address is None and joined is not None:
+        return f"joining the Ray cluster at {joined}, which {ENVIRONMENT} names; address local (--address local) starts Ray here"
+    return ""
+
+
+def check_answers(address: str) -> None:
+    """Connect to "host:port" or "ray://host:port", since Ray itself would try for minutes.
+
+    Raises:
+        UserError: there is no answer, or not that of a Ray.
+    """
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    deadline = time.monotonic() + ANSWER_S
+    try:
+        _resolved(host.strip("[]"), int(port))
+        with socket.create_connection((host.strip("[]"), int(port)), max(1.0, deadline - time.monotonic())) as line:
+            if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true") and not _greets(line):
+                raise UserError(
+                    f"What answers at {address!r} is no Ray: another program listens there. The cluster's port is that of "
+                    "`ray start --head --port` (6379); ray:// takes the port of --ray-client-server-port (10001)."
+                )
+    except OSError as error:
+        raise UserError(
+            f"There is no Ray cluster at {address!r}: {reason(error)}. `ray status` on its head node shows whether it runs; is the port open "
+            "in its firewall?"
+        ) from error
+
+
+def _resolved(host: str, port: int) -> None:
+    """Look a name up, which the system may try for half a minute.
+
+    Raises:
+        OSError: there is none, or it takes too long.
+    """
+    errors: list[OSError | UnicodeError | None] = []
+
+    def look_up() -> None:
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            errors.append(None)
+        except (OSError, UnicodeError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(ANSWER_S)
+    if not errors:
+        raise TimeoutError(f"the name {host} could not be looked up in {ANSWER_S:g} s")
+    if errors[0] is not None:
+        raise OSError(
+            f"no host is called {host}" if isinstance(errors[0], UnicodeError | socket.gaierror) else str(errors[0])
+        )
+
+
+def _greets(line: socket.socket) -> bool:
+    """Whether the other side speaks HTTP/2, as Ray does."""
+    line.settimeout(ANSWER_S)
+    answer = b""
+    with contextlib.suppress(OSError):
+        line.sendall(_GREETING)
+        while len(answer) < 4 and (part := line.recv(9)):
+            answer += part
+    return len(answer) >= 4 and answer[3] == 4

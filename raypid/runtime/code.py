@@ -1,0 +1,354 @@
+"""The user's own code, as it travels to the other nodes of a cluster, whatever disks these have.
+
+What this process finds on its path of modules, and no package manager has put there, is packed once: the script's folder, the
+current one of a command, a project, PYTHONPATH, the folder of `--env reacher.py:Reach`. Each node unpacks it once, and its
+roles have it first on their path, files beside the code included. Edited code has another digest and thus another folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import io
+import os
+import shutil
+import socket
+import stat
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import IO
+
+from raypid import modules
+from raypid.errors import UserError
+from raypid.ownership import MARKER, is_run, run_folder_of
+
+IGNORE = ".raypidignore"
+"""File in a folder that travels: names and patterns, one a line, of what stays behind."""
+MOST_FILE = 16 * 2**20
+MOST_BYTES = 128 * 2**20
+MOST_FILES = 20_000
+_STAYS = {"__pycache__", "node_modules", "runs", "site-packages"}
+_PACKAGE = Path(__file__).resolve().parents[1]
+"""raypid itself, which does not travel: each node has its own."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is said of the code beside its bytes."""
+
+    digest: str
+    folders: tuple[str, ...]
+    """What was packed, as it is called where it came from."""
+    path: tuple[str, ...]
+    """These and folders in them, in the order in which modules are looked for."""
+    current: str
+    """The current folder."""
+    files: Mapping[str, str]
+    """Modules that were imported by their file -> the file."""
+    raypid: str
+    """Which raypid it came from; see `raypid_here`."""
+    left_out: tuple[str, ...] = ()
+    """Files that should perhaps have come too, and why they did not."""
+
+
+@dataclass
+class _Packing:
+    """What was found so far."""
+
+    found: dict[str, Path] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+
+def pack() -> tuple[Code, bytes]:
+    """Pack what other nodes lack; returns what it is, and its bytes.
+
+    Raises:
+        UserError: it is too much. The message says what takes most, and how to leave it out.
+    """
+    path = _own_path()
+    folders = [one for one in path if not any(one != other and one.is_relative_to(other) for other in path)]
+    packing = _Packing()
+    for number, folder in enumerate(folders):
+        _find(folder, number, packing)
+    data = io.BytesIO()
+    digest = hashlib.sha256(repr([str(folder) for folder in folders]).encode())
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, file in sorted(packing.found.items()):
+            try:
+                content = file.read_bytes()
+            except OSError as error:
+                packing.left_out.append(f"{file} ({error.strerror})")
+                continue
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    code = Code(
+        digest.hexdigest()[:32],
+        tuple(map(str, folders)),
+        tuple(map(str, path)),
+        os.getcwd(),
+        dict(modules.imported_files()),
+        raypid_here(),
+        tuple(packing.left_out),
+    )
+    return code, data.getvalue()
+
+
+def _own_path() -> list[Path]:
+    """The folders on the path of modules that are the user's: neither Python's nor installed, and no run's."""
+    installed = [Path(place).resolve() for place in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)]
+    current = Path.cwd()
+    own: list[Path] = []
+    for entry in sys.path:
+        folder = Path(entry or current).resolve()
+        if not folder.is_dir() or folder in own or {"site-packages", "dist-packages"} & set(folder.parts):
+            continue
+        if any(folder.is_relative_to(place) for place in installed) or run_folder_of(folder) is not None:
+            continue
+        if folder == _PACKAGE.parent and folder != current:  # raypid's own source tree
+            continue
+        own.append(folder)
+    return own
+
+
+def _find(root: Path, number: int, packing: _Packing) -> None:
+    """Find the files of a folder that travel. One that is too large stays if nothing in it has been imported, as a home folder may.
+
+    Raises:
+        UserError: they are too many or too large.
+    """
+    seen: set[tuple[int, int]] = set()
+    patterns = _ignored(root)
+    for place, folders, files in os.walk(root, followlinks=True):
+        here = Path(place)
+        about = here.stat()
+        if (about.st_dev, about.st_ino) in seen:  # a link in a circle
+            folders.clear()
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        folders[:] = [name for name in folders if not _stays(here / name, root, patterns)]
+        for name in files:
+            file = here / name
+            if (name[0] == "." and name != MARKER) or name.endswith(".pyc") or _matches(file, root, patterns):
+                continue
+            inside = f"{number}/{file.relative_to(root).as_posix()}"
+            _take(file, inside, packing)
+        if len(packing.found) > MOST_FILES or packing.bytes > MOST_BYTES:
+            if _is_used(root):
+                raise _too_much(root, packing)
+            for inside in [inside for inside in packing.found if inside.startswith(f"{number}/")]:
+                del packing.found[inside]
+                packing.bytes -= packing.sizes.pop(inside)
+            packing.left_out.append(f"{root} (nothing in it was imported)")
+            return
+
+
+def _is_used(root: Path) -> bool:
+    """Whether a module that this process has imported lies in the folder, raypid's own aside."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    places = [Path(file).resolve() for file in files if file and "site-packages" not in file]
+    return any(place.is_relative_to(root) and not place.is_relative_to(_PACKAGE) for place in places)
+
+
+def _take(file: Path, inside: str, packing: _Packing) -> None:
+    try:
+        about = file.stat()
+        inside.encode()
+    except OSError:  # a link that leads nowhere
+        return
+    except UnicodeEncodeError:
+        packing.left_out.append(f"{str(file)!r} (its name is no text)")
+        return
+    if not stat.S_ISREG(about.st_mode):
+        return
+    if about.st_size > MOST_FILE:
+        packing.left_out.append(f"{file} ({about.st_size / 2**20:,.0f} MB)")
+        return
+    packing.found[inside], packing.sizes[inside] = file, about.st_size
+    packing.bytes += about.st_size
+
+
+def _stays(folder: Path, root: Path, patterns: list[str]) -> bool:
+    """Whether a folder stays behind: hidden, an environment of Python, a run's folder, raypid itself, or named in IGNORE."""
+    return (
+        folder.name[0] == "."
+        or folder.name in _STAYS
+        or (folder / "pyvenv.cfg").is_file()
+        or _matches(folder, root, patterns)
+        or folder.resolve() == _PACKAGE
+        or is_run(folder)
+    )
+
+
+def _ignored(root: Path) -> list[str]:
+    try:
+        lines = (root / IGNORE).read_text().splitlines()
+    except (OSError, ValueError):
+        return []
+    return [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _matches(place: Path, root: Path, patterns: list[str]) -> bool:
+    inside = place.relative_to(root).as_posix()
+    return any(fnmatch(place.name, pattern) or fnmatch(inside, pattern.lstrip("/")) for pattern in patterns)
+
+
+def _too_much(root: Path, packing: _Packing) -> UserError:
+    parts: dict[str, tuple[int, int]] = {}
+    for inside, size in packing.sizes.items():
+        part = inside.split("/", 2)[1]
+        count, total = parts.get(part, (0, 0))
+        parts[part] = count + 1, total + size
+    largest = sorted(parts.items(), key=lambda one: -(one[1][1] / MOST_BYTES + one[1][0] / MOST_FILES))[:3]
+    said = ", ".join(f"{name} ({count:,} files, {size / 2**20:,.0f} MB)" for name, (count, size) in largest)
+    return UserError(
+        f"{root} is too large to be sent to the nodes of a cluster (at most {MOST_FILES:,} files and {MOST_BYTES // 2**20} MB): {said}. "
+        f"Name what roles do not need in {root / IGNORE}, one name or pattern a line, or keep your code in a folder of its own."
+    )
+
+
+# -- on a node -----------------------------------------------------------------------------------------------------
+
+
+def unpack(code: Code, data: Callable[[], bytes]) -> None:
+    """Make the code importable in this process. `data` fetches the bytes, where this node does not have them yet."""
+    place = _unpacked(code.digest, data)
+    modules.moved.update({folder: str(place / str(number)) for number, folder in enumerate(code.folders)})
+    sys.path[:0] = [path for path in map(modules.here, code.path) if os.path.isdir(path)]
+    sys.meta_path.append(_ByFile(code.files))
+    importlib.invalidate_caches()
+
+
+def enter(code: Code) -> None:
+    """Go to the folder that was the current one where the code came from, so that relative paths are right."""
+    if (folder := modules.here(code.current)) != code.current and os.path.isdir(folder):
+        os.chdir(folder)
+
+
+class _ByFile:
+    """Finds modules that were imported by their file where they came from."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files = files
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        file = self.files.get(name)
+        return None if file is None else importlib.util.spec_from_file_location(name, modules.here(file))
+
+
+_held: list[IO[bytes]] = []
+"""Locks on what this process has unpacked or found. They end with it."""
+
+
+def _unpacked(digest: str, data: Callable[[], bytes]) -> Path:
+    """The folder with the code, unpacked by the first process that asks. What no process uses any more is removed."""
+    base = _base()
+    folder = base / digest
+    while True:
+        lock = _locked(base / f"{digest}.lock", shared=True)
+        if folder.is_dir():
+            _held.append(lock)
+            return folder
+        lock.close()
+        with _locked(base / f"{digest}.lock", shared=False):
+            if folder.is_dir():
+                continue
+            for other in base.glob("*.lock"):
+                if other.stem != digest:
+                    _remove_unused(other)
+            beside = Path(tempfile.mkdtemp(dir=base, prefix=f"{digest}-"))
+            with zipfile.ZipFile(io.BytesIO(data())) as archive:
+                archive.extractall(beside)
+            with contextlib.suppress(OSError):  # without locks another process may have been first
+                beside.rename(folder)
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def _base() -> Path:
+    """A folder of this user's alone, since what lies in it is imported."""
+    if not hasattr(os, "geteuid"):
+        base = Path(tempfile.gettempdir()) / "raypid-code"
+        base.mkdir(exist_ok=True)
+        return base
+    base = Path(tempfile.gettempdir()) / f"raypid-code-{os.geteuid()}"
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    about = base.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        return Path(tempfile.mkdtemp(prefix="raypid-code-"))
+    return base
+
+
+def _locked(path: Path, *, shared: bool) -> IO[bytes]:
+    """Open a file and lock it, shared by all that use the code, or for the one that unpacks it."""
+    while True:
+        file = path.open("ab")
+        with contextlib.suppress(ModuleNotFoundError):  # systems without flock have no protection
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # it was removed meanwhile
+
+
+def _remove_unused(path: Path) -> None:
+    """Remove code that no process holds, and its lock."""
+    try:
+        import fcntl
+
+        with path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for folder in path.parent.glob(f"{path.stem}*"):
+                if folder.is_dir():
+                    shutil.rmtree(folder, ignore_errors=True)
+            path.unlink()
+    except (OSError, ModuleNotFoundError):
+        return
+
+
+# -- which raypid, and where ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def raypid_here() -> str:
+    """The version of raypid with a digest of its source files: two processes that agree in it understand each other."""
+    digest = hashlib.sha256()
+    for file in _sources():
+        digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\0".encode() + file.read_bytes())
+    return f"{sys.modules['raypid'].__version__} ({digest.hexdigest()[:8]})"
+
+
+def _sources() -> Iterator[Path]:
+    for place, folders, files in os.walk(_PACKAGE):
+        folders[:] = sorted(name for name in folders if name not in ("__pycache__", "project_template"))
+        yield from (Path(place) / name for name in sorted(files) if name.endswith(".py"))
+
+
+def check_raypid(expected: str, node: str) -> None:
+    """Check that this process has the raypid of the one that sent the code.
+
+    Raises:
+        UserError: it has another.
+    """
+    if raypid_here() != expected:
+        raise UserError(
+            f"{node} has another raypid, {raypid_here()} in {_PACKAGE}, than this run, {expected}: install the same there and start "
+            "its Ray again."
+        )
+
+
+def this_node(address: str) -> str:
+    """This machine, as messages name it."""
+    return f"Node {socket.gethostname()} ({address})"

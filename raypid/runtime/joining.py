@@ -1,0 +1,102 @@
+"""Whether a Ray cluster can be joined, and if not, why: within seconds, where Ray would try for 20 and more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+import ray.exceptions
+from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+
+from raypid.address import ANSWER_S, AUTO, CLIENT, check_answers
+from raypid.errors import UserError, one_line
+from raypid.extras import MissingPackage, installed, pip
+
+_RAYLET: Any = ray._raylet
+
+
+def joinable(address: str) -> str:
+    """Check that a cluster can be joined, since Ray itself tries for 20 seconds and more; returns where it is.
+
+    Raises:
+        UserError: there is no cluster, or it does not let this process in. MissingPackage: Ray Client is not installed.
+    """
+    if address.startswith(CLIENT) and not installed("grpc"):
+        raise MissingPackage(
+            f'{address} is an address of Ray Client, which needs grpcio, and that is not installed: {pip()} install "ray[client]". '
+            "On a node of the cluster, host:6379 joins it without."
+        )
+    if address == AUTO:
+        address = _found_here()
+    check_answers(address)
+    if not address.startswith(CLIENT):
+        _check_lets_in(address)
+    return address
+
+
+def _found_here() -> str:
+    logging.getLogger("ray").setLevel(logging.ERROR)  # of several it takes the newest
+    try:
+        return str(ray._private.services.get_ray_address_from_environment(AUTO, None))
+    except ConnectionError as error:
+        raise UserError(
+            "No Ray cluster runs on this machine (address auto): `ray start --head` starts one here, address host:6379 joins that of "
+            "another host, and without address a run starts Ray for itself."
+        ) from error
+
+
+def _check_lets_in(address: str) -> None:
+    """Ask the cluster which Ray it is.
+
+    Raises:
+        UserError: it is another one, or asks for a token that this process lacks.
+    """
+    try:
+        ensure_token_if_auth_enabled(create_token_if_missing=False)
+        with _quiet():
+            client = _RAYLET.GcsClient(address=address)
+            about = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=ANSWER_S) or b"{}")
+    except ray.exceptions.AuthenticationError as error:
+        has = "the token here is another one" if _has_token() else "there is none here"
+        raise UserError(
+            f"The Ray cluster at {address!r} asks for its token, and {has}: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what the head node "
+            "has in ~/.ray/auth_token (or copy that file here)."
+        ) from error
+    except (RuntimeError, ConnectionError, ray.exceptions.RayError) as error:
+        raise UserError(
+            f"The Ray cluster at {address!r} could not be joined: {one_line(error).rstrip('.')}."
+        ) from error
+    there = about.get("ray_version"), about.get("python_version")
+    here = ray.__version__, platform.python_version()
+    if there[0] is not None and there != here:
+        raise UserError(
+            f"The Ray cluster at {address!r} runs Ray {there[0]} on Python {there[1]}, this process Ray {here[0]} on Python {here[1]}: "
+            "both must be the same on all hosts."
+        )
+
+
+def _has_token() -> bool:
+    with contextlib.suppress(ray.exceptions.RayError):  # which says that there is none
+        return bool(_RAYLET.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+    return False
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Ray's C++ code says out of the terminal; the exception says it too."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)

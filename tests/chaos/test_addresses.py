@@ -1,0 +1,155 @@
+"""Addresses of clusters: how they are written, those that nobody answers at, tokens. Each wrong one is a line, before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ray_nodes import Nodes
+
+import raypid
+from raypid import address
+from raypid.config import ConfigError
+from raypid.errors import UserError
+
+TRAIN = ("train", "--run", "PPO", "--env", "CartPole-v1", "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
+SHORT = ("--stop", '{"training_iteration": 2}', "--final-episodes", 0)
+Raypid = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.parametrize("given", ["auto", "local", "head:6379", "10.0.0.1:6379", "[::1]:6379", "ray://head:10001"])
+def test_forms_that_are_taken(given: str) -> None:
+    address.check_form(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("head", "Did you mean head:6379?"),
+        ("Auto", "Did you mean auto?"),
+        ("ray://head", "Did you mean ray://head:10001?"),
+        ("http://head:8265", "That is the page of a dashboard. Did you mean head:6379?"),
+        ("redis://:secret@head:6379", "Did you mean head:6379?"),
+        ("head:99999", "Did you mean head:6379?"),
+        ("head:0", "Did you mean head:6379?"),
+        ("one two:6379", ""),
+    ],
+)
+def test_forms_that_are_refused_with_what_was_meant(given: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        raypid.PPO(env="CartPole-v1", num_workers=1, address=given)
+    assert str(error.value).startswith("address is auto, local, host:port") and str(error.value).endswith(meant)
+
+
+def test_an_address_where_nothing_runs_on_ray_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="nothing runs on Ray, as with num_workers 0: workers were probably meant too"
+    ):
+        raypid.PPO(env="CartPole-v1", address="head:6379")
+
+
+def test_the_environment_chooses_where_nothing_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert [address.chosen(given) for given in (None, "local", "auto", "a:1")] == [None, None, "auto", "a:1"]
+    assert address.from_environment(None) == ""
+    monkeypatch.setenv("RAY_ADDRESS", "b:2")
+    assert [address.chosen(given) for given in (None, "local", "auto", "a:1")] == ["b:2", None, "b:2", "a:1"]
+    assert "b:2, which RAY_ADDRESS names" in address.from_environment(None) and not address.from_environment("a:1")
+    monkeypatch.setenv("RAY_ADDRESS", "head")
+    with pytest.raises(ConfigError, match=r"RAY_ADDRESS \(of the environment\): .*Did you mean head:6379"):
+        address.chosen(None)
+
+
+@contextlib.contextmanager
+def server(says: bytes) -> Iterator[str]:
+    """Something that listens, and answers each connection so."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    line = listening.accept()[0]
+                    line.recv(100)
+                    line.sendall(says)
+                    line.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_what_answers_is_no_ray() -> None:
+    for says in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"-ERR unknown command\r\n", b""):
+        with server(says) as at, pytest.raises(UserError, match="is no Ray: another program listens there"):
+            address.check_answers(at)
+    with server(b"\0\0\0\4\0\0\0\0\0") as at:
+        address.check_answers(f"ray://{at}")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        at = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(UserError, match="There is no Ray cluster at .* refused"):
+        address.check_answers(at)
+    with pytest.raises(UserError, match="no host is called no-such-host.invalid"):
+        address.check_answers("no-such-host.invalid:6379")
+
+
+def test_a_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UserError, match="is no Ray"):
+        address.check_answers(f"127.0.0.1:{silent.getsockname()[1]}")
+    with socket.create_server(
+        ("127.0.0.1", 0), backlog=0
+    ) as full:  # its queue is full, so the next are dropped, as a firewall does
+        lines = [socket.socket() for _ in range(3)]
+        for line in lines:
+            line.setblocking(False)
+            line.connect_ex(full.getsockname())
+        with pytest.raises(UserError, match="There is no Ray cluster at .* timed out"):
+            address.check_answers(f"127.0.0.1:{full.getsockname()[1]}")
+        for line in lines:
+            line.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    made = Nodes(tmp_path, num_cpus=2)
+    yield made
+    made.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_each_form_joins_and_each_token_is_told_apart(nodes: Nodes, raypid: Raypid, tmp_path: Path) -> None:
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    workers = (*TRAIN, "--num-workers", 1, *SHORT)
+    refused = {
+        "there is none here": {"HOME": str(tmp_path)},
+        "the token here is another one": {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another" * 5},
+    }
+    for said, env in refused.items():
+        done = raypid(*workers, "--address", nodes.address, **env)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+        assert said in done.stderr and "RAY_AUTH_TOKEN to what the head node has" in done.stderr
+    token.write_text(nodes.token)
+    by_file = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
+    done = raypid(*workers, "--address", nodes.address, "--out", "file", **by_file)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    done = raypid(*workers, "--redis-address", nodes.address, "--out", "redis", **nodes.env)
+    assert (done.returncode, done.stderr) == (0, "") and "redis_address is called address here" in done.stdout, done
+    done = raypid(*workers, "--out", "environment", RAY_ADDRESS=nodes.address, **nodes.env)
+    assert (done.returncode, done.stderr) == (0, "") and "which RAY_ADDRESS names" in done.stdout, done
+    done = raypid(*workers, "--out", "auto", "--address", "auto", RAY_ADDRESS=nodes.address, **nodes.env)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"many:\n  run: PPO\n  env: CartPole-v1\n  address: {nodes.address}\n  stop: {{training_iteration: 1}}\n"
+        "  config: {num_workers: 1, lr: {grid_search: [0.001, 0.002]}}\n"
+    )
+    done = raypid("train", "-f", file, **{**nodes.env, "RAY_AUTH_TOKEN": "another" * 5})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "asks for its token" in done.stderr, done
