@@ -1,0 +1,194 @@
+"""Which role of a run goes to which node of a cluster. Nothing is asked or started here: the same nodes give the same plan."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
+"""Ray's names of what a node has; the last two in bytes."""
+MOST_ROLES = 10_000
+"""Workers of one node, whatever they take."""
+_UNLIMITED = {CPU: 0.0, GPU: 0.0, MEMORY: math.inf, STORE: math.inf}
+"""What a node has of something that it does not declare."""
+_TINY = 1e-6
+
+Amounts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a cluster, or a bundle of a trial's placement group."""
+
+    id: str
+    name: str
+    total: Amounts
+    """What it declares, by Ray's names."""
+    free: Amounts
+    """What nobody has taken of that."""
+    has_driver: bool = False
+    is_spot: bool = False
+    """Its provider may take it away at any time."""
+
+    def has(self, name: str) -> float:
+        """How much is free of CPU, GPU, memory or object store."""
+        return self.free.get(name, 0.0 if name in self.total else _UNLIMITED[name])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roles:
+    """The processes of a run, and what each takes of its node."""
+
+    num_workers: int
+    worker: Amounts
+    num_learners: int = 0
+    """0: the driver learns."""
+    learner: Amounts = field(default_factory=dict)
+    num_shards: int = 0
+    shard: Amounts = field(default_factory=dict)
+    servers: bool = False
+    """A parameter server on each node that has workers."""
+    shares_parameters: bool = False
+    """Learners that do not wait for each other share parameters in an actor."""
+    evaluator: bool | None = None
+    """Whether evaluations have a process of their own; None: where a CPU is to spare."""
+    much_data: bool = False
+    """What workers collect (images) is too much for the network of one node, so each learner gets a node of its own if there are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the roles of a run go. Roles without a place are missing in `at`."""
+
+    nodes: Sequence[Node]
+    roles: Roles
+    at: Mapping[str, Sequence[int]]
+    """Kind of a role (worker, learner, shard, server, evaluator, other) -> the number of its node, role by role."""
+    left: Sequence[Amounts]
+    """What is left of each node once all of that is reserved."""
+
+    def missing(self, kind: str) -> int:
+        """Workers, learners or shards without a place."""
+        wanted = {"worker": self.roles.num_workers, "learner": self.roles.num_learners, "shard": self.roles.num_shards}
+        return wanted[kind] - len(self.at[kind])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all roles have a place."""
+        return not any(self.missing(kind) for kind in ("worker", "learner", "shard"))
+
+    def node_of(self, kind: str, index: int) -> str | None:
+        """The id of the node of a role."""
+        return self.nodes[self.at[kind][index]].id if index < len(self.at[kind]) else None
+
+    def counts(self, node: int) -> dict[str, int]:
+        """How many roles of each kind are on a node."""
+        return {kind: num for kind, at in self.at.items() if (num := sum(place == node for place in at))}
+
+    def taken(self, node: int, name: str) -> float:
+        """What is reserved of a node: CPUs, GPUs; what its roles need of its memory."""
+        return self.nodes[node].has(name) - self.left[node][name] if self.left[node][name] < math.inf else 0.0
+
+    def feeds(self) -> list[int]:
+        """The shard that each worker fills: one on its node where there is one, and each as many workers as the others."""
+        most = math.ceil(self.roles.num_workers / max(1, self.roles.num_shards))
+        num_fed: Counter[int] = Counter()
+        fed: dict[int, int] = {}
+        for near in (True, False):
+            for worker, node in enumerate(self.at["worker"]):
+                there = [s for s, at in enumerate(self.at["shard"]) if (at == node or not near) and num_fed[s] < most]
+                if worker not in fed and there:
+                    fed[worker] = min(there, key=lambda s: num_fed[s])
+                    num_fed[fed[worker]] += 1
+        return [fed[worker] for worker in sorted(fed)]
+
+    def notes(self) -> list[str]:
+        """What a user may want to change."""
+        homes = len(set(self.at["worker"]))
+        if not 0 < self.roles.num_shards < homes:
+            return []
+        return [
+            f"{homes} nodes have workers and {self.roles.num_shards} of them a replay shard: the fragments of the others cross the network "
+            f"(num_replay_shards={homes} gives one to each)"
+        ]
+
+
+def plan(roles: Roles, nodes: Sequence[Node]) -> Plan:
+    """Where to place the roles of a run.
+
+    Learners come first: with GPUs on the nodes that have most of them, together, unless there is much data; without GPUs near the
+    driver. Workers are spread in proportion to the CPUs that are free. Replay shards are spread like workers, at least one on each node
+    that has some if there are enough; parameter servers are on these nodes. The evaluator goes where most CPUs are left, if one is.
+    If workers find no place only because of where learners are, learners go where workers lose least.
+    """
+
+    def preferred(node: Node) -> tuple[float, ...]:
+        if roles.learner.get(GPU, 0.0):
+            return node.is_spot, -node.has(GPU), not node.has_driver, -node.has(CPU)
+        return node.is_spot, not node.has_driver, node.has(GPU), -node.has(CPU)
+
+    found = _planned(roles, nodes, preferred)
+    if roles.num_learners and found.missing("worker"):
+        each = roles.worker.get(CPU, 0.0) or 1.0
+        other = _planned(roles, nodes, lambda node: (-(node.has(CPU) % each), *preferred(node)))
+        found = min((found, other), key=lambda one: (one.missing("learner"), one.missing("worker")))
+    return found
+
+
+Rank = Callable[[int, int], tuple[float, ...]]
+"""(number of a node, roles that it has got so far) -> the lower, the sooner it gets the next one."""
+
+
+def _planned(roles: Roles, nodes: Sequence[Node], preferred: Callable[[Node], tuple[float, ...]]) -> Plan:
+    """A plan with learners on the nodes that come first in an order."""
+    left: list[dict[str, float]] = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
+    all_nodes, orders = range(len(nodes)), [preferred(node) for node in nodes]
+    learners = _placed(
+        roles.num_learners, roles.learner, left, all_nodes, lambda i, n: (n if roles.much_data else 0, *orders[i])
+    )
+    cpus = [amounts[CPU] + _TINY for amounts in left]
+    workers = sorted(
+        _placed(
+            roles.num_workers, roles.worker, left, all_nodes, lambda i, n: ((n + 1) / cpus[i], not nodes[i].has_driver)
+        )
+    )
+    homes = Counter(workers)
+    shards = sorted(_placed(roles.num_shards, roles.shard, left, homes, lambda i, n: (n > 0, (n + 1) / homes[i])))
+    driver = next((i for i, node in enumerate(nodes) if node.has_driver), 0)
+    at = {
+        "learner": learners,
+        "worker": workers,
+        "shard": shards,
+        "server": list(homes) if roles.servers else [],
+        "other": [*learners, driver][:1] if roles.shares_parameters else [],
+        "evaluator": _evaluator(roles, nodes, left),
+    }
+    return Plan(nodes, roles, at, left)
+
+
+def _placed(num: int, each: Amounts, left: Sequence[dict[str, float]], among: Iterable[int], rank: Rank) -> list[int]:
+    """Take what `num` roles need from what is left, each at the node of the lowest rank that has room for it; returns their nodes.
+    There are fewer if there is no more room."""
+    here: Counter[int] = Counter()
+    nodes: list[int] = []
+    rooms = list(among)
+    while len(nodes) < num:
+        rooms = [i for i in rooms if here[i] < MOST_ROLES and all(left[i][k] >= x - _TINY for k, x in each.items())]
+        if not rooms:
+            break
+        at = min(rooms, key=lambda i: rank(i, here[i]))
+        nodes.append(at)
+        here[at] += 1
+        for name, amount in each.items():
+            left[at][name] -= amount
+    return nodes
+
+
+def _evaluator(roles: Roles, nodes: Sequence[Node], left: Sequence[Amounts]) -> list[int]:
+    """The node of the evaluator, which reserves nothing; [] if it has no process. A driver that learns is busy without reserving a CPU."""
+    spare = [left[i][CPU] - (node.has_driver and not roles.num_learners) for i, node in enumerate(nodes)]
+    if not nodes or roles.evaluator is False or (roles.evaluator is None and max(spare) < 1 - _TINY):
+        return []
+    return [max(range(len(nodes)), key=lambda i: (spare[i], nodes[i].has_driver))]
