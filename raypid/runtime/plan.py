@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
 """Ray's names of what a node has; the last two in bytes."""
@@ -14,6 +15,8 @@ MOST_ROLES = 10_000
 _UNLIMITED = {CPU: 0.0, GPU: 0.0, MEMORY: math.inf, STORE: math.inf}
 """What a node has of something that it does not declare."""
 _TINY = 1e-6
+_SHOWN = 4
+"""Nodes that a message names."""
 
 Amounts = Mapping[str, float]
 
@@ -79,9 +82,21 @@ class Plan:
         """Whether all roles have a place."""
         return not any(self.missing(kind) for kind in ("worker", "learner", "shard"))
 
-    def node_of(self, kind: str, index: int) -> str | None:
-        """The id of the node of a role."""
-        return self.nodes[self.at[kind][index]].id if index < len(self.at[kind]) else None
+    @property
+    def num_placed(self) -> int:
+        """Workers, learners and shards that have a place."""
+        return sum(len(self.at[kind]) for kind in ("worker", "learner", "shard"))
+
+    def place(self, kind: Kind, index: int = 0) -> Place:
+        """The place of a role."""
+        each = {"worker": self.roles.worker, "learner": self.roles.learner}.get(kind, {})
+        node = self.nodes[self.at[kind][index]].id if index < len(self.at[kind]) else None
+        return Place(kind, index, each.get(CPU, 0.0), each.get(GPU, 0.0), node or None)
+
+    def places(self) -> list[Place]:
+        """The places of the roles that reserve CPUs or GPUs: workers, then learners."""
+        kinds: tuple[Kind, Kind] = "worker", "learner"
+        return [self.place(kind, i) for kind in kinds for i in range(len(self.at[kind]))]
 
     def counts(self, node: int) -> dict[str, int]:
         """How many roles of each kind are on a node."""
@@ -115,6 +130,23 @@ class Plan:
         ]
 
 
+def free_on(nodes: Sequence[Node], name: str) -> str:
+    """What is free of a resource, node by node, such as "free: 10.0.0.1 1 of 4 CPUs, 10.0.0.2 4 of 4"; nodes with most of it first."""
+    scale, unit = (2**30, " GiB") if name in (MEMORY, STORE) else (1, f" {name}s")
+    having = sorted((node for node in nodes if node.total.get(name)), key=lambda node: -node.has(name))
+
+    def sums(nodes: Sequence[Node]) -> str:
+        free, total = sum(node.has(name) for node in nodes), sum(node.total[name] for node in nodes)
+        return f"{free / scale:.4g} of {total / scale:.4g}"
+
+    parts = [f"{node.name} {sums([node])}" for node in having[:_SHOWN]]
+    if rest := having[_SHOWN:]:
+        parts.append(f"{len(rest)} more {sums(rest)}")
+    if not parts:
+        return f"no node has{unit}"
+    return ", ".join([f"free: {parts[0]}{unit}", *parts[1:]])
+
+
 def plan(roles: Roles, nodes: Sequence[Node]) -> Plan:
     """Where to place the roles of a run.
 
@@ -137,6 +169,19 @@ def plan(roles: Roles, nodes: Sequence[Node]) -> Plan:
     return found
 
 
+def plan_around(roles: Roles, nodes: Sequence[Node], workers: Sequence[str], learners: Sequence[str]) -> Plan:
+    """The plan of a run whose workers and learners are reserved already, on nodes with these ids: what nodes have free is without them."""
+    numbers = {node.id: i for i, node in enumerate(nodes)}
+    left = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
+    at = [numbers[id] for id in workers], [numbers[id] for id in learners]
+    freed = [dict(node.free) for node in nodes]
+    for places, each in zip(at, (roles.worker, roles.learner), strict=True):
+        for i, name in itertools.product(places, (CPU, GPU)):
+            freed[i][name] = min(freed[i].get(name, 0.0) + each.get(name, 0.0), nodes[i].total.get(name, 0.0))
+    before = [replace(node, free=free) for node, free in zip(nodes, freed, strict=True)]
+    return _completed(roles, before, left, *at)
+
+
 Rank = Callable[[int, int], tuple[float, ...]]
 """(number of a node, roles that it has got so far) -> the lower, the sooner it gets the next one."""
 
@@ -145,17 +190,26 @@ def _planned(roles: Roles, nodes: Sequence[Node], preferred: Callable[[Node], tu
     """A plan with learners on the nodes that come first in an order."""
     left: list[dict[str, float]] = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
     all_nodes, orders = range(len(nodes)), [preferred(node) for node in nodes]
-    learners = _placed(
-        roles.num_learners, roles.learner, left, all_nodes, lambda i, n: (n if roles.much_data else 0, *orders[i])
-    )
+
+    def learners_first(i: int, num: int) -> tuple[float, ...]:
+        return (num if roles.much_data else 0), *orders[i]
+
+    learners = _placed(roles.num_learners, roles.learner, left, all_nodes, learners_first)
     cpus = [amounts[CPU] + _TINY for amounts in left]
-    workers = sorted(
-        _placed(
-            roles.num_workers, roles.worker, left, all_nodes, lambda i, n: ((n + 1) / cpus[i], not nodes[i].has_driver)
-        )
-    )
+
+    def in_proportion(i: int, num: int) -> tuple[float, ...]:
+        return (num + 1) / cpus[i], not nodes[i].has_driver
+
+    workers = sorted(_placed(roles.num_workers, roles.worker, left, all_nodes, in_proportion))
+    return _completed(roles, nodes, left, workers, learners)
+
+
+def _completed(
+    roles: Roles, nodes: Sequence[Node], left: Sequence[dict[str, float]], workers: Sequence[int], learners: Sequence[int]
+) -> Plan:
+    """The plan with what goes where workers and learners are."""
     homes = Counter(workers)
-    shards = sorted(_placed(roles.num_shards, roles.shard, left, homes, lambda i, n: (n > 0, (n + 1) / homes[i])))
+    shards = sorted(_placed(roles.num_shards, roles.shard, left, homes, lambda i, num: (num > 0, (num + 1) / homes[i])))
     driver = next((i for i, node in enumerate(nodes) if node.has_driver), 0)
     at = {
         "learner": learners,

@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,8 @@ from raypid.ownership import outside_of_runs
 from raypid.phases import phase
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
-from raypid.runtime.resources import Capacity, limit_threads
+from raypid.runtime.plan import Node
+from raypid.runtime.resources import limit_threads
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -45,7 +46,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import ray
     import ray.exceptions
-    from ray.util.placement_group import PlacementGroup, get_current_placement_group
+    from ray._private.state import available_resources_per_node
+    from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 _starting = False
@@ -72,6 +74,8 @@ def _leave_our_group() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_our_group)
 
+_MARKET = "ray.io/market-type"
+"""Ray's label of nodes that a provider may take away."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOST = (
@@ -215,12 +219,24 @@ class RayBackend:
         first, *rest = self._group.bundle_specs
         return [{name: amount - own.get(name, 0.0) for name, amount in first.items()}, *rest]
 
-    def nodes(self) -> tuple[Capacity, ...]:
-        """What each living node declares, or each bundle of the placement group."""
+    def nodes(self) -> tuple[Node, ...]:
+        """What is free on each living node, or in each bundle of the placement group."""
+        here = ray.get_runtime_context().get_node_id()
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        hosts = Counter(node["NodeManagerAddress"] for node in alive.values())
+
+        def node(id: str, total: Mapping[str, float], free: Mapping[str, float]) -> Node:
+            about = alive.get(id, {})
+            name: str = about.get("NodeManagerAddress", "a node")
+            name = f"{name} ({id[:6]})" if hosts[name] > 1 else name  # several nodes on one host
+            is_spot = about.get("Labels", {}).get(_MARKET) == "spot"
+            return Node(id, name, total, free, has_driver=id == here, is_spot=is_spot)
+
         if self._group is not None:
-            return tuple(Capacity(b.get("CPU", 0.0), b.get("memory", math.inf)) for b in self._bundles())
-        declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return tuple(Capacity(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
+            at: dict[int, str] = placement_group_table(self._group)["bundles_to_node_id"]
+            return tuple(node(at[i], bundle, bundle) for i, bundle in enumerate(self._bundles()))
+        free = _free_by_node()
+        return tuple(node(id, about["Resources"], free.get(id, {})) for id, about in alive.items())
 
     def spawn(
         self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
@@ -281,6 +297,15 @@ class RayBackend:
         if self._owns and ray.is_initialized():
             with phase("stopping Ray"):
                 ray.shutdown()
+
+
+def _free_by_node() -> dict[str, dict[str, float]]:
+    """What nobody has taken of each node. A client of a cluster asks by a task there."""
+    if ray.util.client.ray.is_connected():
+        asked = ray.remote(num_cpus=0)(available_resources_per_node).remote()
+        return _fetched(asked, 10.0)
+    found: dict[str, dict[str, float]] = available_resources_per_node()
+    return found
 
 
 def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -111,7 +111,7 @@ def test_the_evaluator_takes_a_cpu_that_is_to_spare() -> None:
     assert spread(plan(roles(4), [alone]), "evaluator") == {}  # the driver learns on the one that is left
     assert spread(plan(roles(4, num_learners=1), [node("a", 6, has_driver=True)]), "evaluator") == {"a": 1}
     assert spread(plan(roles(4), [HERE, node("b", 4)]), "evaluator") == {"b": 1}
-    assert spread(plan(roles(4, evaluator=True), [HERE, node("b", 1)]), "evaluator") == {"b": 1}
+    assert spread(plan(roles(4, evaluator=True), [HERE, node("b", 0.5)]), "evaluator") == {"b": 1}
     assert spread(plan(roles(4, evaluator=False), [HERE, node("b", 8)]), "evaluator") == {}
 
 
