@@ -77,7 +77,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "public": BELOW_ROLES | {"run", "envcheck"},
     "cli": BELOW_ROLES | {"roles", "reporting", "run", "envcheck", "experiments", "tune", "deploy", "public"},
 }
-RAY_FILES = {"runtime/ray.py", *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py"))}
+RAY_FILES = {
+    "runtime/ray.py",
+    "runtime/reservation.py",
+    *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py")),
+}
 TORCH_FILES = {
     "nn/networks.py", "nn/catalog_network.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py",
     "nn/torch_population.py", "algorithms/torch_backprop.py",

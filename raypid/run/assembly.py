@@ -51,9 +51,9 @@ from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
-from raypid.run.placement import place
+from raypid.run.placement import place, places
 from raypid.runtime.collective import TorchCollective
-from raypid.runtime.handle import Backend, Handle
+from raypid.runtime.handle import Backend, Handle, Place
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import WorkerGroup
@@ -336,6 +336,7 @@ def assemble(
             record_memory=algorithm.flow == "replay" and bool(network.memory),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
+        backend.reserve(places(config))
         with phase(_building(algorithm, config, network)):
             learner = _learner(algorithm, settled, spec, backend, program)
             if found.initial is not None:
@@ -499,7 +500,8 @@ def _learner(
     try:
         if c.num_learners > 1:
             return _learners(c, build, backend)
-        handle = backend.spawn(build, num_cpus=1, num_gpus=c.num_gpus) if c.num_learners else backend.here(build)
+        seat = Place("learner", 0, 1, c.num_gpus)
+        handle = backend.spawn(build, seat) if c.num_learners else backend.here(build)
         backend.get(handle.submit(Learner.weights), timeout=_PLACE_SECONDS)  # raises what the factory raised
     except TimeoutError:
         who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
@@ -588,7 +590,7 @@ def _replay_source(
     """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
     if c.num_replay_shards:
         replay = _replay_factory(algorithm, c, network)
-        shards = [backend.spawn(partial(replay, i)) for i in range(c.num_replay_shards)]
+        shards = [backend.spawn(partial(replay, i), Place("shard", i)) for i in range(c.num_replay_shards)]
         return ShardedReplay(backend, learner, shards, c)
     if not isinstance(learner, LearnerGroup):
         return ReplaySource(backend, learner)

@@ -396,7 +396,7 @@ class Beside(Remote):
                 timeout_s=self.config.worker_timeout_s,
                 max_restarts=self.config.max_restarts,
                 describe=self.context.workers.describe,
-                kind="Evaluator",
+                kind="evaluator",
             )
             self._group.budget = self._budget
             self._group.errors, self._group.lost = self.context.workers.errors, self.losses

@@ -15,7 +15,7 @@ from raypid import project
 from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
-from raypid.runtime.handle import Backend
+from raypid.runtime.handle import Backend, Place
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import FLAGS, Has, Needs, Words, num_cores, num_gpus, preflight
 
@@ -89,10 +89,15 @@ def bundles(config: Config) -> list[dict[str, float]]:
     """
     if not config.on_ray:
         return [{"CPU": 1.0, "GPU": config.num_gpus}]
-    learners = config.num_learners
-    workers = [{"CPU": config.num_cpus_per_worker}] * max(1, config.num_workers)
-    each = {"CPU": 1.0, "GPU": config.num_gpus / max(1, learners)}
-    return [{"GPU": 0.0 if learners else config.num_gpus}, *workers, *[each] * learners]
+    roles = [{"CPU": role.num_cpus, "GPU": role.num_gpus} for role in places(config)]
+    return [{"GPU": 0.0 if config.num_learners else config.num_gpus}, *roles]
+
+
+def places(config: Config) -> list[Place]:
+    """The roles of a run that take CPUs or GPUs of a cluster: workers, then learners."""
+    num = config.num_learners
+    workers = [Place("worker", i, config.num_cpus_per_worker) for i in range(max(1, config.num_workers))]
+    return [*workers, *(Place("learner", i, 1.0, config.num_gpus / num) for i in range(num))]
 
 
 def needs_of(config: Config, network: NetworkSpec) -> Needs:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar, overload
+from dataclasses import dataclass
+from typing import Generic, Literal, Protocol, TypeVar, overload
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -66,18 +67,61 @@ class Argument:
         return False
 
 
+Kind = Literal["worker", "learner", "shard", "server", "evaluator", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which role of a run it is, and what it takes. A role that is built again has the same place."""
+
+    kind: Kind
+    index: int = 0
+    num_cpus: float = 0.0
+    num_gpus: float = 0.0
+    node: str | None = None
+    """The node where it should be; None: wherever there is room."""
+
+
+OTHER = Place("other")
+
+
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node that is gone or does not answer, and what of this run was there."""
+
+    name: str
+    """Its host, and the first letters of its id."""
+    how: str
+    """What is known of it, such as "does not answer"."""
+    places: tuple[Place, ...]
+    handles: tuple[Handle, ...]
+    """The roles at these places. Their processes have been ended as far as they can be reached; calls of them raise WorkerLost."""
+
+
 class Backend(Protocol):
     """Where roles run."""
 
     name: str
 
-    def spawn(
-        self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
-    ) -> Handle:
-        """Build a role, on the given node if that is alive. Errors of the factory appear at the first `get`.
+    def reserve(self, places: Sequence[Place]) -> None:
+        """Reserve CPUs and GPUs for all roles of a run at once, before any is built: all of them or none.
 
-        A factory may be a functools.partial with futures (of `put`) among its arguments. They resolve where the role is built.
+        Raises:
+            ResourceError: there was no room within a few seconds.
         """
+
+    def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> Handle:
+        """Build a role in its place: with what was reserved for it, or on its node if that is alive.
+
+        Errors of the factory appear at the first `get`. A factory may be a functools.partial with futures (of `put`) among its
+        arguments. They resolve where the role is built.
+        """
+
+    def has_room(self, place: Place) -> bool:
+        """Whether a role that is built there now would start: what is reserved for it is on a node that answers. Cheap."""
+
+    def lost_nodes(self) -> list[LostNode]:
+        """Nodes that were lost since this was called last. Does not wait."""
 
     def here(self, factory: Callable[[], object]) -> Handle:
         """Build a role in this process."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from raypid.errors import Diverged
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, T, WorkerLost
+from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, Place, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
 from raypid.types import Update, Weights
 
@@ -91,7 +91,7 @@ class LearnerGroup:
         self.failure: Exception | None = None
         """The error of the first call that failed. Every later call fails with it too."""
         self.handles: list[Handle] = [
-            backend.spawn(factory(rank), num_cpus=num_cpus, num_gpus=num_gpus) for rank in range(num_learners)
+            backend.spawn(factory(rank), Place("learner", rank, num_cpus, num_gpus)) for rank in range(num_learners)
         ]
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
-from raypid.runtime.handle import A, B, F, Future, Handle, T, T_co
+from raypid.runtime.handle import OTHER, A, B, F, Future, Handle, LostNode, Place, T, T_co
 
 
 class LocalFuture(Future[T_co]):
@@ -96,10 +96,17 @@ class LocalBackend:
 
     name = "local"
 
-    def spawn(
-        self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
-    ) -> LocalHandle:
+    def reserve(self, places: Sequence[Place]) -> None:
+        pass
+
+    def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> LocalHandle:
         return LocalHandle(factory)
+
+    def has_room(self, place: Place) -> bool:
+        return True
+
+    def lost_nodes(self) -> list[LostNode]:
+        return []
 
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         return LocalHandle(factory)

@@ -23,7 +23,20 @@ from typing import Any
 from raypid.errors import UserError
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
-from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
+from raypid.runtime.handle import (
+    OTHER,
+    A,
+    ArgumentLost,
+    B,
+    F,
+    Future,
+    Handle,
+    LostNode,
+    OutOfMemory,
+    Place,
+    T,
+    WorkerLost,
+)
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
@@ -49,6 +62,8 @@ with warnings.catch_warnings():
     from ray._private.state import available_resources_per_node
     from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+    from raypid.runtime.reservation import Reservation
 
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
@@ -163,6 +178,9 @@ class RayBackend:
         self._handles: list[RayHandle] = []
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
+        self._shared = address is not None or not self._owns
+        """Whether others may use this cluster too. A Ray of our own is this run's alone: nothing has to be reserved there."""
+        self._reserved = Reservation()
         if not self._owns:
             return
         if address is not None:
@@ -238,20 +256,39 @@ class RayBackend:
         free = _free_by_node()
         return tuple(node(id, about["Resources"], free.get(id, {})) for id, about in alive.items())
 
-    def spawn(
-        self, factory: Callable[[], object], *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None
-    ) -> RayHandle:
-        where: NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy | str = "SPREAD"
-        if self._group is not None:
-            where = PlacementGroupSchedulingStrategy(self._group)
-        if node and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes()):
-            # soft=False, since Ray would place an actor that reserves nothing anywhere
-            where = NodeAffinitySchedulingStrategy(node, soft=False)
+    def reserve(self, places: Sequence[Place]) -> None:
+        if self._shared and self._group is None:
+            with phase("joining Ray", "waiting for room in the cluster"):
+                self._reserved.make(places)
+
+    def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> RayHandle:
         role = _actor_class(_role_name(factory))
-        reserved = role.options(num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=where)
+        reserved = role.options(
+            num_cpus=place.num_cpus, num_gpus=place.num_gpus, scheduling_strategy=self._where(place)
+        )
         handle = RayHandle(reserved.remote(factory))
         self._handles.append(handle)
         return handle
+
+    def _where(self, place: Place) -> NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy | str:
+        """How Ray is to place a role."""
+        if seat := self._reserved.strategy(place):
+            return seat
+        if place.node and self._is_alive(place.node):
+            # soft=False, since Ray would place an actor that reserves nothing anywhere
+            return NodeAffinitySchedulingStrategy(place.node, soft=False)
+        return "SPREAD" if self._group is None else PlacementGroupSchedulingStrategy(self._group)
+
+    def _is_alive(self, node: str) -> bool:
+        return any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
+
+    def has_room(self, place: Place) -> bool:
+        if self._reserved.holds(place):
+            return bool(node := self._reserved.node_of(place)) and self._is_alive(node)
+        return not place.node or self._is_alive(place.node)
+
+    def lost_nodes(self) -> list[LostNode]:
+        return []
 
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         """The node's id, or "" if the actor is busy or still being built after `wait_s` seconds."""
@@ -294,6 +331,7 @@ class RayBackend:
     def shutdown(self) -> None:
         for handle in list(self._handles):
             self.kill(handle)
+        self._reserved.close()
         if self._owns and ray.is_initialized():
             with phase("stopping Ray"):
                 ray.shutdown()

@@ -11,7 +11,20 @@ from typing import Generic, Protocol, TypeVar
 
 from raypid.outputs import ErrorFile
 from raypid.phases import say
-from raypid.runtime.handle import A, Argument, ArgumentLost, B, Backend, Future, Handle, OutOfMemory, T, WorkerLost
+from raypid.runtime.handle import (
+    A,
+    Argument,
+    ArgumentLost,
+    B,
+    Backend,
+    Future,
+    Handle,
+    Kind,
+    OutOfMemory,
+    Place,
+    T,
+    WorkerLost,
+)
 
 Factory = Callable[[int, int], Callable[[], object]]
 """(worker index, restarts so far) -> a function that builds the role."""
@@ -85,10 +98,11 @@ class WorkerGroup(Generic[R, D]):
         timeout_s: float,
         max_restarts: int,
         describe: str = "",
-        kind: str = "Worker",
+        kind: Kind = "worker",
     ) -> None:
-        self.backend, self.factory, self.num_cpus = backend, factory, num_cpus
-        self.timeout_s, self.describe, self.kind = timeout_s, describe, kind
+        self.backend, self.factory = backend, factory
+        self.timeout_s, self.describe, self.kind = timeout_s, describe, kind.capitalize()
+        self.places = [Place(kind, i, num_cpus) for i in range(num_workers)]
         self.budget = LossBudget(max_restarts)
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}
@@ -99,7 +113,7 @@ class WorkerGroup(Generic[R, D]):
         self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
 
     def _spawn(self, index: int) -> Handle:
-        return self.backend.spawn(self.factory(index, self.restarts[index]), num_cpus=self.num_cpus)
+        return self.backend.spawn(self.factory(index, self.restarts[index]), self.places[index])
 
     def __len__(self) -> int:
         return len(self.handles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from raypid.runtime.handle import Argument, Backend, Future, Handle, WorkerLost
+from raypid.runtime.handle import Argument, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerRole
 from raypid.runtime.supervisor import LossBudget
 from raypid.types import Weights
@@ -78,7 +78,8 @@ class ByServers(ByReference):
     ) -> None:
         ByReference.__init__(self, backend, learner)
         self.factory, self.timeout_s, self.budget = factory, timeout_s, LossBudget(max_restarts)
-        self.servers: dict[str, Handle] = {node: backend.spawn(factory, node=node) for node in nodes}
+        self.places = {node: Place("server", i, node=node) for i, node in enumerate(nodes)}
+        self.servers: dict[str, Handle] = {node: backend.spawn(factory, place) for node, place in self.places.items()}
         self._asked: dict[Handle | None, tuple[str, Handle]] = {}
         """The server that each worker asked last, and its node."""
 
@@ -119,7 +120,7 @@ class ByServers(ByReference):
             self.lost += 1
             self.budget.spend("A parameter server died.")
         self.backend.kill(self.servers[node])
-        self.servers[node] = self.backend.spawn(self.factory, node=node)
+        self.servers[node] = self.backend.spawn(self.factory, self.places[node])
         self.servers[node].submit(ServerRole.reset, self._newest)
         return True
 

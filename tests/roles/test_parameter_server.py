@@ -19,7 +19,7 @@ from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.parameter_server import ParameterServer
 from raypid.run import loops
 from raypid.run.agent import Agent
-from raypid.runtime.handle import ArgumentLost
+from raypid.runtime.handle import OTHER, ArgumentLost, Place
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
 from raypid.runtime.weight_sources import ByReference, ByServers
@@ -92,9 +92,9 @@ class Nodes(LocalBackend):
     def __init__(self) -> None:
         self.spawned: list[Any] = []
 
-    def spawn(self, factory: Any, *, num_cpus: float = 0, num_gpus: float = 0, node: str | None = None) -> Any:
+    def spawn(self, factory: Any, place: Place = OTHER) -> Any:
         handle = LocalBackend.spawn(self, factory)
-        self.spawned.append((node, handle.role))
+        self.spawned.append((place.node, handle.role))
         return handle
 
     def node_of(self, handle: Any, wait_s: float = 0.1) -> str:

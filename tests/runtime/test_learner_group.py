@@ -20,7 +20,7 @@ class Scripted:
     def __init__(self, script: list[Any]) -> None:
         self.script, self.calls = script, []
 
-    def spawn(self, factory: Any, **resources: float) -> Any:
+    def spawn(self, factory: Any, place: Any) -> Any:
         return ScriptedLearner(self, factory())
 
     def get(self, future: Any, timeout: float | None = None) -> Any:

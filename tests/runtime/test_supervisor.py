@@ -21,7 +21,7 @@ class ScriptedBackend:
     def __init__(self, script: Script) -> None:
         self.script, self.killed, self.timeouts = script, [], []
 
-    def spawn(self, factory: Any, *, num_cpus: float = 0, num_gpus: float = 0) -> Any:
+    def spawn(self, factory: Any, place: Any = None) -> Any:
         return ScriptedHandle(self, *factory())
 
     def get(self, future: Any, timeout: float | None = None) -> Any:

@@ -1,0 +1,123 @@
+"""What a run has reserved on a Ray cluster: one placement group for all its roles, so that two runs never each hold half of what they
+need. Apart from runtime/ray.py, since it knows of bundles alone and of no actor."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raypid.runtime.handle import Place
+from raypid.runtime.resources import ResourceError
+
+RESERVE_S = 9.0
+"""Seconds that a reservation may take, for what an earlier run is giving back."""
+_FRESH_S = 0.5
+"""Seconds for which an answer of where bundles are is used again."""
+
+Key = tuple[str, int]
+
+
+def key_of(place: Place) -> Key:
+    """What tells the places of a run apart, whatever they take."""
+    return place.kind, place.index
+
+
+def bundle_of(place: Place) -> dict[str, float]:
+    """What a place takes, as Ray's bundle; empty if it takes nothing."""
+    return {name: float(n) for name, n in (("CPU", place.num_cpus), ("GPU", place.num_gpus)) if n}
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One bundle of a placement group."""
+
+    group: PlacementGroup
+    index: int
+
+
+class Reservation:
+    """A bundle for each place that takes CPUs or GPUs. `close` gives all of them back; so does the end of this process."""
+
+    def __init__(self) -> None:
+        self._seats: dict[Key, Seat] = {}
+        self._spare: list[tuple[dict[str, float], Seat]] = []
+        """What places had on nodes that were cut off, and had replaced elsewhere: (bundle, where)."""
+        self._asked: dict[str, tuple[float, list[str]]] = {}
+        self._groups: list[PlacementGroup] = []
+        weakref.finalize(self, _give_back, self._groups)  # an agent that was never closed
+
+    def make(self, places: Sequence[Place]) -> None:
+        """Reserve for these places at once.
+
+        Raises:
+            ResourceError: there was no room within RESERVE_S seconds. Nothing is reserved then.
+        """
+        taking = [place for place in places if bundle_of(place)]
+        if not taking:
+            return
+        group = placement_group([bundle_of(place) for place in taking], strategy="SPREAD")
+        if not group.wait(RESERVE_S):
+            remove_placement_group(group)
+            raise ResourceError(_no_room(taking))
+        self._take(group, taking)
+
+    def _take(self, group: PlacementGroup, places: Sequence[Place]) -> None:
+        self._groups.append(group)
+        self._seats |= {key_of(place): Seat(group, i) for i, place in enumerate(places)}
+
+    def strategy(self, place: Place) -> PlacementGroupSchedulingStrategy | None:
+        """How Ray is told to use what is reserved for a place; None if nothing is."""
+        seat = self._seats.get(key_of(place))
+        return None if seat is None else PlacementGroupSchedulingStrategy(seat.group, seat.index)
+
+    def holds(self, place: Place) -> bool:
+        """Whether something is reserved for this place."""
+        return key_of(place) in self._seats
+
+    def node_of(self, place: Place) -> str:
+        """The node where a place is reserved; "" if it is nowhere now, since its node was lost and no other has room."""
+        seat = self._seats.get(key_of(place))
+        return "" if seat is None else self._node_of(seat)
+
+    def _node_of(self, seat: Seat) -> str:
+        group, now = seat.group.id.hex(), time.monotonic()
+        asked, nodes = self._asked.get(group, (-_FRESH_S, []))
+        if now - asked > _FRESH_S:
+            table = placement_group_table(seat.group)
+            found: dict[int, str] = table.get("bundles_to_node_id", {})
+            nodes = [found.get(i) or "" for i in range(len(table.get("bundles", ())))]
+            self._asked[group] = now, nodes
+        return nodes[seat.index] if seat.index < len(nodes) else ""
+
+    def close(self) -> None:
+        """Give everything back."""
+        _give_back(self._groups)
+        self._seats.clear()
+
+
+def _give_back(groups: list[PlacementGroup]) -> None:
+    while groups:
+        group = groups.pop()
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):  # Ray is going away, and takes them along
+                remove_placement_group(group)
+
+
+def _no_room(places: Collection[Place]) -> str:
+    """Say that there is no room for these places."""
+    cpus, gpus = sum(place.num_cpus for place in places), sum(place.num_gpus for place in places)
+    has, free = ray.cluster_resources(), ray.available_resources()
+    takes = [f"{amount:g} {name}s" for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount]
+    there = [f"{free.get(name, 0.0):g} of {has.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU") if has.get(name)]
+    return (
+        f"The cluster has no room for this run: its roles take {' and '.join(takes)}, and {' and '.join(there) or 'nothing'} are free "
+        "(each role's share on one node). Wait for other runs to end, or take fewer workers (num_workers) or less of a CPU for each "
+        "(num_cpus_per_worker)."
+    )
