@@ -67,9 +67,13 @@ class ReplaySource:
 
     # -- what all have in common ---------------------------------------------------------------------------------------
 
+    def buffer_of(self, worker: int) -> int:
+        """The buffer that a worker's fragments go to."""
+        return worker % len(self._ready)
+
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
         """Store a fragment, without waiting for it. Errors of the buffer's previous fragment are raised here."""
-        index = worker % len(self._ready)
+        index = self.buffer_of(worker)
         self._get(index, self._ready[index], "add()")
         self._ready[index] = self._submit(index, Replay.add, worker, fragment)
 
@@ -189,14 +193,21 @@ class ShardedReplay(ReplaySource):
 
     part = "shard"
 
-    def __init__(self, backend: Backend, learner: Handle, shards: list[Handle], config: OffPolicyConfig) -> None:
+    def __init__(
+        self, backend: Backend, learner: Handle, shards: list[Handle], config: OffPolicyConfig, feeds: Sequence[int]
+    ) -> None:
         super().__init__(backend, learner, shards)
+        self.feeds = feeds
+        """The shard of each worker: one on its node, where there is one."""
         self.chunk, self.config = config.updates_per_call, config
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
         self.rows = self.chunk * config.batch_size // (len(shards) * self.num_learners)
         """Of each shard in a sample of one learner."""
         self._ahead: deque[list[Future[Sample]]] = deque()
         """Samples on their way: for each learner in turn, one of each shard."""
+
+    def buffer_of(self, worker: int) -> int:
+        return self.feeds[worker]
 
     def _get(self, index: int, future: Future[T], call: str) -> T:
         try:

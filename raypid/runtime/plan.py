@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from raypid.runtime.handle import Kind, Place
+
 CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
 """Ray's names of what a node has; the last two in bytes."""
 MOST_ROLES = 10_000
@@ -61,6 +63,55 @@ class Roles:
     """What workers collect (images) is too much for the network of one node, so each learner gets a node of its own if there are enough."""
 
 
+@dataclass(slots=True)
+class Share:
+    """What a node gets of a run, and what is left of its CPUs and GPUs."""
+
+    name: str
+    id: str
+    has_driver: bool
+    roles: Counter[str] = field(default_factory=Counter)
+    """How many of each kind."""
+    takes: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
+    left: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
+    total: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
+
+    def as_dict(self) -> dict[str, object]:
+        """The share as JSON."""
+        amounts = {key: _rounded(getattr(self, key)) for key in ("takes", "left", "total")}
+        return {"node": self.name, "id": self.id, "driver": self.has_driver, "roles": dict(self.roles), **amounts}
+
+    def __str__(self) -> str:
+        """Such as "driver, 2 workers, replay shard: takes 2 CPUs, leaves 1 of 4"."""
+        names = ["driver"] * self.has_driver + [_counted(num, _NAMES[kind]) for kind, num in self.roles.items()]
+        having = [name for name in (CPU, GPU) if self.total[name]]
+        takes = " and ".join(_counted(self.takes[name], name) for name in having if self.takes[name]) or "nothing"
+        leaves = " and ".join(f"{_number(self.left[name])} of {_counted(self.total[name], name)}" for name in having)
+        return f"{', '.join(names) or 'nothing of it'}: takes {takes}{f', leaves {leaves}' if leaves else ''}"
+
+
+_NAMES = {
+    "learner": "learner", "worker": "worker", "shard": "replay shard", "server": "parameter server", "evaluator": "evaluator",
+    "other": "actor with shared parameters",
+}  # fmt: skip
+
+
+def _number(amount: float) -> str:
+    return f"{amount + 0.0:.4g}" if abs(amount) > _TINY else "0"
+
+
+def _rounded(amounts: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(amount, 4) + 0.0 for name, amount in amounts.items()}
+
+
+def _counted(num: float, noun: str) -> str:
+    """Such as "2 workers"; one of a kind of role has no number."""
+    if num == 1:
+        return noun if noun not in (CPU, GPU) else f"1 {noun}"
+    first, _, rest = noun.partition(" with ")
+    return f"{_number(num)} {first}s{f' with {rest}' if rest else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Where the roles of a run go. Roles without a place are missing in `at`."""
@@ -89,22 +140,24 @@ class Plan:
 
     def place(self, kind: Kind, index: int = 0) -> Place:
         """The place of a role."""
-        each = {"worker": self.roles.worker, "learner": self.roles.learner}.get(kind, {})
         node = self.nodes[self.at[kind][index]].id if index < len(self.at[kind]) else None
-        return Place(kind, index, each.get(CPU, 0.0), each.get(GPU, 0.0), node or None)
+        return _place(self.roles, kind, index, node or None)
 
     def places(self) -> list[Place]:
         """The places of the roles that reserve CPUs or GPUs: workers, then learners."""
-        kinds: tuple[Kind, Kind] = "worker", "learner"
-        return [self.place(kind, i) for kind in kinds for i in range(len(self.at[kind]))]
+        return [self.place(place.kind, place.index) for place in all_places(self.roles)]
 
-    def counts(self, node: int) -> dict[str, int]:
-        """How many roles of each kind are on a node."""
-        return {kind: num for kind, at in self.at.items() if (num := sum(place == node for place in at))}
-
-    def taken(self, node: int, name: str) -> float:
-        """What is reserved of a node: CPUs, GPUs; what its roles need of its memory."""
-        return self.nodes[node].has(name) - self.left[node][name] if self.left[node][name] < math.inf else 0.0
+    def shares(self) -> list[Share]:
+        """What each node gets, those with the driver and with most of the run first."""
+        shares: dict[str, Share] = {}
+        for i, node in enumerate(self.nodes):  # bundles of a trial may be on one node
+            share = shares.setdefault(node.id, Share(node.name, node.id, node.has_driver))
+            share.roles.update({kind: num for kind, at in self.at.items() if (num := sum(place == i for place in at))})
+            for name in (CPU, GPU):
+                share.takes[name] += node.has(name) - self.left[i][name]
+                share.left[name] += self.left[i][name]
+                share.total[name] += node.total.get(name, 0.0)
+        return sorted(shares.values(), key=lambda share: (not share.has_driver, -share.roles.total()))
 
     def feeds(self) -> list[int]:
         """The shard that each worker fills: one on its node where there is one, and each as many workers as the others."""
@@ -128,6 +181,20 @@ class Plan:
             f"{homes} nodes have workers and {self.roles.num_shards} of them a replay shard: the fragments of the others cross the network "
             f"(num_replay_shards={homes} gives one to each)"
         ]
+
+
+def all_places(roles: Roles) -> list[Place]:
+    """The places of the roles that reserve CPUs or GPUs, wherever they are: workers, then learners."""
+    workers, learners = range(roles.num_workers), range(roles.num_learners)
+    return [
+        *(_place(roles, "worker", i, None) for i in workers),
+        *(_place(roles, "learner", i, None) for i in learners),
+    ]
+
+
+def _place(roles: Roles, kind: Kind, index: int, node: str | None) -> Place:
+    each = {"worker": roles.worker, "learner": roles.learner}.get(kind, {})
+    return Place(kind, index, each.get(CPU, 0.0), each.get(GPU, 0.0), node)
 
 
 def free_on(nodes: Sequence[Node], name: str) -> str:
@@ -205,7 +272,11 @@ def _planned(roles: Roles, nodes: Sequence[Node], preferred: Callable[[Node], tu
 
 
 def _completed(
-    roles: Roles, nodes: Sequence[Node], left: Sequence[dict[str, float]], workers: Sequence[int], learners: Sequence[int]
+    roles: Roles,
+    nodes: Sequence[Node],
+    left: Sequence[dict[str, float]],
+    workers: Sequence[int],
+    learners: Sequence[int],
 ) -> Plan:
     """The plan with what goes where workers and learners are."""
     homes = Counter(workers)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -63,7 +62,7 @@ with warnings.catch_warnings():
     from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-    from raypid.runtime.reservation import Reservation
+    from raypid.runtime.reservation import RESERVE_S, Reservation
 
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
@@ -256,10 +255,20 @@ class RayBackend:
         free = _free_by_node()
         return tuple(node(id, about["Resources"], free.get(id, {})) for id, about in alive.items())
 
-    def reserve(self, places: Sequence[Place]) -> None:
+    def reserve(self, places: Sequence[Place], wait_s: float = RESERVE_S) -> None:
+        """Reserve CPUs and GPUs for all roles of a run at once, before any is built: all of them or none.
+
+        Nothing is to be done in a trial, which has its own, and on a Ray of our own.
+
+        Raises:
+            ResourceError: there was no room within `wait_s` seconds.
+        """
         if self._shared and self._group is None:
-            with phase("joining Ray", "waiting for room in the cluster"):
-                self._reserved.make(places)
+            self._reserved.make(places, wait_s)
+
+    def nodes_of(self, places: Iterable[Place]) -> list[str]:
+        """The nodes where places are reserved."""
+        return [self._reserved.node_of(place) for place in places]
 
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> RayHandle:
         role = _actor_class(_role_name(factory))
@@ -285,7 +294,7 @@ class RayBackend:
     def has_room(self, place: Place) -> bool:
         if self._reserved.holds(place):
             return bool(node := self._reserved.node_of(place)) and self._is_alive(node)
-        return not place.node or self._is_alive(place.node)
+        return place.kind != "server" or not place.node or self._is_alive(place.node)
 
     def lost_nodes(self) -> list[LostNode]:
         return []

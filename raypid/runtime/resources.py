@@ -345,8 +345,10 @@ class Shortage:
     """What belongs to the setting's value: the CPUs of a worker, learners."""
     keeps: float = 0.0
     """CPUs of each worker with which all workers fit; 0: none."""
+    lacks: str = ""
+    """CPU, GPU or memory: what nodes of a cluster have too little of."""
     nodes: str = ""
-    """What is free where, on a cluster."""
+    """What is free of that, and where."""
 
     @property
     def hopeless(self) -> bool:
@@ -389,6 +391,11 @@ class ResourceError(UserError):
         self.fits = fits or {}
         """Settings with which all of it fits; empty where nothing does, or where it would change what is learnt."""
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether all that is short are places on a cluster's nodes, which others may free or which may be added."""
+        return bool(self.shortages) and all(short.lacks in (CPU, GPU) for short in self.shortages)
+
 
 def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
     """Why a run does not fit, and what would."""
@@ -407,12 +414,21 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit."""
     if needs.num_gpus > has.gpus + 1e-9:
-        gpus: dict[str, Number] = {"num_gpus": float(has.gpus)}
-        if needs.learners_by_gpu:
-            gpus["num_learners"] = int(has.gpus) if has.gpus > 1 else 0
-        return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
-                        resource="GPU", place=has.place, fits=gpus, nodes=has.free_on(GPU))  # fmt: skip
+        return _gpu_shortage(needs, has)
     return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
+
+
+def _gpu_shortage(needs: Needs, has: Has) -> Shortage:
+    """Of GPUs in all; those of this machine, if the driver learns."""
+    on_nodes = bool(has.nodes) and needs.num_learners > 0
+    place = "this machine, where the driver learns," if has.nodes and not on_nodes else has.place
+    gpus: dict[str, Number] = {"num_gpus": float(has.gpus)}
+    if needs.learners_by_gpu:
+        gpus["num_learners"] = int(has.gpus) if has.gpus > 1 else 0
+    if not on_nodes and any(node.has(GPU) >= needs.num_gpus and node.has(CPU) >= 1 for node in has.nodes):
+        gpus = {"num_learners": 1}
+    return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus, resource="GPU", place=place,
+                    fits=gpus, lacks=GPU if on_nodes else "", nodes=has.free_on(GPU))  # fmt: skip
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
@@ -430,7 +446,7 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
             fits["num_learners"] = learners
         keeps = math.floor(100 * max(0.0, cpus - needs.num_learners) / max(1, num)) / 100
         return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=has.place,
-                        fits=fits, detail=detail, keeps=keeps, nodes=has.free_on(CPU))  # fmt: skip
+                        fits=fits, detail=detail, keeps=keeps, lacks=CPU, nodes=has.free_on(CPU))  # fmt: skip
     return None
 
 
@@ -445,6 +461,7 @@ def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
     return None
 
 
+_PLACE = "place on its nodes"
 _COUNTED = {"learner": "num_learners", "worker": "num_workers", "shard": "num_replay_shards"}
 
 
@@ -468,9 +485,9 @@ def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
     short = GPU if each.get(GPU) and not any(node.has(GPU) >= each[GPU] for node in has.nodes) else short
     if not any(node.has(MEMORY) >= each[MEMORY] for node in has.nodes):
         short = MEMORY
-    return Shortage(setting=_COUNTED[kind], value=num, needed=num, available=num_placed, resource="place on its nodes", place=has.place,
+    return Shortage(setting=_COUNTED[kind], value=num, needed=num, available=num_placed, resource=_PLACE, place=has.place,
                     fits=fits, detail=f" of {', '.join(parts)} and {_gib(each[MEMORY])} of memory".replace("of  and", "of"), keeps=keeps,
-                    nodes=has.free_on(short))  # fmt: skip
+                    lacks=short, nodes=has.free_on(short))  # fmt: skip
 
 
 def _with(needs: Needs, *, has: Has, **changed: Number) -> Plan:

@@ -46,7 +46,7 @@ def test_workers_are_spread_in_proportion_to_free_cpus(
 ) -> None:
     nodes = [node(str(i), 16, free=cpus, has_driver=not i) for i, cpus in enumerate(free)]
     found = plan(roles(num), nodes)
-    assert found.is_whole and [found.counts(i).get("worker", 0) for i in range(len(free))] == list(expected)
+    assert found.is_whole and [found.at["worker"].count(i) for i in range(len(free))] == list(expected)
 
 
 def test_learners_are_where_gpus_are() -> None:
@@ -143,4 +143,6 @@ def test_nothing_is_given_away_twice() -> None:
 def test_what_many_workers_and_nodes_cost() -> None:
     nodes = [node(str(i), 128, has_driver=not i) for i in range(32)]
     found = plan(roles(2000, num_shards=64), nodes)
-    assert found.is_whole and {found.counts(i)["worker"] for i in range(32)} == {62, 63} and len(found.feeds()) == 2000
+    assert (
+        found.is_whole and {found.at["worker"].count(i) for i in range(32)} == {62, 63} and len(found.feeds()) == 2000
+    )
