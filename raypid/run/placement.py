@@ -122,12 +122,12 @@ def _reserved(
         try:
             fitting, found, notes = _planned(backend, patient, network, words)
         except ResourceError as error:
-            if patient.wait_for_room_s and error.may_pass:
-                if waited := _waited(backend, patient, network, str(error)):
-                    return config, waited, []
-                patient = config.replace({"wait_for_room_s": 0.0})
-                continue
-            raise
+            if not (patient.wait_for_room_s and error.may_pass and backend.is_shared):
+                raise
+            if waited := _waited(backend, patient, network, str(error)):
+                return patient, waited, []
+            patient = config.replace({"wait_for_room_s": 0.0})
+            continue
         try:
             backend.reserve(found.places())
             return fitting, found, notes
@@ -162,7 +162,7 @@ def _planned(
     needs, deadline = needs_of(config, network), time.monotonic() + _RELEASE_SECONDS
     while _is_being_freed(needs, nodes := backend.nodes()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    config, notes = _fitted(config, needs, _cluster(backend, nodes, needs, config.num_cpus), words)
+    config, notes = _fitted(config, needs, _cluster(backend, nodes, config.num_cpus), words)
     return config, plan(needs_of(config, network).roles, nodes), notes
 
 
@@ -207,15 +207,14 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
     )
 
 
-def _cluster(backend: RayBackend, nodes: tuple[Node, ...], needs: Needs, most: float | None) -> Has:
-    """What nobody has taken of a cluster. The learner without an actor is on this machine."""
+def _cluster(backend: RayBackend, nodes: tuple[Node, ...], most: float | None) -> Has:
+    """What nobody has taken of a cluster; GPUs and memory of this machine, where a learner without an actor is."""
     here = Has.here()
-    free = {name: sum(node.has(name) for node in nodes) for name in (CPU, GPU, STORE)}
     return Has(
-        cpus=min(free[CPU], most or math.inf),
-        gpus=free[GPU] if needs.num_learners else here.gpus,
-        memory=math.inf if needs.num_learners else here.memory,
-        shared_memory=free[STORE],
+        cpus=min(sum(node.has(CPU) for node in nodes), most or math.inf),
+        gpus=here.gpus,
+        memory=here.memory,
+        shared_memory=sum(node.has(STORE) for node in nodes),
         place=backend.place,
         nodes=nodes,
     )

@@ -217,6 +217,11 @@ class RayBackend:
                 ) from error
 
     @property
+    def is_shared(self) -> bool:
+        """Whether others may take what is free: on a cluster that was joined, and not within a trial."""
+        return self._shared and self._group is None
+
+    @property
     def place(self) -> str:
         """What `available` is a part of, in words."""
         return "the cluster (free now)" if self._group is None else "the trial's placement group"
@@ -263,7 +268,7 @@ class RayBackend:
         Raises:
             ResourceError: there was no room within `wait_s` seconds.
         """
-        if self._shared and self._group is None:
+        if self.is_shared:
             self._reserved.make(places, wait_s)
 
     def nodes_of(self, places: Iterable[Place]) -> list[str]:

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raypid.runtime.handle import Place
 from raypid.runtime.resources import ResourceError
 
-RESERVE_S = 2.0
+RESERVE_S = 1.0
 """Seconds that a reservation may take where it was planned for what is free; it takes a few milliseconds."""
 _NODE_ID = "ray.io/node-id"
 """Ray's label of each node."""

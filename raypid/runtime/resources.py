@@ -125,6 +125,7 @@ class Has:
 
     cpus: float
     gpus: float
+    """On a cluster, of the machine where the driver is."""
     memory: float
     """Bytes. On a cluster, of the machine where the learner is; its nodes have the workers'."""
     shared_memory: float
@@ -413,22 +414,23 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
 
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit."""
-    if needs.num_gpus > has.gpus + 1e-9:
-        return _gpu_shortage(needs, has)
+    gpus = sum(node.has(GPU) for node in has.nodes) if has.nodes and needs.num_learners else has.gpus
+    if needs.num_gpus > gpus + 1e-9:
+        return _gpu_shortage(needs, has, gpus)
     return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
 
 
-def _gpu_shortage(needs: Needs, has: Has) -> Shortage:
+def _gpu_shortage(needs: Needs, has: Has, there: float) -> Shortage:
     """Of GPUs in all; those of this machine, if the driver learns."""
     on_nodes = bool(has.nodes) and needs.num_learners > 0
     place = "this machine, where the driver learns," if has.nodes and not on_nodes else has.place
-    gpus: dict[str, Number] = {"num_gpus": float(has.gpus)}
+    gpus: dict[str, Number] = {"num_gpus": float(there)}
     if needs.learners_by_gpu:
-        gpus["num_learners"] = int(has.gpus) if has.gpus > 1 else 0
+        gpus["num_learners"] = int(there) if there > 1 else 0
     if not on_nodes and any(node.has(GPU) >= needs.num_gpus and node.has(CPU) >= 1 for node in has.nodes):
         gpus = {"num_learners": 1}
-    return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus, resource="GPU", place=place,
-                    fits=gpus, lacks=GPU if on_nodes else "", nodes=has.free_on(GPU))  # fmt: skip
+    return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=there, resource="GPU", place=place,
+                    fits=gpus, lacks=GPU if on_nodes else "", nodes=has.free_on(GPU) if on_nodes else "")  # fmt: skip
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:

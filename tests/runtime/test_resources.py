@@ -222,6 +222,11 @@ def test_what_sums_hide_is_refused_node_by_node() -> None:
         "num_learners": 1,
         "num_gpus": 1.0,
     }
+    driver = has(gpus=0.0, nodes=gpus, place="the cluster")
+    text = refusal(needs(num_gpus=1.0), driver)
+    assert text.startswith(
+        "--num-gpus 1 needs 1 GPU, this machine, where the driver learns, has 0. What fits: --num-learners 1; --fit"
+    )
     small = has(cpus=8.0, nodes=(node("a", 8.0, GIB), node("b", 8.0, 2 * GIB)), place="the cluster")
     shards = needs(num_replay_shards=2, buffer_size=2**26, frame_bytes=64)
     text = refusal(shards, small)
