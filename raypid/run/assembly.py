@@ -346,6 +346,7 @@ def assemble(
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = _workers(algorithm, settled, spec, backend, program)
         context = Context(backend, workers, learner, _publisher(inner, network, backend, learner, workers, planned))
+        context.fewest = max(1, config.num_learners)
         context.replay = (
             _replay_plan(algorithm, inner, network, backend, learner, planned) if algorithm.flow == "replay" else None
         )

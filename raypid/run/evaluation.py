@@ -157,10 +157,11 @@ class Evaluations:
         """Evaluate the current weights at once, and again if the worker that plays is lost.
 
         Raises:
-            WorkersFailed: more workers were lost than max_restarts allows.
+            WorkersFailed: more workers were lost than max_restarts allows. Halted: there is none, and the run is to end.
         """
         while True:
             weights = self.context.learner.submit(Learner.weights)
+            self.context.workers.wait_for_one()
             played = self.inline.play(weights, self.context.timesteps, order, never)
             if played is not None:
                 self.crashes += played.evaluation.crashes
@@ -283,10 +284,11 @@ class Remote(ABC):
 
 
 class InWorker(Remote):
-    """Evaluates in the process of rollout worker 0, after what that has under way, so that an environment which dies or hangs
+    """Evaluates in the process of the first rollout worker that is there, after what that has under way, so that an environment which dies or hangs
     takes neither the driver nor a CPU of its own with it. The first evaluation builds the environments, which stay."""
 
     _call: Future[Evaluation] | None = None
+    _worker = 0
     _deadline = 0.0
     _seconds = 0.0
 
@@ -298,13 +300,16 @@ class InWorker(Remote):
         self.close()
         workers = self.context.workers
         self._weights, self._timesteps = self.context.backend.put(weights), timesteps
-        self._seconds = self._time_for(order)
-        self._deadline = workers.due(0, self._seconds)
-        self._call = workers.handles[0].submit(RolloutWorker.evaluate, self.spec, self._weights, order)
+        if not workers.present:
+            return
+        self._seconds, self._worker = self._time_for(order), workers.present[0]
+        self._deadline = workers.due(self._worker, self._seconds)
+        self._call = workers.handles[self._worker].submit(RolloutWorker.evaluate, self.spec, self._weights, order)
 
     def result(self, wait_s: float = 0.0) -> Played | None:
         if self._call is None:
             return None
+        self.context.workers.look()
         call, left_s = self._call, self._deadline - time.monotonic()
         ready, _ = self.context.backend.wait([call], timeout=max(0.0, min(wait_s, left_s)))
         if not ready and left_s > wait_s:
@@ -318,13 +323,14 @@ class InWorker(Remote):
             if isinstance(error, ArgumentLost):  # the learner, of which the weights are
                 raise
             self._timeouts += isinstance(error, TimeoutError)
-            self.context.workers.replace(0, "evaluate()", error, self._seconds)
+            self.context.workers.recover(self._worker, "evaluate()", error, self._seconds)
         return None
 
     def close(self) -> None:
         if self._call is not None:  # whoever calls the worker next would wait for it
             self._call = None
-            self.context.workers.renew(0)
+            if self._worker in self.context.workers.present:
+                self.context.workers.renew(self._worker)
 
 
 class PoliteEvaluator:

@@ -37,6 +37,7 @@ from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.post_mortem import DIVERGED
 from raypid.run.training import Training
 from raypid.run_file import OPTIONS
+from raypid.runtime.handle import ClusterLost
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -204,6 +205,7 @@ class Run:
         agent.on_rollback = self._tell_rollback
         agent.on_failed_hook = self._tell_failed_hook
         agent.halt_when(self._must_halt)
+        agent.while_workers_are_lost(progress.message, self._is_over)
         self._turn_began = 0.0
         self._over_since = math.inf
         """When the iteration that is under way should have ended."""
@@ -360,8 +362,8 @@ class Run:
         try:
             with phase("training", ""):
                 self.result = result = agent.train()
-        except Halted:
-            self.reason = self._halt()
+        except Halted as halt:
+            self.reason = self._halt(str(halt))
             return
         if agent.rollbacks > self._rollbacks:
             self._rewind()
@@ -451,7 +453,7 @@ class Run:
         """Save what was learnt before the error `ending` ends the run; returns what was saved and how to go on."""
         parent = self.folder / "checkpoints"
         try:
-            why = self.agent.unsaved_reason(RESCUE_LEARNER_S)
+            why = self.agent.unsaved_reason(RESCUE_S if isinstance(ending, ClusterLost) else RESCUE_LEARNER_S)
             if not why:
                 self._save({}, patience_s=RESCUE_S)
         except Exception as error:
@@ -508,16 +510,21 @@ class Run:
     def _must_halt(self) -> bool:
         """Whether the iteration goes on though the run should have ended HALT_S seconds ago."""
         now = time.monotonic()
-        limit_s = self.stop.get("time_total_s", math.inf)
-        if self._interrupts or self.agent.time_total_s + now - self._turn_began >= limit_s:
+        if self._is_over():
             self._over_since = min(self._over_since, now)
         return now - self._over_since >= HALT_S
 
-    def _halt(self) -> str:
-        """Say that an iteration was broken off; returns why the run ends."""
+    def _is_over(self) -> bool:
+        """Whether the run should end now, whatever the iteration under way says."""
+        spent_s = self.agent.time_total_s + time.monotonic() - self._turn_began
+        return self._interrupts > 0 or spent_s >= self.stop.get("time_total_s", math.inf)
+
+    def _halt(self, why: str) -> str:
+        """Say that an iteration was broken off, and `why` unless it waited for whole episodes; returns why the run ends."""
         self._broke_off, agent = True, self.agent
         self.progress.message(
-            f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes. If those of "
+            why
+            or f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes. If those of "
             f"{entry_name(agent.config.env)} do not end, set time_limit."
         )
         return "interrupted" if self._interrupts else f"time_total_s reached {agent.time_total_s:.6g}"

@@ -21,7 +21,7 @@ _ALWAYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",
     "learner_updates_total", "episode_reward_mean", "episode_reward_min", "episode_reward_max",
     "episode_reward_this_iter", "episode_len_mean",
-    "lost/workers", "lost/timeouts", "lost/env_crashes", "lost/evaluators",
+    "lost/workers", "lost/timeouts", "lost/nodes", "lost/fragments", "lost/env_crashes", "lost/evaluators",
     "timing/env", "timing/inference", "timing/transport", "timing/learner", "timing/evaluation",
 )  # fmt: skip
 

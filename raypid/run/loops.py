@@ -16,7 +16,7 @@ from raypid.replay.sources import ReplaySource
 from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
 from raypid.roles.rollout import Rollout
-from raypid.runtime.handle import Backend, Future, Handle
+from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference
@@ -40,6 +40,8 @@ class Context:
     """Settings and state of the asynchronous loop; None for the other loops."""
     timesteps: int = 0
     """Valid environment steps so far."""
+    fewest: int = 1
+    """Fewest fragments of an update of the loop `sync`: one for each learner."""
     halted: Callable[[], bool] | None = None
     """Whether to break an iteration off; asked by the asynchronous loop, where calls of workers may take long."""
 
@@ -130,20 +132,38 @@ class Iteration:
 
 
 def sync(ctx: Context) -> Iterator[Iteration]:
-    """Publish the weights, collect a fragment from every worker, update, repeat. A lost worker's fragment is collected again."""
+    """Publish the weights, collect a fragment from every worker, update, repeat. A lost worker's fragment is collected again; those
+    that were lost with a node after they were collected are left out.
+
+    Raises:
+        Halted, WorkersFailed: there is no worker (`WorkerGroup.wait_for_one`).
+    """
     clock = time.perf_counter
     ctx.weights.start(ctx.learner.submit(Learner.weights))
+    reports: list[Report] = []
+    kept: list[Future[Trajectory]] = []
     while True:
         start = clock()
         results = ctx.workers.call_all_parts(Rollout.collect, ctx.weights)
         collected = clock()
-        reports = [report for report, _ in results]
-        ctx.timesteps += sum(r.num_steps for r in reports)
-        fragments = (fragment for _, fragment in results)
-        update, weights = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *fragments)
-        done = ctx.backend.get(update)
+        reports += [report for report, _ in results]
+        ctx.timesteps += sum(report.num_steps for report, _ in results)
+        fragments = [*kept, *ctx.workers.reachable([fragment for _, fragment in results])]
+        while len(fragments) >= ctx.fewest:
+            update, weights = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *fragments)
+            try:
+                done = ctx.backend.get(update)
+                break
+            except ArgumentLost:
+                all_of_them, fragments = fragments, ctx.workers.intact(fragments)
+                if len(fragments) == len(all_of_them):
+                    raise
+        else:  # too little is left to learn from: collect more with the same weights
+            kept = fragments
+            continue
         ctx.weights.publish(weights)
         yield Iteration(reports, done, {"collect": collected - start, "learner": clock() - collected})
+        reports, kept = [], []
 
 
 def replay(ctx: Context) -> Iterator[Iteration]:
@@ -165,8 +185,9 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                         ctx.weights.publish(published := weights)
                     ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
             for i, (report, fragment) in ctx.workers.finished(0.0 if plan.owed >= plan.source.chunk else None):
-                reports.append(report)
-                plan.insert(ctx, i, report, fragment)
+                if ctx.workers.reachable([fragment]):
+                    reports.append(report)
+                    plan.insert(ctx, i, report, fragment)
             inserted = clock()
             if plan.owed >= plan.source.chunk:
                 num, weights = plan.source.learn(min(int(plan.owed), plan.config.updates_per_call), ctx.timesteps)
@@ -279,8 +300,9 @@ class UpdateQueue:
         workers, most = self.ctx.workers, self.plan.in_flight
         held = Counter(part.worker for part in self.waiting)
         running = [workers.running(i) for i in range(len(workers))]
-        found = [i for k in range(most) for i, num in enumerate(running) if held[i] + num + k < most]
-        more = [i for i, num in enumerate(running) for _ in range(min(held[i], most - num))]
+        there = workers.present
+        found = [i for k in range(most) for i in there if held[i] + running[i] + k < most]
+        more = [i for i in there for _ in range(min(held[i], most - running[i]))]
         while more and not self._is_enough(self.waiting, sum(running) + len(found)):
             found.append(more.pop(0))
         if self.plan.max_parts is None:
@@ -320,6 +342,11 @@ class UpdateQueue:
             self.waiting = fresh
             if not self._is_enough(fresh):
                 return []
+        if self.ctx.workers.absent:
+            there = self.ctx.workers.reachable([part.data for part in self.waiting])
+            self.waiting = [part for part in self.waiting if part.data in there]
+            if not self._is_enough(self.waiting):
+                return []
         num = next(n for n in range(1, len(self.waiting) + 1) if self._is_enough(self.waiting[:n]))
         self._learning, self.waiting = self.waiting[:num], self.waiting[num:]
         return self._learning
@@ -330,7 +357,14 @@ class UpdateQueue:
             return
         update, weights = self.running
         parts, self.running, self._learning = self._learning, None, []
-        self.done.append(done := self.ctx.backend.get(update))
+        try:
+            self.done.append(done := self.ctx.backend.get(update))
+        except ArgumentLost:  # it did not begin; what is there of its parts is learnt from with others
+            kept = self.ctx.workers.intact([part.data for part in parts])
+            if len(kept) == len(parts):
+                raise
+            self.waiting = [*(part for part in parts if part.data in kept), *self.waiting]
+            return
         self._staleness += [self.version - part.report.version for part in parts]
         self.version = done.version
         self.ctx.weights.publish(weights)

@@ -21,7 +21,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
 from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile
-from raypid.phases import phase
+from raypid.phases import Tell, nobody, phase
 from raypid.registry import ALGORITHMS, Registries, get_registry
 from raypid.replay.disk import checksums_in
 from raypid.roles.evaluator import Evaluation, Order, cut_note
@@ -43,6 +43,7 @@ from raypid.run.assembly import (
 from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
+from raypid.runtime.handle import WorkerLost
 from raypid.runtime.learner_group import losses_named
 from raypid.runtime.local import LocalHandle
 from raypid.spaces import brief
@@ -252,6 +253,7 @@ class Training(metaclass=_Answering):
         """Forget what a run with a folder (`raypid.run.experiment.Run`) has set: `train` is on its own again."""
         self.on_rollback = lambda: None
         self.on_failed_hook = _raised
+        self.while_workers_are_lost(nobody, lambda: False)
         self.halt_when(lambda: False)
         self.evaluations.goal, self.evaluations.automatic = None, False
         self.evaluations.every(0)
@@ -281,6 +283,11 @@ class Training(metaclass=_Answering):
     def errors(self) -> ErrorFile:
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors
+
+    def while_workers_are_lost(self, tell: Tell, stopping: Callable[[], bool]) -> None:
+        """Let `tell` know in one line of each node that is lost and of workers that come back, and `stopping` end the wait for one
+        while there is none: `train` then raises Halted."""
+        self.context.workers.tell, self.context.workers.stopping = tell, stopping
 
     def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
         """Write down that a setting, or the stop criteria, have another value from here on."""
@@ -324,8 +331,9 @@ class Training(metaclass=_Answering):
                     self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
                     raise
                 result = self._count(turn, start)
-            except Halted:
-                self.context.timesteps = steps_before
+            except Halted as halt:
+                if not halt.args:  # nothing of it was learnt from
+                    self.context.timesteps = steps_before
                 self.time_total_s += time.perf_counter() - start
                 raise
             except Diverged as error:
@@ -476,6 +484,9 @@ class Training(metaclass=_Answering):
         if self.context.plan is not None:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
             result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
+        if self.backend.name != "local":
+            group = self.context.workers
+            result |= {"lost/nodes": group.nodes_lost, "lost/fragments": group.data_lost}
         result |= {"lost/env_crashes": self.num_crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.on_divergence == "rollback":
             result["lost/rollbacks"] = self.rollbacks
@@ -660,7 +671,7 @@ class Training(metaclass=_Answering):
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
         if patience_s is None:
-            workers = dict(enumerate(group.call_all(Rollout.state_dict)))
+            workers = group.call_each(Rollout.state_dict)
         else:
             workers = group.answers(Rollout.state_dict, patience_s)
         self.num_saves += 1
@@ -784,9 +795,11 @@ class Training(metaclass=_Answering):
                 f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
             )
         self.rewards, self.lengths = deque(rewards, EPISODE_WINDOW), deque(whole_lengths, EPISODE_WINDOW)
-        for i, handle in enumerate(self.context.workers.handles):
+        for i in self.context.workers.present:
             if str(i) in workers:
-                self.backend.get(handle.submit(Rollout.load_state_dict, workers[str(i)]))
+                handle = self.context.workers.handles[i]
+                with contextlib.suppress(WorkerLost):  # the next call replaces it
+                    self.backend.get(handle.submit(Rollout.load_state_dict, workers[str(i)]))
         self.context.workers.call_all(Rollout.boundary, self.num_saves)
         self._loop = self._new_loop()
         self._policy_is_current = False

@@ -24,6 +24,10 @@ class ArgumentLost(WorkerLost):
     """A future that was an argument of a call has no value: the process that should have made it is gone."""
 
 
+class ClusterLost(RuntimeError):
+    """The cluster is gone: its head does not answer."""
+
+
 class Future(Generic[T_co]):
     """A value of type T that will be there later.
 
@@ -45,7 +49,7 @@ class Handle(Protocol):
     """
 
     @property
-    def ready(self) -> Future[None]:
+    def ready(self) -> Future[object]:
         """Resolves once the role is built, and raises what its factory raised."""
 
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
@@ -113,8 +117,15 @@ class Backend(Protocol):
     def has_room(self, place: Place) -> bool:
         """Whether a role that is built there now would start: what is reserved for it is on a node that answers. Cheap."""
 
-    def lost_nodes(self) -> list[LostNode]:
-        """Nodes that were lost since this was called last. Does not wait."""
+    def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
+        """Nodes that were lost since this was called last. Does not wait, except for the node of a role that has died (`suspect`).
+
+        Raises:
+            ClusterLost: the head is gone.
+        """
+
+    def is_lost(self, future: Future[object]) -> bool:
+        """Whether a value is on lost nodes alone. Cheap."""
 
     def here(self, factory: Callable[[], object]) -> Handle:
         """Build a role in this process."""

@@ -96,7 +96,7 @@ class LearnerGroup:
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other
             backend.get(handle.ready, timeout=max(0.0, deadline - time.monotonic()))
-        self.ready: Future[None] = self.handles[0].ready
+        self.ready: Future[object] = self.handles[0].ready
         if meet:
             self.ready = self.submit(LearnerRole.join, self.handles[0].submit(LearnerRole.open))
             backend.get(self.ready)

@@ -102,8 +102,11 @@ class LocalBackend:
     def has_room(self, place: Place) -> bool:
         return True
 
-    def lost_nodes(self) -> list[LostNode]:
+    def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
         return []
+
+    def is_lost(self, future: Future[object]) -> bool:
+        return False
 
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         return LocalHandle(factory)

@@ -12,7 +12,8 @@ import socket
 import sys
 import threading
 import warnings
-from collections import Counter
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from raypid.runtime.handle import (
     A,
     ArgumentLost,
     B,
+    ClusterLost,
     F,
     Future,
     Handle,
@@ -37,6 +39,7 @@ from raypid.runtime.handle import (
     WorkerLost,
 )
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
+from raypid.runtime.nodes import KNOCK_S, State, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
 
@@ -59,11 +62,16 @@ with warnings.catch_warnings():
     import ray
     import ray.exceptions
     from ray._private.state import available_resources_per_node
+    from ray.experimental.locations import get_local_object_locations
     from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
     from raypid.runtime.reservation import RESERVE_S, Reservation
 
+_HEAD = "head"
+_STATES: dict[State, str] = {"refuses": "its Ray has ended", "silent": "it does not answer", "answers": "it answers"}
+_LEAVE_S = 3.0
+"""Seconds for Ray to take leave of a cluster that is gone."""
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
 
@@ -114,10 +122,9 @@ class _Role(LocalHandle):
         # arrays stay in Ray's store, so that the roles of a node share them
         super().__init__(factory, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
 
-    def built(self) -> None:
+    def built(self) -> str:
+        """The node where it is."""
         self.ready.result()
-
-    def node(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
 
     def call(self, method: str, *args: object) -> object:
@@ -140,12 +147,12 @@ def _role_name(factory: Callable[[], object]) -> str:
 class RayHandle:
     """A role in an actor."""
 
-    def __init__(self, actor: Any) -> None:
-        self.actor = actor
-        self.ready: Future[None] = actor.built.remote()
-        self.node: str | None = None
-        """Where the role is, once the actor has answered."""
-        self.node_future: ray.ObjectRef[str] | None = None
+    def __init__(self, actor: Any, place: Place = OTHER) -> None:
+        self.actor, self.place = actor, place
+        self.ready: Future[object] = actor.built.remote()
+        """Resolves to the node where the role is."""
+        self.node = ""
+        """The same, once it is known."""
 
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
         return self.actor.call.remote(method.__name__, *args)
@@ -180,6 +187,16 @@ class RayBackend:
         self._shared = address is not None or not self._owns
         """Whether others may use this cluster too. A Ray of our own is this run's alone: nothing has to be reserved there."""
         self._reserved = Reservation()
+        self._watch: Watch | None = None
+        self._watched: set[str] = set()
+        self._names: dict[str, str] = {}
+        """What messages call each node."""
+        self._lost: dict[str, State] = {}
+        """Nodes that do not answer, by id."""
+        self._news: deque[LostNode] = deque()
+        self._gone = ""
+        """Why there is no cluster any more, once it is gone."""
+        self._address = self._here = ""
         if not self._owns:
             return
         if address is not None:
@@ -270,17 +287,37 @@ class RayBackend:
         """
         if self.is_shared:
             self._reserved.make(places, wait_s)
+        if self._shared and self._watch is None:
+            self._begin_watch()
 
     def nodes_of(self, places: Iterable[Place]) -> list[str]:
         """The nodes where places are reserved."""
         return [self._reserved.node_of(place) for place in places]
+
+    def _begin_watch(self) -> None:
+        """Watch the head and Ray on this machine; nodes follow once roles are there."""
+        context, changed = ray.get_runtime_context(), weakref.WeakMethod(self._changed)
+
+        def tell(name: str, state: State) -> None:
+            if (told := changed()) is not None:
+                told(name, state)
+
+        self._watch = Watch(tell)
+        weakref.finalize(self, self._watch.close)  # an agent that was never closed
+        self._address, self._here = context.gcs_address, context.get_node_id()
+        host, _, port = self._address.rpartition(":")
+        self._watch.add(_HEAD, host.strip("[]"), int(port))
+        for node in ray.nodes():
+            if node["NodeID"] == self._here:
+                self._watched.add(self._here)
+                self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> RayHandle:
         role = _actor_class(_role_name(factory))
         reserved = role.options(
             num_cpus=place.num_cpus, num_gpus=place.num_gpus, scheduling_strategy=self._where(place)
         )
-        handle = RayHandle(reserved.remote(factory))
+        handle = RayHandle(reserved.remote(factory), place)
         self._handles.append(handle)
         return handle
 
@@ -291,32 +328,119 @@ class RayBackend:
         if place.node and self._is_alive(place.node):
             # soft=False, since Ray would place an actor that reserves nothing anywhere
             return NodeAffinitySchedulingStrategy(place.node, soft=False)
-        return "SPREAD" if self._group is None else PlacementGroupSchedulingStrategy(self._group)
+        if self._group is not None:
+            return PlacementGroupSchedulingStrategy(self._group)
+        # Ray would place it on a node that is cut off as well
+        return NodeAffinitySchedulingStrategy(self._own_node(), soft=False) if self._lost else "SPREAD"
+
+    def _own_node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
 
     def _is_alive(self, node: str) -> bool:
-        return any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
+        return node not in self._lost and any(n["NodeID"] == node and n["Alive"] for n in ray.nodes())
+
+    # -- nodes that come and go ----------------------------------------------------------------------------------------
 
     def has_room(self, place: Place) -> bool:
         if self._reserved.holds(place):
-            return bool(node := self._reserved.node_of(place)) and self._is_alive(node)
+            node = self._reserved.node_of(place)
+            if self._lost.get(node) == "silent":
+                node = self._reserved.moved(place, list(self._lost))
+            elif node not in self._lost:
+                self._reserved.stay(place)
+            return bool(node) and self._is_alive(node)
         return place.kind != "server" or not place.node or self._is_alive(place.node)
 
-    def lost_nodes(self) -> list[LostNode]:
-        return []
+    def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
+        if self._watch is None:
+            return []
+        if self._gone:
+            raise ClusterLost(self._gone)
+        self._watch_all(self._watch)
+        if isinstance(suspect, RayHandle):
+            self._suspect(self._where_is(suspect))
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def is_lost(self, future: object) -> bool:
+        if not self._lost or not isinstance(future, ray.ObjectRef):
+            return False
+        found = get_local_object_locations([future]).get(future, {}).get("node_ids") or []
+        return bool(found) and all(node in self._lost for node in found)
+
+    def _watch_all(self, watch: Watch) -> None:
+        """Watch the head and each node where a role is. (A role without a reservation is known to be somewhere once it is built.)"""
+        unknown = [handle for handle in self._handles if not handle.node]
+        if unknown:
+            ready, _ = ray.wait([handle.ready for handle in unknown], num_returns=len(unknown), timeout=0)
+            for handle in unknown:
+                if handle.ready in ready:
+                    self.node_of(handle, 0.0)
+        new = {handle.node for handle in self._handles if handle.node} - self._watched
+        if new:
+            self._watched |= new
+            for node in ray.nodes():
+                if node["NodeID"] in new:
+                    self._names[node["NodeID"]] = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
+                    watch.add(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"])
+
+    def _suspect(self, name: str) -> None:
+        """Look at once whether a node is still there: when it ends in an orderly way, Ray's notice of each role comes first."""
+        node = next((node for node in ray.nodes() if node["NodeID"] == name), None)
+        if node is None or name in self._lost or name == self._here:
+            return
+        if not node["Alive"] or knock(node["NodeManagerAddress"], node["NodeManagerPort"]) == "refuses":
+            self._changed(name, "refuses")
+
+    def _changed(self, node: str, state: State) -> None:
+        """A node that roles are on, or the head, stops or starts to answer. Called from a thread."""
+        if node in (_HEAD, self._here):
+            what = f"The Ray cluster at {self._address} is gone" if node == _HEAD else "Ray on this machine is gone"
+            self._gone = f"{what}: {_STATES[state]}." if state != "answers" else ""
+            return
+        if state == "answers":
+            self._lost.pop(node, None)
+            return
+        if node not in self._lost:
+            handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
+            for handle in handles:  # calls of them end now, and not only when Ray notices
+                with contextlib.suppress(Exception):
+                    ray.kill(handle.actor)
+            places = tuple(handle.place for handle in handles)
+            self._news.append(LostNode(self._names.get(node, node[:6]), _STATES[state], places, tuple(handles)))
+        self._lost[node] = state
+
+    def _where_is(self, handle: RayHandle) -> str:
+        return handle.node or self._reserved.node_of(handle.place)
 
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
-        """The node's id, or "" if the actor is busy or still being built after `wait_s` seconds."""
+        """The node's id, or "" if the actor is still being built after `wait_s` seconds and nothing is reserved for it."""
         if not isinstance(handle, RayHandle):
             return str(ray.get_runtime_context().get_node_id())
-        asked = handle.node_future = handle.node_future or handle.actor.node.remote()
-        if handle.node is None and ray.wait([asked], timeout=wait_s)[0]:
-            with contextlib.suppress(ray.exceptions.RayError):
-                handle.node = ray.get(asked)
-        return handle.node or ""
+        if not handle.node and ray.wait([handle.ready], timeout=wait_s)[0]:
+            with contextlib.suppress(Exception):  # what its factory raised is told to whoever calls it
+                handle.node = str(self.get(handle.ready))
+        return handle.node or self._reserved.node_of(handle.place)
 
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         """Build a role in the driver. Futures among the arguments of its calls are fetched before the call."""
-        return LocalHandle(factory, lambda x: _fetched(x, None) if isinstance(x, ray.ObjectRef) else resolve(x))
+        return LocalHandle(factory, lambda x: self._argument(x) if isinstance(x, ray.ObjectRef) else resolve(x))
+
+    def _argument(self, ref: ray.ObjectRef[T]) -> T:
+        """The value of an argument of a role in this process.
+
+        Raises:
+            ArgumentLost: it is gone with its process or its node.
+        """
+        while True:
+            try:
+                return _fetched(ref, KNOCK_S)
+            except TimeoutError:
+                if self._gone:
+                    raise ClusterLost(self._gone) from None
+                if self.is_lost(ref):
+                    raise ArgumentLost("It was on a node that does not answer.") from None
+            except WorkerLost as error:
+                raise ArgumentLost(str(error)) from error
 
     def put(self, value: T | Future[T]) -> Future[T]:
         ref: Any = value
@@ -339,10 +463,16 @@ class RayBackend:
         if isinstance(handle, RayHandle):
             with contextlib.suppress(Exception):
                 ray.kill(handle.actor)
-            if handle in self._handles:
+            with contextlib.suppress(ValueError):
                 self._handles.remove(handle)
 
     def shutdown(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        if self._gone:  # every call of Ray's would wait for it
+            leaving = threading.Thread(target=ray.shutdown, daemon=True)
+            leaving.start()
+            return leaving.join(_LEAVE_S)
         for handle in list(self._handles):
             self.kill(handle)
         self._reserved.close()

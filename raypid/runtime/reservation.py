@@ -51,8 +51,10 @@ class Reservation:
 
     def __init__(self) -> None:
         self._seats: dict[Key, Seat] = {}
+        self._moving: dict[Key, Seat] = {}
+        """Asked for in place of what is on a node that is cut off; not there yet."""
         self._spare: list[tuple[dict[str, float], Seat]] = []
-        """What places had on nodes that were cut off, and had replaced elsewhere: (bundle, where)."""
+        """What was left behind on such nodes: (bundle, where). It is used again before anything new is asked for."""
         self._asked: dict[str, tuple[float, list[str]]] = {}
         self._groups: list[PlacementGroup] = []
         weakref.finalize(self, _give_back, self._groups)  # an agent that was never closed
@@ -101,6 +103,37 @@ class Reservation:
             seat = self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [None]), 0)
             node = self._node_of(seat)
         return node
+
+    def moved(self, place: Place, lost: Collection[str]) -> str:
+        """Have a place, which is on a lost node, anew on another one; returns its node, "" while there is no room.
+
+        Ray moves what was on a node that it has given up itself. So this is for nodes that only we take for lost.
+        """
+        key, bundle = key_of(place), bundle_of(place)
+        spare = next((s for s in self._spare if s[0] == bundle and self._node_of(s[1]) not in ("", *lost)), None)
+        if spare is not None:
+            self._spare.remove(spare)
+            return self._move(key, bundle, spare[1])
+        if key not in self._moving:
+            elsewhere = {"ray.io/node-id": f"!in({','.join(sorted(lost))})"}
+            group = placement_group([bundle], strategy="PACK", bundle_label_selector=[elsewhere])
+            self._groups.append(group)
+            self._moving[key] = Seat(group, 0)
+        node = self._node_of(self._moving[key])
+        if not node or node in lost:
+            return ""
+        return self._move(key, bundle, self._moving.pop(key))
+
+    def _move(self, key: Key, bundle: dict[str, float], seat: Seat) -> str:
+        self._spare.append((bundle, self._seats[key]))
+        self._seats[key] = seat
+        return self._node_of(seat)
+
+    def stay(self, place: Place) -> None:
+        """Take back what `moved` has asked for: the place's own node answers again."""
+        if seat := self._moving.pop(key_of(place), None):
+            self._groups.remove(seat.group)
+            remove_placement_group(seat.group)
 
     def _node_of(self, seat: Seat) -> str:
         group, now = seat.group.id.hex(), time.monotonic()

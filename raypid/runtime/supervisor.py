@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from raypid.errors import Halted
 from raypid.outputs import ErrorFile
-from raypid.phases import say
+from raypid.phases import Tell, nobody, say
 from raypid.runtime.handle import (
     A,
     Argument,
@@ -20,11 +21,13 @@ from raypid.runtime.handle import (
     Future,
     Handle,
     Kind,
+    LostNode,
     OutOfMemory,
     Place,
     T,
     WorkerLost,
 )
+from raypid.runtime.nodes import numbers_text, roles_text
 
 Factory = Callable[[int, int], Callable[[], object]]
 """(worker index, restarts so far) -> a function that builds the role."""
@@ -32,6 +35,10 @@ Factory = Callable[[int, int], Callable[[], object]]
 LOSS_WINDOW_S = 3600.0
 START_S = 60.0
 """Seconds that the process of a new worker may take to start, if worker_timeout_s is less."""
+LOOK_S = 1.0
+"""Seconds between looks whether nodes were lost, and whether there is room again for those who were there."""
+ALONE_S = 3600.0
+"""Seconds for which a run without any worker waits for one."""
 
 R = TypeVar("R")
 D = TypeVar("D")
@@ -86,6 +93,9 @@ class WorkerGroup(Generic[R, D]):
 
     If a call is lost or overdue, its worker is killed and built anew, and `call_all` makes the call again. Methods that are
     called with `start` return a pair (report: R, data: D).
+
+    The workers of a node that is lost are absent until there is room for them, and the others go on. That spends nothing of
+    `max_restarts`, which is there for faulty environments: a node has to come back before it can be lost again.
     """
 
     def __init__(
@@ -107,6 +117,16 @@ class WorkerGroup(Generic[R, D]):
         self.budget = LossBudget(max_restarts)
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}
+        self.nodes_lost = self.data_lost = 0
+        """Nodes that were lost, and what workers had collected and was lost with them."""
+        self.tell: Tell = nobody
+        """Told in one line of workers that are lost with their node, and of those that come back."""
+        self.stopping: Callable[[], bool] = lambda: False
+        """Asked while there is no worker: whether the run is to end."""
+        self.absent: set[int] = set()
+        self._returning: set[int] = set()
+        """Those that were absent and are being built."""
+        self._looked = 0.0
         self.errors = ErrorFile()
         """Where the errors of lost workers are written."""
         self._built = [False] * num_workers
@@ -123,6 +143,107 @@ class WorkerGroup(Generic[R, D]):
         """The arguments of a call of worker `index` that is made now."""
         return [a.of(self.handles[index]) if isinstance(a, Argument) else a for a in args]
 
+    # -- nodes that come and go ----------------------------------------------------------------------------------------
+
+    @property
+    def present(self) -> list[int]:
+        """The workers that are not absent."""
+        return [i for i in range(len(self)) if i not in self.absent]
+
+    def look(self, suspect: int | None = None) -> None:
+        """Take note of nodes that were lost, and build absent workers where there is room again. Cheap: looks once a second.
+
+        suspect: a worker that has died, perhaps with its node.
+        """
+        now = time.monotonic()
+        if suspect is None and now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        for node in self.backend.lost_nodes(None if suspect is None else self.handles[suspect]):
+            self._lose(node)
+        for i in sorted(self.absent):
+            if self.backend.has_room(self.places[i]):
+                self.absent.discard(i)
+                self._returning.add(i)
+                self.handles[i] = self._spawn(i)
+        if self._returning and not self.absent & self._returning:
+            self._tell_returned()
+
+    def _lose(self, node: LostNode) -> None:
+        """Count a node as lost, with all workers that were there."""
+        there = [i for i, handle in enumerate(self.handles) if handle in node.handles and i not in self.absent]
+        for i in there:
+            self._end_process(i)
+            self._returning.discard(i)
+            self.absent.add(i)
+        self.nodes_lost += 1
+        self.lost["workers"] += len(there)
+        what = roles_text(node.places)
+        left = f"{len(self.present)} of {len(self)} workers go on" if there else "all workers go on"
+        back = " The others come back when there is room for them." if there else ""
+        if not self.present:
+            left, back = (
+                "no worker is left",
+                " Training waits until there is room for one; Ctrl-C ends the run with a checkpoint.",
+            )
+        text = f"Node {node.name} was lost ({node.how}){f' with {what}' if what else ''}; {left}.{back}"
+        self.errors.add(f"{text}\n\n")
+        self.tell(text)
+
+    def _tell_returned(self) -> None:
+        """Say which workers are back, once all that were built together are up."""
+        handles = [self.handles[i] for i in self._returning]
+        if len(self.backend.wait([h.ready for h in handles], num=len(handles), timeout=0)[0]) < len(handles):
+            return
+        back, self._returning = sorted(self._returning), set()
+        one = len(back) == 1
+        self.tell(
+            f"Worker{'s' * (not one)} {numbers_text(back)} {'is' if one else 'are'} back: {len(self.present)} of {len(self)} workers go on."
+        )
+
+    def wait_for_one(self) -> None:
+        """Wait until there is a worker.
+
+        Raises:
+            Halted: the run is to end. WorkersFailed: there was none for ALONE_S seconds.
+        """
+        until = time.monotonic() + ALONE_S
+        while not self.present:
+            self.look()
+            if self.stopping():
+                raise Halted("No worker was there: the iteration was dropped.")
+            if time.monotonic() > until:
+                raise WorkersFailed(
+                    f"No worker was there for {ALONE_S / 60:g} minutes, since the nodes with room for them are gone."
+                )
+            time.sleep(0.1)
+
+    def reachable(self, data: Sequence[Future[T]]) -> list[Future[T]]:
+        """What workers collected, without what is on lost nodes alone; `data_lost` counts that."""
+        kept = [future for future in data if not self.backend.is_lost(future)]
+        self.data_lost += len(data) - len(kept)
+        return kept
+
+    def intact(self, data: Sequence[Future[T]]) -> list[Future[T]]:
+        """The same after a call has failed for want of one of them: each is fetched, so it takes its time."""
+        kept: list[Future[T]] = []
+        for future in data:
+            with suppress(WorkerLost, TimeoutError):
+                self.backend.get(future, timeout=LOOK_S)
+                kept.append(future)
+        self.data_lost += len(data) - len(kept)
+        return kept
+
+    def _value(self, future: Future[T], deadline: float) -> T:
+        """The value of a future; raises what `Backend.get` raises."""
+        while not self.backend.wait([future], timeout=max(0.0, min(LOOK_S, deadline - time.monotonic())))[0]:
+            self.look()
+            if time.monotonic() >= deadline:
+                break
+        return self.backend.get(future, timeout=max(0.0, deadline - time.monotonic()))
+
+    # -- all at a time -------------------------------------------------------------------------------------------------
+
     def _recover(self, index: int, call: str, args: tuple[object, ...], error: Exception) -> None:
         """Prepare for a call to be made again: mend the argument that was lost, or replace the worker.
 
@@ -130,48 +251,68 @@ class WorkerGroup(Generic[R, D]):
             The error itself: no argument can be mended. WorkersFailed: see `replace`.
         """
         if not isinstance(error, ArgumentLost):
-            self.replace(index, call, error)
+            self.recover(index, call, error)
         elif not any(a.mend(self.handles[index]) for a in args if isinstance(a, Argument)):
             raise error
 
     def call_all(self, method: Callable[..., T], *args: object) -> list[T]:
-        """Call `method` of every worker; returns the results in worker order."""
+        """Call `method` of every worker that is there; returns the results in worker order."""
+        return list(self.call_each(method, *args).values())
+
+    def call_each(self, method: Callable[..., T], *args: object) -> dict[int, T]:
+        """Call `method` of every worker that is there; returns the results by worker, in order."""
 
         def submit(index: int) -> tuple[Future[T], None]:
             return self.handles[index].submit(method, *self._given(index, args)), None
 
-        return [value for value, _ in self._results(submit, method, args)]
+        return {i: value for i, (value, _) in self._results(submit, method, args).items()}
 
     def call_all_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> list[tuple[A, Future[B]]]:
-        """Call a method that returns a pair of every worker; returns (first value, future of the second) in worker order."""
+        """Call a method that returns a pair of every worker that is there; returns (first value, future of the second) in worker
+        order. Waits until there is a worker.
+
+        Raises:
+            Halted, WorkersFailed: see `wait_for_one`.
+        """
 
         def submit(index: int) -> tuple[Future[A], Future[B]]:
             return self.handles[index].submit_parts(method, *self._given(index, args))
 
-        return self._results(submit, method, args)
+        results: dict[int, tuple[A, Future[B]]] = {}
+        while not results:
+            self.wait_for_one()
+            results = self._results(submit, method, args)
+        return list(results.values())
 
     def _results(
         self, submit: Callable[[int], tuple[Future[A], B]], method: Callable[..., object], args: tuple[object, ...]
-    ) -> list[tuple[A, B]]:
-        """Submit a call of every worker and wait for the first values; calls that are lost or overdue are submitted again."""
-        pending = {i: submit(i) for i in range(len(self))}
+    ) -> dict[int, tuple[A, B]]:
+        """Submit a call of every worker that is there and wait for the first values; calls that are lost or overdue are submitted
+        again, unless their worker is absent from then on."""
+        self.look()
+        pending = {i: submit(i) for i in self.present}
+        asked = {i: self.handles[i] for i in pending}
         deadline = {i: self._due(i) for i in pending}
         results: dict[int, tuple[A, B]] = {}
         while pending:
             for i, (first, other) in list(pending.items()):
                 try:
                     if not self._built[i]:  # the time that its start takes does not count
-                        self.backend.get(self.handles[i].ready, timeout=max(START_S, self.timeout_s))
+                        self._value(asked[i].ready, time.monotonic() + max(START_S, self.timeout_s))
                         self._built[i], deadline[i] = True, self._due(i)
                         say("starting workers", f"{sum(self._built)} of {len(self)} workers are up")
-                    value = self.backend.get(first, timeout=max(0.0, deadline[i] - time.monotonic()))
+                    value = self._value(first, deadline[i])
                 except (WorkerLost, TimeoutError) as error:
-                    self._recover(i, f"{method.__name__}()", args, error)
-                    pending[i], deadline[i] = submit(i), self._due(i)
+                    if asked[i] is self.handles[i]:
+                        self._recover(i, f"{method.__name__}()", args, error)
+                    if i in self.absent:
+                        del pending[i]
+                        continue
+                    pending[i], deadline[i], asked[i] = submit(i), self._due(i), self.handles[i]
                     continue
                 results[i] = value, other
                 del pending[i]
-        return [results[i] for i in range(len(self))]
+        return dict(sorted(results.items()))
 
     def _due(self, index: int) -> float:
         """The deadline of a call that is made now. It waits for the calls under way first."""
@@ -179,10 +320,12 @@ class WorkerGroup(Generic[R, D]):
 
     def answers(self, method: Callable[..., T], patience_s: float) -> dict[int, T]:
         """Call `method` of every worker, for the results that come within `patience_s` seconds. No worker is replaced."""
-        futures = [handle.submit(method) for handle in self.handles]
-        ready, _ = self.backend.wait(futures, num=len(futures), timeout=patience_s)
+        futures = {i: self.handles[i].submit(method) for i in self.present}
         found: dict[int, T] = {}
-        for index, future in enumerate(futures):
+        if not futures:
+            return found
+        ready, _ = self.backend.wait(list(futures.values()), num=len(futures), timeout=patience_s)
+        for index, future in futures.items():
             if future in ready:
                 with suppress(Exception):  # it is gone
                     found[index] = self.backend.get(future)
@@ -200,8 +343,8 @@ class WorkerGroup(Generic[R, D]):
 
     @property
     def idle(self) -> list[int]:
-        """Workers without a call under way."""
-        return [i for i, calls in enumerate(self._running) if not calls]
+        """Workers that are there, without a call under way."""
+        return [i for i, calls in enumerate(self._running) if not calls and i not in self.absent]
 
     def start(self, index: int, method: Callable[..., tuple[R, D]], *args: object) -> None:
         """Call a method of worker `index`, after the calls that it has under way; `finished` returns the result."""
@@ -215,8 +358,15 @@ class WorkerGroup(Generic[R, D]):
         """The calls that have ended, as (worker, (report, future of the data)): by worker, and in the order of the calls.
 
         Waits up to `timeout_s` seconds (None: as long as calls may take) for the first of them, or for one of the futures
-        `others`. A worker that was lost or is overdue is replaced. Its calls are forgotten, and `lost` counts it.
+        `others`. A worker that was lost or is overdue is replaced. Its calls are forgotten, and `lost` counts it. Where no worker is
+        there, waits for one.
+
+        Raises:
+            Halted: there is no worker, and the run is to end. WorkersFailed: see `replace` and `wait_for_one`.
         """
+        self.look()
+        if not self.present and not others:
+            self.wait_for_one()
         for i, calls in enumerate(self._running):
             if calls and not self._built[i] and self.backend.wait([self.handles[i].ready], timeout=0)[0]:
                 self._built[i] = True
@@ -226,8 +376,7 @@ class WorkerGroup(Generic[R, D]):
             return []
         until = min((call.deadline for call in first), default=time.monotonic() + self.timeout_s)
         wait = max(0.0, until - time.monotonic())
-        reports = [call.report for call in first]
-        self.backend.wait([*others, *reports], num=1, timeout=wait if timeout_s is None else min(wait, timeout_s))
+        self._wait_for_first(others, wait if timeout_s is None else min(wait, timeout_s))
         done: list[tuple[int, tuple[R, Future[D]]]] = []
         asked = [i for i, calls in enumerate(self._running) if calls]
         while asked:
@@ -240,6 +389,15 @@ class WorkerGroup(Generic[R, D]):
                     done.append((i, result))
             asked = [i for i in sorted(ended) if self._running[i]]
         return done
+
+    def _wait_for_first(self, others: Sequence[Future[object]], wait_s: float) -> None:
+        """Wait for a call that has ended or for one of `others`, and look after nodes meanwhile."""
+        until = time.monotonic() + wait_s
+        while futures := [*others, *(calls[0].report for calls in self._running if calls)]:
+            left_s = max(0.0, until - time.monotonic())
+            if self.backend.wait(futures, num=1, timeout=min(left_s, LOOK_S))[0] or left_s <= LOOK_S:
+                return
+            self.look()
 
     def _end(self, index: int, *, overdue: bool) -> tuple[R, Future[D]] | None:
         """The result of a worker's oldest call; None if the worker, or an argument of the call, was lost."""
@@ -281,12 +439,27 @@ class WorkerGroup(Generic[R, D]):
             self.budget.spend(message, hint)
         except WorkersFailed as failed:
             raise failed from error
-        self.handles[index] = self._spawn(index)
+        self._begin(index)
+
+    def _begin(self, index: int) -> None:
+        """Build a worker anew, now or when there is room for it."""
+        if self.backend.has_room(self.places[index]):
+            self.handles[index] = self._spawn(index)
+        else:
+            self.absent.add(index)
+
+    def recover(self, index: int, call: str, error: Exception, waited_s: float | None = None) -> None:
+        """Replace a worker that has died or is overdue, unless it was lost with its node; see `replace`."""
+        before = self.handles[index]
+        if isinstance(error, WorkerLost):
+            self.look(index)
+        if self.handles[index] is before and index not in self.absent:
+            self.replace(index, call, error, waited_s)
 
     def renew(self, index: int) -> None:
         """Replace a worker whose work is no longer wanted; it does not count as lost."""
         self._end_process(index)
-        self.handles[index] = self._spawn(index)
+        self._begin(index)
 
     def _end_process(self, index: int) -> None:
         self._running[index].clear()
@@ -296,9 +469,11 @@ class WorkerGroup(Generic[R, D]):
 
     def close(self) -> None:
         """Give the workers two seconds to close their environments, then end them."""
-        futures = [h.submit(WorkerRole.close) for h in self.handles]
+        there = [self.handles[i] for i in self.present]
+        futures = [h.submit(WorkerRole.close) for h in there]
         try:
-            self.backend.wait(futures, num=len(futures), timeout=2.0)
+            if futures:
+                self.backend.wait(futures, num=len(futures), timeout=2.0)
         finally:
-            for handle in self.handles:
+            for handle in there:
                 self.backend.kill(handle)

@@ -63,7 +63,8 @@ class ByReference(Argument):
 class ByServers(ByReference):
     """The newest weights go to a server on each of `nodes`. Each call pulls them from the server on its worker's node.
 
-    A server that is lost is built anew with the newest weights, at most `max_restarts` times an hour.
+    A server that is lost is built anew with the newest weights, at most `max_restarts` times an hour. One that was lost with its node
+    is left out while there are others, and a node that workers come to gets one.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class ByServers(ByReference):
 
     def of(self, handle: Handle | None) -> Future[Weights]:
         node = self.backend.node_of(handle) if handle is not None else ""
-        if node not in self.servers:  # the worker is not there yet, or moved to another node
+        if handle is not None and node and node not in self.servers:
+            self._open(node)
+        if node not in self.servers:  # the worker is not there yet, or its node was lost
             node = next(iter(self.servers))
         self._asked[handle] = node, self.servers[node]
         return self.servers[node].submit(ServerRole.pull)
@@ -105,7 +108,15 @@ class ByServers(ByReference):
 
     def mend(self, handle: Handle | None) -> bool:
         node, asked = self._asked[handle]
-        return self.servers[node] is not asked or self._rebuilt(node)
+        return self.servers.get(node) is not asked or self._rebuilt(node)
+
+    def _open(self, node: str) -> None:
+        """Build a server on a node that workers have come to."""
+        place = Place("server", len(self.places), node=node)
+        if self.backend.has_room(place):
+            self.places[node] = place
+            self.servers[node] = self.backend.spawn(self.factory, place)
+            self.servers[node].submit(ServerRole.reset, self._newest)
 
     def _rebuilt(self, node: str) -> bool:
         """Build the server of a node anew if it is gone or hangs; returns whether it was.
@@ -118,8 +129,13 @@ class ByServers(ByReference):
             return False
         except (WorkerLost, TimeoutError):
             self.lost += 1
-            self.budget.spend("A parameter server died.")
         self.backend.kill(self.servers[node])
+        if len(self.servers) > 1 and not self.backend.has_room(self.places[node]):
+            del self.servers[
+                node
+            ]  # with its node: workers elsewhere have others, and one that comes back is opened a new one
+            return True
+        self.budget.spend("A parameter server died.")
         self.servers[node] = self.backend.spawn(self.factory, self.places[node])
         self.servers[node].submit(ServerRole.reset, self._newest)
         return True
@@ -129,7 +145,7 @@ class ByServers(ByReference):
         try:
             found = [self.backend.get(s.submit(ServerRole.metrics)) for s in self.servers.values()]
         except WorkerLost:
-            for node in self.servers:
+            for node in list(self.servers):
                 self._rebuilt(node)
             return self.metrics()
         return {k: (min if k == "version" else sum)(m[k] for m in found) for k in found[0]}

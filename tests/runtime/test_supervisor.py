@@ -33,6 +33,12 @@ class ScriptedBackend:
     def wait(self, futures: Any, num: int = 1, timeout: float | None = None) -> Any:
         return list(futures), []
 
+    def has_room(self, place: Any) -> bool:
+        return True
+
+    def lost_nodes(self, suspect: Any = None) -> list[Any]:
+        return []
+
     def kill(self, handle: Any) -> None:
         self.killed.append((handle.index, handle.restarts))
 

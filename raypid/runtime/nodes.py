@@ -1,0 +1,123 @@
+"""Which nodes of a cluster answer, found out by knocking at their doors, and what is said of one that does not.
+
+Ray itself notices a killed node after 15 to 30 seconds, and one that is cut off when its settings say so. Until then it lets calls
+wait that nobody will answer. A node's raylet is a gRPC server, and whoever connects to such a server is greeted at once (RFC 9113,
+section 3.4). So a node is lost if it refuses a connection twice, or has greeted nobody for SILENT_S seconds. That a connection is
+accepted says nothing: the kernel accepts it for a process that is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from raypid.runtime.handle import Place
+
+State = Literal["answers", "refuses", "silent"]
+
+KNOCK_S = 1.0
+"""Seconds between two knocks, and how long one waits for an answer."""
+SILENT_S = 45.0
+"""Seconds without an answer after which a node is lost. Ray's own patience is 15 to 30 s; a machine that swaps may need as long."""
+_REFUSALS = 2
+"""Knocks in a row that are refused: then no process is there. One may be an accident."""
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""What a client of HTTP/2 says first: its preface and an empty SETTINGS frame."""
+
+
+def knock(host: str, port: int, timeout_s: float = KNOCK_S) -> State:
+    """Connect to a gRPC server and wait for its greeting; with RAY_USE_TLS only for its part of the handshake."""
+    try:
+        with socket.create_connection((host, port), timeout_s) as door:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                return _handshake(door)
+            door.sendall(_PREFACE)
+            return "answers" if door.recv(64) else "refuses"
+    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
+        return "refuses"
+    except OSError:
+        return "silent"
+
+
+def _handshake(door: socket.socket) -> State:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is told, nothing is believed
+    try:
+        with context.wrap_socket(door):
+            return "answers"
+    except ssl.SSLError:  # it wants a certificate of ours
+        return "answers"
+
+
+class Watch:
+    """Knocks at doors once a second, each in a thread of its own, and calls `changed` where one stops or starts to answer."""
+
+    def __init__(self, changed: Callable[[str, State], None]) -> None:
+        self.changed = changed
+        """Called from a thread, with a name and "refuses", "silent", or "answers" if it answers again."""
+        self._threads: dict[str, threading.Thread] = {}
+        self._over = threading.Event()
+
+    def add(self, name: str, host: str, port: int) -> None:
+        """Watch this door from now on."""
+        if name not in self._threads and not self._over.is_set():
+            door = (name, host, port)
+            thread = threading.Thread(target=self._knock, args=door, daemon=True, name=f"watch {host}:{port}")
+            self._threads[name] = thread
+            thread.start()
+
+    def close(self) -> None:
+        """End all threads, without waiting for them."""
+        self._over.set()
+
+    def _knock(self, name: str, host: str, port: int) -> None:
+        known: State = "answers"
+        answered, refused = time.monotonic(), 0
+        while not self._over.wait(KNOCK_S):
+            state = knock(host, port)
+            now = time.monotonic()
+            refused = refused + 1 if state == "refuses" else 0
+            if state == "answers":
+                answered = now
+            elif now - answered >= SILENT_S:
+                state = "silent"
+            elif refused < _REFUSALS or known == "silent":
+                continue
+            if state != known and not self._over.is_set():
+                known = state
+                self.changed(name, state)
+
+
+def roles_text(places: Sequence[Place]) -> str:
+    """Roles in words: "workers 4 to 7, replay shard 1 and a parameter server"."""
+    words = {"shard": "replay shard", "server": "parameter server"}
+    parts: list[str] = []
+    for kind in dict.fromkeys(place.kind for place in places if place.kind != "other"):
+        found = sorted(place.index for place in places if place.kind == kind)
+        word = words.get(kind, kind)
+        if kind in ("server", "evaluator"):
+            parts.append(f"the {word}" if len(found) == 1 else f"{len(found)} {word}s")
+        else:
+            parts.append(f"{word}{'s' * (len(found) > 1)} {numbers_text(found)}")
+    return _listed(parts)
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Numbers in rising order, in words: "0, 2 and 4 to 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run] for run in runs]
+    return _listed([text for run in texts for text in run])
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
