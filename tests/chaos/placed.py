@@ -33,8 +33,8 @@ DQN = {
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "servers": ("PPO", {"env": "CartPole-v1", "batch_size": 32, "num_workers": 4, "parameter_server": True, "evaluation_interval": 1,
                         "evaluation_num_episodes": 1}),
-    "shards": ("ApeX", {**DQN, "num_workers": 4, "num_replay_shards": 3, "num_learners": 1, "num_gpus": 1}),
-    "learners": ("DQN", {**DQN, "num_workers": 2, "num_learners": 2, "learner_sync": "asynchronous"}),
+    "shards": ("ApeX", {**DQN, "num_workers": 4, "num_replay_shards": 3, "num_learners": 1, "num_gpus": 1, "evaluation_parallel": False}),
+    "learners": ("DQN", {**DQN, "num_workers": 2, "num_learners": 2, "learner_sync": "asynchronous", "evaluation_parallel": False}),
 }  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def main() -> None:
         return one_of_two(*words)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
-        cluster.add_node(num_cpus=3, num_gpus=what == "plans")
+        cluster.add_node(num_cpus=3, num_gpus=int(what == "plans"))
         if what == "plans":
             cluster.add_node(num_cpus=2)
         cluster.wait_for_nodes()
@@ -203,4 +203,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # Ray's own 30 are few on a busy machine
     main()
