@@ -203,5 +203,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # Ray's own 30 are few on a busy machine
     main()
