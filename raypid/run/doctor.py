@@ -444,6 +444,8 @@ def updates(record: Record) -> Findings:
 _LOST = {
     "workers": ("workers that died", "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."),
     "timeouts": ("workers that did not answer in time", "Does the environment hang? Else raise worker_timeout_s, which each of them cost."),
+    "nodes": ("nodes that were lost or cut off", "errors.txt says which; their workers come back where there is room."),
+    "fragments": ("fragments that were lost with their node", ""),
     "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."),
     "evaluators": ("evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode."),
     "parameter_servers": ("parameter servers that died", "Out of memory? max_restarts bounds them."),
@@ -454,6 +456,8 @@ _LIMITS = {
     "timeouts": ("max_restarts", "worker_timeout_s"),
     "evaluators": ("max_restarts", "worker_timeout_s"),
     "rollbacks": ("max_rollbacks",),
+    "nodes": (),
+    "fragments": (),
 }
 """The settings that bound lost/<name>, where they are not max_restarts alone."""
 

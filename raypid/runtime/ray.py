@@ -39,9 +39,14 @@ from raypid.runtime.handle import (
     WorkerLost,
 )
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
+<<<<<<< HEAD
 from raypid.runtime.nodes import KNOCK_S, State, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
+=======
+from raypid.runtime.nodes import KNOCK_S, Line, State, Watch, knock
+from raypid.runtime.resources import Capacity, limit_threads
+>>>>>>> nodes
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -188,6 +193,8 @@ class RayBackend:
         """Whether others may use this cluster too. A Ray of our own is this run's alone: nothing has to be reserved there."""
         self._reserved = Reservation()
         self._watch: Watch | None = None
+        self._line: Line | None = None
+        """To Ray on this machine: a call that needs it once it has ended would end this process without a word."""
         self._watched: set[str] = set()
         self._names: dict[str, str] = {}
         """What messages call each node."""
@@ -311,6 +318,7 @@ class RayBackend:
             if node["NodeID"] == self._here:
                 self._watched.add(self._here)
                 self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
+                self._line = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> RayHandle:
         role = _actor_class(_role_name(factory))
@@ -394,8 +402,9 @@ class RayBackend:
     def _changed(self, node: str, state: State) -> None:
         """A node that roles are on, or the head, stops or starts to answer. Called from a thread."""
         if node in (_HEAD, self._here):
-            what = f"The Ray cluster at {self._address} is gone" if node == _HEAD else "Ray on this machine is gone"
-            self._gone = f"{what}: {_STATES[state]}." if state != "answers" else ""
+            ended = "has ended" if state == "refuses" else "does not answer"
+            what = f"{'its head' if node == _HEAD else 'Ray on this machine'} {ended}"
+            self._gone = "" if state == "answers" else f"The Ray cluster at {self._address} is gone: {what}."
             return
         if state == "answers":
             self._lost.pop(node, None)
@@ -432,17 +441,26 @@ class RayBackend:
             ArgumentLost: it is gone with its process or its node.
         """
         while True:
+            self._check()
             try:
                 return _fetched(ref, KNOCK_S)
             except TimeoutError:
-                if self._gone:
-                    raise ClusterLost(self._gone) from None
                 if self.is_lost(ref):
                     raise ArgumentLost("It was on a node that does not answer.") from None
             except WorkerLost as error:
                 raise ArgumentLost(str(error)) from error
 
+    def _check(self) -> None:
+        """Raises:
+        ClusterLost: the cluster is gone, and a call of Ray's would wait for it, or end this process.
+        """
+        if not self._gone and self._line is not None and self._line.has_ended():
+            self._changed(self._here, "refuses")
+        if self._gone:
+            raise ClusterLost(self._gone)
+
     def put(self, value: T | Future[T]) -> Future[T]:
+        self._check()
         ref: Any = value
         if not isinstance(value, ray.ObjectRef):
             ref = ray.put(resolve(value))
@@ -452,15 +470,17 @@ class RayBackend:
         if isinstance(future, LocalFuture):
             return future.result()
         assert isinstance(future, ray.ObjectRef)
+        self._check()
         return _fetched(future, timeout)
 
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
+        self._check()
         refs: list[Any] = list(futures)
         answer: tuple[list[Any], list[Any]] = ray.wait(refs, num_returns=num, timeout=timeout)
         return answer
 
     def kill(self, handle: Handle) -> None:
-        if isinstance(handle, RayHandle):
+        if isinstance(handle, RayHandle) and not self._gone:
             with contextlib.suppress(Exception):
                 ray.kill(handle.actor)
             with contextlib.suppress(ValueError):

@@ -18,6 +18,7 @@ from raypid.runtime.handle import (
     ArgumentLost,
     B,
     Backend,
+    ClusterLost,
     Future,
     Handle,
     Kind,
@@ -322,9 +323,10 @@ class WorkerGroup(Generic[R, D]):
         """Call `method` of every worker, for the results that come within `patience_s` seconds. No worker is replaced."""
         futures = {i: self.handles[i].submit(method) for i in self.present}
         found: dict[int, T] = {}
-        if not futures:
-            return found
-        ready, _ = self.backend.wait(list(futures.values()), num=len(futures), timeout=patience_s)
+        ready: list[Future[T]] = []
+        if futures:
+            with suppress(ClusterLost):
+                ready, _ = self.backend.wait(list(futures.values()), num=len(futures), timeout=patience_s)
         for index, future in futures.items():
             if future in ready:
                 with suppress(Exception):  # it is gone
@@ -385,6 +387,8 @@ class WorkerGroup(Generic[R, D]):
             ended = {oldest[future] for future in ready}
             overdue = {i for i in asked if i not in ended and time.monotonic() > self._running[i][0].deadline}
             for i in sorted(ended | overdue):
+                if not self._running[i]:  # it was lost with the node of one before
+                    continue
                 if result := self._end(i, overdue=i in overdue):
                     done.append((i, result))
             asked = [i for i in sorted(ended) if self._running[i]]
@@ -470,10 +474,11 @@ class WorkerGroup(Generic[R, D]):
     def close(self) -> None:
         """Give the workers two seconds to close their environments, then end them."""
         there = [self.handles[i] for i in self.present]
-        futures = [h.submit(WorkerRole.close) for h in there]
         try:
-            if futures:
-                self.backend.wait(futures, num=len(futures), timeout=2.0)
+            if there:
+                futures = [h.submit(WorkerRole.close) for h in there]
+                with suppress(ClusterLost):
+                    self.backend.wait(futures, num=len(futures), timeout=2.0)
         finally:
             for handle in there:
                 self.backend.kill(handle)

@@ -11,6 +11,8 @@ import sys
 import uuid
 from pathlib import Path
 
+from patience import wait_until
+
 RAY = str(Path(sys.executable).parent / "ray")
 
 
@@ -20,9 +22,17 @@ class Node:
     def __init__(self, folder: Path, *options: str, **env: str) -> None:
         self.mark = uuid.uuid4().hex
         self.log = folder / f"node-{self.mark[:8]}.log"
-        command = [RAY, "start", "--block", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *options]
+        command = [
+            RAY,
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            *options,
+        ]
         with self.log.open("w") as log:
-            environment = {**os.environ, **env, "RAYPID_NODE_MARK": self.mark}
+            environment = {**os.environ, **env, "RAYPID_NODE_MARK": self.mark, "PYTHONUNBUFFERED": "1"}
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
     def pids(self) -> list[int]:
@@ -73,14 +83,15 @@ class Nodes:
 
     def _wait(self, node: Node | None = None) -> None:
         """Wait until a node is up; None: the head."""
-        status = [RAY, "health-check", "--address", self.address]
-        for _ in range(120):
-            node_is_up = node is None or "Ray runtime started" in node.log.read_text()
-            if node_is_up and subprocess.run(status, capture_output=True, env={**os.environ, **self.env}).returncode == 0:
-                return
-            who = node or self.head
+        who, status = node or self.head, [RAY, "health-check", "--address", self.address]
+
+        def is_up() -> bool:
             assert who.process.poll() is None, who.log.read_text()
-        raise AssertionError((node or self.head).log.read_text())
+            if node is not None:
+                return "--block" in node.log.read_text()  # it says that it now blocks
+            return subprocess.run(status, capture_output=True, env={**os.environ, **self.env}).returncode == 0
+
+        wait_until(is_up)
 
     def close(self) -> None:
         for node in self.nodes:

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nodes import Nodes
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
+
+from raypid import checkpoint
+
+pytestmark = pytest.mark.timeout(600, method="thread")
 
 LOOPS = {
     "PPO": ("--env", "fragile:Fragile", "--batch-size", 32),
     "IMPALA": ("--env", "fragile:Fragile"),
     "DQN": ("--env", "CartPole-v1", "--buffer-size", 1000, "--start-steps", 64, "--steps-per-iteration", 128),
 }
-SHARED = ("--num-workers", 4, "--num-envs-per-worker", 2, "--fragment-length", 16, "--seed", 0, "--evaluation-interval", 0)
+SHARED = (
+    "--num-workers",
+    4,
+    "--num-envs-per-worker",
+    2,
+    "--fragment-length",
+    16,
+    "--seed",
+    0,
+    "--evaluation-interval",
+    0,
+)
 
 
 @pytest.fixture
@@ -31,19 +49,43 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
         nodes.close()
 
 
-def train(start: Callable[..., Any], nodes: Nodes, run: str, *more: object) -> Any:
-    command = start("train", "--run", run, *LOOPS[run], *SHARED, "--address", nodes.address, "--out", "run", *more, **nodes.env)
-    command.wait_for_results(3)
-    return command
+class Run:
+    """A command that trains on a cluster, and what it has said so far."""
 
+    def __init__(self, start: Callable[..., Any], nodes: Nodes, run: str, *more: object) -> None:
+        shared = (*SHARED, "--address", nodes.address, "--out", "run")
+        self.command = start("train", "--run", run, *LOOPS[run], *shared, *more, **nodes.env)
+        self.folder = self.command.cwd / "run"
+        self.said: list[str] = []
+        self.reader = threading.Thread(target=lambda: self.said.extend(iter(self.command.process.stdout.readline, "")))
+        self.reader.start()
+        self.wait_for_more()
 
-def result(command: Any) -> dict[str, float]:
-    newest: dict[str, float] = command.results("run")[-1]
-    return newest
+    def result(self) -> dict[str, float]:
+        newest: dict[str, float] = self.command.results()[-1]
+        return newest
 
+    def wait_for_more(self, num: int = 3) -> None:
+        """Wait until it has trained for some more iterations."""
+        self.command.wait_for_results(len(self.command.results()) + num)
 
-def wait_for_more(command: Any, num: int = 3) -> None:
-    command.wait_for_results(len(command.results("run")) + num)
+    def hears(self, words: str) -> bool:
+        return any(words in line for line in self.said)
+
+    def wait_to_hear(self, words: str) -> None:
+        wait_until(lambda: self.hears(words) or self.command.process.poll() is not None)
+        assert self.hears(words), (self.said, self.command.process.poll(), self.command.process.stderr.read())
+
+    def end(self, *, interrupt: bool = True) -> int:
+        """Ctrl-C, if it is to; the exit code."""
+        if interrupt:
+            self.command.ctrl_c()
+        try:
+            code: int = self.command.process.wait(PATIENCE_S)
+        finally:
+            self.command.kill_all()
+        self.reader.join()
+        return code
 
 
 @pytest.mark.slow
@@ -53,19 +95,84 @@ def test_a_killed_node_is_named_and_its_workers_come_back_on_a_new_one(
 ) -> None:
     nodes = cluster(2)
     second = nodes.add(2)
-    command = train(start, nodes, run)
-    assert result(command)["lost/nodes"] == 0
+    training = Run(start, nodes, run)
+    assert training.result()["lost/nodes"] == 0
     second.kill()
-    wait_until(lambda: result(command)["lost/nodes"] == 1)
-    assert result(command)["lost/workers"] == 2
-    wait_for_more(command)
+    training.wait_to_hear("was lost (its Ray has ended) with workers")
+    assert training.hears("2 of 4 workers go on")
+    training.wait_for_more()
+    assert training.result()["lost/nodes"] == 1 and training.result()["lost/workers"] == 2
     nodes.add(2)
-    folder: Path = command.cwd / "run"
-    wait_until(lambda: "4 of 4 workers go on" in (folder / "losses.txt").read_text() if False else _is_back(command))
-    wait_for_more(command)
-    command.ctrl_c()
-    done = command.finish()
-    assert (done.returncode, done.stderr) == (0, ""), done
-    assert "was lost (its Ray has ended) with workers" in done.stdout and "2 of 4 workers go on" in done.stdout
-    assert "are back: 4 of 4 workers go on" in done.stdout
-    assert (folder / "checkpoints").is_dir()
+    training.wait_to_hear("are back: 4 of 4 workers go on")
+    training.wait_for_more()
+    assert training.end() == 0, training.said
+    assert training.command.process.stderr.read() == ""
+    assert checkpoint.latest(training.folder / "checkpoints") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["PPO", "IMPALA"])
+def test_without_any_worker_a_run_waits_and_ctrl_c_saves(
+    cluster: Callable[..., Nodes], start: Callable[..., Any], run: str
+) -> None:
+    nodes = cluster(0)
+    second = nodes.add(4)
+    training = Run(start, nodes, run)
+    second.kill()
+    training.wait_to_hear("no worker is left")
+    assert training.end() == 0, training.said
+    assert training.hears("No worker was there")
+    newest = checkpoint.latest(training.folder / "checkpoints")
+    assert newest is not None and f"{int(training.result()['training_iteration']):06d}" in newest.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["PPO", "IMPALA"])
+def test_a_node_that_is_cut_off_is_lost_and_used_again(
+    cluster: Callable[..., Nodes], start: Callable[..., Any], run: str
+) -> None:
+    nodes = cluster(2, RAY_health_check_period_ms="3600000")
+    second = nodes.add(2)
+    training = Run(start, nodes, run)
+    second.signal(signal.SIGSTOP)
+    training.wait_to_hear("was lost (it does not answer) with workers")
+    training.wait_for_more()
+    second.signal(signal.SIGCONT)
+    training.wait_to_hear("are back: 4 of 4 workers go on")
+    training.wait_for_more()
+    assert training.end() == 0, training.said
+    assert training.result()["lost/nodes"] == 1 and training.result()["lost/workers"] == 2
+
+
+@pytest.mark.slow
+def test_workers_of_a_node_that_is_cut_off_move_to_another(
+    cluster: Callable[..., Nodes], start: Callable[..., Any]
+) -> None:
+    nodes = cluster(2, RAY_health_check_period_ms="3600000")
+    second = nodes.add(2)
+    training = Run(start, nodes, "DQN")
+    nodes.add(2)
+    second.signal(signal.SIGSTOP)
+    training.wait_to_hear("are back: 4 of 4 workers go on")
+    training.wait_for_more()
+    assert training.end() == 0, training.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["PPO", "IMPALA"])
+def test_a_head_that_dies_is_named_and_what_was_learnt_is_saved(
+    cluster: Callable[..., Nodes], start: Callable[..., Any], run: str
+) -> None:
+    nodes = cluster(2)
+    nodes.add(2)
+    training = Run(start, nodes, run)
+    nodes.head.process.kill()  # it would end the head's raylet too, to which the run is connected
+    for pid in nodes.head.pids():
+        if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(pid, signal.SIGKILL)
+    assert training.end(interrupt=False) == 1, training.said
+    said = training.command.process.stderr.read()
+    assert f"The Ray cluster at {nodes.address} is gone: " in said and "Saved: checkpoint_" in said
+    assert "Traceback" not in said and len(said.splitlines()) == 1, said
+    newest = checkpoint.latest(training.folder / "checkpoints")
+    assert newest is not None and f"{int(training.result()['training_iteration']):06d}" in newest.name

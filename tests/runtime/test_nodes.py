@@ -1,0 +1,162 @@
+"""Nodes that answer, refuse or are silent, and a group of workers some of whom are lost with theirs."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from patience import wait_until
+
+from raypid.errors import Halted
+from raypid.runtime.handle import ClusterLost, LostNode, Place
+from raypid.runtime.local import LocalBackend
+from raypid.runtime.nodes import Line, State, Watch, knock, numbers_text, roles_text
+from raypid.runtime.supervisor import WorkerGroup
+
+
+class Greeter:
+    """A server that greets whoever connects, as a raylet does, or, `mute`, lets the kernel alone answer, as one that is stopped."""
+
+    def __init__(self, *, mute: bool = False) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.server.getsockname()[1]
+        self.guests: list[socket.socket] = []
+        if not mute:
+            threading.Thread(target=self._greet, daemon=True).start()
+
+    def _greet(self) -> None:
+        while True:
+            try:
+                guest, _ = self.server.accept()
+            except OSError:
+                return
+            self.guests.append(guest)
+            guest.sendall(b"\0\0\0\4\0\0\0\0\0")
+
+    def end(self) -> None:
+        self.server.shutdown(socket.SHUT_RDWR)
+        self.server.close()
+        for guest in self.guests:
+            guest.close()
+
+
+def test_only_a_greeting_is_an_answer() -> None:
+    lively, mute = Greeter(), Greeter(mute=True)
+    assert knock("127.0.0.1", lively.port) == "answers"
+    assert knock("127.0.0.1", mute.port, 0.2) == "silent"  # though the kernel has accepted the connection
+    lively.end()
+    assert knock("127.0.0.1", lively.port) == "refuses"
+
+
+def test_a_line_tells_at_once_that_a_process_has_ended() -> None:
+    lively = Greeter()
+    line = Line("127.0.0.1", lively.port)
+    assert not line.has_ended() and not line.has_ended()
+    lively.end()
+    wait_until(line.has_ended)
+
+
+def test_a_watch_tells_of_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.05)
+    lively, told = Greeter(), list[tuple[str, State]]()
+    watch = Watch(lambda name, state: told.append((name, state)))
+    watch.add("a", "127.0.0.1", lively.port)
+    watch.add("a", "127.0.0.1", lively.port)
+    time.sleep(0.3)
+    assert told == []
+    lively.end()
+    wait_until(lambda: told)
+    time.sleep(0.3)
+    watch.close()
+    assert told == [("a", "refuses")]
+
+
+def test_numbers_and_roles_in_words() -> None:
+    assert numbers_text([0, 1, 3, 5, 6, 7]) == "0, 1, 3 and 5 to 7"
+    places = [Place("worker", i) for i in (4, 5, 6)] + [Place("shard", 1), Place("server", 0), Place("other")]
+    assert roles_text(places) == "workers 4 to 6, replay shard 1 and the parameter server"
+
+
+class Role:
+    """Says which worker it is, and how often that was built anew."""
+
+    def __init__(self, index: int, restarts: int) -> None:
+        self.text = f"{index} {restarts}"
+
+    def collect(self) -> str:
+        return self.text
+
+    def close(self) -> None: ...
+
+
+class Cluster(LocalBackend):
+    """Nodes that are lost when a test says so."""
+
+    def __init__(self) -> None:
+        self.news: list[LostNode] = []
+        self.room, self.gone = True, False
+
+    def has_room(self, place: Any) -> bool:
+        return self.room
+
+    def lost_nodes(self, suspect: Any = None) -> list[LostNode]:
+        if self.gone:
+            raise ClusterLost("The cluster is gone.")
+        news, self.news = self.news, []
+        return news
+
+    def lose(self, workers: Any, *indices: int) -> None:
+        self.room = False
+        handles = tuple(workers.handles[i] for i in indices)
+        self.news.append(
+            LostNode("10.0.0.3 (abc)", "it does not answer", tuple(workers.places[i] for i in indices), handles)
+        )
+        workers._looked = 0.0
+
+
+def cluster() -> tuple[Cluster, Any, list[str]]:
+    backend, told = Cluster(), list[str]()
+    build = lambda index, restarts: partial(Role, index, restarts)  # noqa: E731
+    workers: Any = WorkerGroup(backend, build, 4, num_cpus=1, timeout_s=5, max_restarts=0)
+    workers.tell = told.append
+    return backend, workers, told
+
+
+def test_workers_of_a_lost_node_are_absent_until_there_is_room() -> None:
+    backend, workers, told = cluster()
+    backend.lose(workers, 1, 2)
+    assert workers.call_all(Role.collect) == ["0 0", "3 0"]
+    assert workers.present == workers.idle == [0, 3] and (workers.nodes_lost, workers.lost["workers"]) == (1, 2)
+    assert told == [
+        "Node 10.0.0.3 (abc) was lost (it does not answer) with workers 1 and 2; 2 of 4 workers go on. "
+        "The others come back when there is room for them."
+    ]
+    assert len(workers.budget._times) == 0
+    backend.room, workers._looked = True, 0.0
+    assert workers.call_each(Role.collect) == {i: f"{i} {int(i in (1, 2))}" for i in range(4)}
+    assert told[1:] == ["Workers 1 and 2 are back: 4 of 4 workers go on."]
+
+
+def test_without_any_worker_a_group_waits_until_it_is_stopped() -> None:
+    backend, workers, told = cluster()
+    backend.lose(workers, 0, 1, 2, 3)
+    assert workers.call_all(Role.collect) == [] and workers.answers(Role.collect, 1.0) == {}
+    assert "no worker is left" in told[0]
+    looks: list[int] = []
+    workers.stopping = lambda: looks.append(0) or len(looks) > 2
+    with pytest.raises(Halted, match="No worker was there"):
+        workers.call_all_parts(Role.collect)
+    with pytest.raises(Halted):
+        workers.finished(None)
+    workers.close()
+
+
+def test_a_cluster_that_is_gone_ends_what_waits_for_workers() -> None:
+    backend, workers, _ = cluster()
+    backend.gone, workers._looked = True, 0.0
+    with pytest.raises(ClusterLost):
+        workers.call_all(Role.collect)
