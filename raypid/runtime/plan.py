@@ -58,7 +58,7 @@ class Roles:
     shares_parameters: bool = False
     """Learners that do not wait for each other share parameters in an actor."""
     evaluator: bool | None = None
-    """Whether evaluations have a process of their own; None: where a CPU is to spare."""
+    """Whether evaluations have a process of their own; None: where a CPU, or a part of one, is to spare."""
     much_data: bool = False
     """What workers collect (images) is too much for the network of one node, so each learner gets a node of its own if there are enough."""
 
@@ -314,6 +314,6 @@ def _placed(num: int, each: Amounts, left: Sequence[dict[str, float]], among: It
 def _evaluator(roles: Roles, nodes: Sequence[Node], left: Sequence[Amounts]) -> list[int]:
     """The node of the evaluator, which reserves nothing; [] if it has no process. A driver that learns is busy without reserving a CPU."""
     spare = [left[i][CPU] - (node.has_driver and not roles.num_learners) for i, node in enumerate(nodes)]
-    if not nodes or roles.evaluator is False or (roles.evaluator is None and max(spare) < 1 - _TINY):
+    if not nodes or roles.evaluator is False or (roles.evaluator is None and max(spare) <= _TINY):
         return []
     return [max(range(len(nodes)), key=lambda i: (spare[i], nodes[i].has_driver))]
