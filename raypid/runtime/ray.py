@@ -39,14 +39,9 @@ from raypid.runtime.handle import (
     WorkerLost,
 )
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
-<<<<<<< HEAD
-from raypid.runtime.nodes import KNOCK_S, State, Watch, knock
+from raypid.runtime.nodes import KNOCK_S, Line, State, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
-=======
-from raypid.runtime.nodes import KNOCK_S, Line, State, Watch, knock
-from raypid.runtime.resources import Capacity, limit_threads
->>>>>>> nodes
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {

@@ -16,15 +16,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raypid.runtime.handle import Place
 from raypid.runtime.resources import ResourceError
 
-<<<<<<< HEAD
 RESERVE_S = 1.0
 """Seconds that a reservation may take where it was planned for what is free; it takes a few milliseconds."""
 _NODE_ID = "ray.io/node-id"
 """Ray's label of each node."""
-=======
-RESERVE_S = 4.5
-"""Seconds that a reservation may take, for what an earlier run is giving back."""
->>>>>>> nodes
 _FRESH_S = 0.5
 """Seconds for which an answer of where bundles are is used again."""
 
