@@ -170,7 +170,7 @@ class Plan:
                 if worker not in fed and there:
                     fed[worker] = min(there, key=lambda s: num_fed[s])
                     num_fed[fed[worker]] += 1
-        return [fed[worker] for worker in sorted(fed)]
+        return [fed.get(worker, worker % max(1, self.roles.num_shards)) for worker in range(self.roles.num_workers)]
 
     def notes(self) -> list[str]:
         """What a user may want to change."""

@@ -249,10 +249,6 @@ class RayBackend:
         """All that the cluster has, or what the placement group reserves for roles: CPU, GPU, memory, object_store_memory, ..."""
         return ray.cluster_resources() if self._group is None else _sum_of(self._bundles())
 
-    def available(self) -> dict[str, float]:
-        """The part of `resources` that is free."""
-        return ray.available_resources() if self._group is None else self.resources()
-
     def _bundles(self) -> list[dict[str, float]]:
         """What the placement group reserves for roles: all but what this process takes of the first bundle."""
         assert self._group is not None
