@@ -568,6 +568,9 @@ class Config(Settings):
     fit: bool = False
     """Shrink what does not fit on the machine, and say so. That is workers, learners, GPUs, environments, fragment_length and buffer_size; else
     the run stops before it starts."""
+    wait_for_room_s: float = 0.0
+    """Seconds to wait for room on a cluster that is full, or that grows on demand (KubeRay, Ray's launcher): it sees what is waited for. With fit,
+    the run then takes what is there. 0: it is refused, or shrunk, within 10 seconds."""
     seed: int | None = None
     """Seed of everything; none draws one (it is written to params.json)."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -640,7 +643,7 @@ class Config(Settings):
         "evaluation": ("evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_parallel"),
         "machine": (
             "num_workers", "num_learners", "parameter_server", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "backend", "address",
-            "fit", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
+            "fit", "wait_for_room_s", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
         ),
     }  # fmt: skip
     """Groups of the command line's help -> the settings of this class in them; all others belong to the algorithm, or to the network."""
@@ -655,7 +658,7 @@ class Config(Settings):
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": (
             "num_workers", "num_learners", "num_gpus", "num_cpus_per_worker", "observation_noise", "action_noise",
-            "evaluation_interval", "max_restarts", "max_rollbacks", "reward_clip", "seed",
+            "evaluation_interval", "max_restarts", "max_rollbacks", "reward_clip", "seed", "wait_for_room_s",
         ),
         "be at least 1": (
             "num_envs_per_worker", "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
@@ -839,7 +842,7 @@ def gpu_ids(text: str) -> list[str]:
 
 
 _NOTHING_ON_RAY = "where nothing runs on Ray, as with num_workers 0: workers were probably meant too, such as num_workers 4 (--num-workers 4)"
-_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker")
+_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "wait_for_room_s")
 _NOT_TIMED = (
     "in one process, which cannot end an environment that hangs: with num_workers 1 (--num-workers 1) it runs in a worker on Ray, "
     "which is replaced"

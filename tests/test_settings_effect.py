@@ -172,6 +172,7 @@ SHOWN_ELSEWHERE = {
     "agent_config": "tests/algorithms/test_agents.py::test_an_agent_of_ones_own",
     "address": "tests/cli/test_bad_input.py::test_refused",
     "backend": "tests/run/test_agent.py::test_local_and_ray_give_the_same_numbers",
+    "wait_for_room_s": "tests/chaos/test_placement.py::test_whole_runs_at_once_one_that_is_killed_and_one_that_waits_for_room",
     "fit": "tests/run/test_distributed.py::test_too_many_actors_and_learners_become_what_fits",
     "device": "tests/test_settings_effect.py::test_device_and_threads",
     "num_threads": "tests/test_settings_effect.py::test_device_and_threads",

@@ -510,14 +510,15 @@ def _explain(
     counts: Mapping[str, int],
     notes: Sequence[str],
 ) -> int:
-    """Print the settings that the run would have, and why. Nothing is started but an environment, for its spaces."""
+    """Print the settings that the run would have, and why, and what would go where. Nothing is started but an environment, for its spaces;
+    a cluster is joined to look, and left."""
     from raypid.run.assembly import TO_FIT, examine, resolve_settings
     from raypid.run.explain import Row, explain
-    from raypid.run.placement import fitted_here
+    from raypid.run.placement import look
 
     resolved = resolve_settings(name, given, below)
     network = examine(name, resolved.config, given=given).network
-    config, changed = fitted_here(resolved.config, network)
+    config, planned, changed = look(resolved.config, network)
     for setting, _, value in differences(resolved.config.to_dict(), config.to_dict()):
         resolved.adapt(setting, value, TO_FIT)
     out = options.resume or options.out
@@ -526,7 +527,7 @@ def _explain(
     if not out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     changes = _changes_with(options.resume, config, stop) if options.resume else []
-    found = explain(name, config, resolved.sources, network, changes, about)
+    found = explain(name, config, resolved.sources, network, changes, about, planned)
     notes = [*notes, *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))

@@ -19,6 +19,7 @@ from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, Together
 from raypid.runtime.local import LocalFuture
+from raypid.runtime.plan import Plan
 from raypid.runtime.supervisor import START_S, Losses
 from raypid.types import Sample, Trajectory, Weights
 
@@ -93,9 +94,13 @@ class ReplaySource:
 
     # -- what all have in common ---------------------------------------------------------------------------------------
 
+    def buffer_of(self, worker: int) -> int:
+        """The buffer that a worker's fragments go to."""
+        return worker % len(self._ready)
+
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
         """Store a fragment, without waiting for it. Errors of the buffer's previous fragment are raised here."""
-        index = worker % len(self._ready)
+        index = self.buffer_of(worker)
         self._held[index] = self._rows(index)
         self._ready[index] = self._submit(index, Replay.add, worker, fragment)
         if index in self._refilling and self._holds_enough(index):
@@ -223,10 +228,11 @@ class AsynchronousLearners(LearnersReplay):
         config: OffPolicyConfig,
         losses: Losses,
         factory: Callable[[], object],
+        place: Place,
     ) -> None:
         super().__init__(backend, learners, config, losses)
-        self.factory = factory
-        self.shared = backend.spawn(factory)
+        self.factory, self.place = factory, place
+        self.shared = backend.spawn(factory, place)
         self._running: dict[int, tuple[Future[int], Future[Learnt]]] = {}
         """Learner -> what its `learn_from` under way will return."""
         self._weights: Future[Weights] | None = None
@@ -314,7 +320,7 @@ class AsynchronousLearners(LearnersReplay):
         what = f"The shared parameters {'did not answer' if isinstance(error, TimeoutError) else 'died'}."
         self.losses.count("shared_parameters", what, error)
         self.backend.kill(self.shared)
-        self.shared, self._shares = self.backend.spawn(self.factory), False
+        self.shared, self._shares = self.backend.spawn(self.factory, self.place), False
         self.losses.tell(f"{what} They are those of learner {self._newest} from here on.")
 
 
@@ -346,11 +352,15 @@ class ShardedReplay(ReplaySource):
         config: OffPolicyConfig,
         losses: Losses,
         factory: Callable[[int], Callable[[], object]],
+        planned: Plan,
     ) -> None:
         self.factory, self.timeout_s = factory, max(START_S, config.worker_timeout_s)
-        shards = [backend.spawn(factory(i), Place("shard", i)) for i in range(config.num_replay_shards)]
+        self.places = [planned.place("shard", i) for i in range(config.num_replay_shards)]
+        shards = [backend.spawn(factory(i), place) for i, place in enumerate(self.places)]
         super().__init__(backend, learner, config, losses, shards)
         self.chunk = config.updates_per_call
+        self.feeds = planned.feeds()
+        """The shard of each worker: one on its node, where there is one."""
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
         self.rows = self.chunk * config.batch_size // (len(shards) * self.num_learners)
         """Of each shard in a sample of one learner."""
@@ -360,6 +370,9 @@ class ShardedReplay(ReplaySource):
         """Which shard takes the place of one that is being filled."""
         self._loading: dict[int, tuple[str, int, Future[int]]] = {}
         """Shards that were built anew: what happened to the one before, the rows that it held, and those that they load."""
+
+    def buffer_of(self, worker: int) -> int:
+        return self.feeds[worker]
 
     def _fill_with(self, learners: LearnerGroup) -> None:
         pass
@@ -442,7 +455,7 @@ class ShardedReplay(ReplaySource):
         what = f"Replay shard {index} of {len(self.buffers)} {how} in {call}."
         self.losses.count("shards", what, error, ShardsFailed)
         self.backend.kill(shard)
-        self.buffers[index] = self.backend.spawn(self.factory(index), Place("shard", index))
+        self.buffers[index] = self.backend.spawn(self.factory(index), self.places[index])
         self._ahead.clear()
         self._refilling.add(index)
         self._ready[index] = loading = self._load_saved(index)

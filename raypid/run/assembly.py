@@ -52,10 +52,11 @@ from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
 from raypid.run.known_keys import kinds_of_losses
 from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
-from raypid.run.placement import place, places
+from raypid.run.placement import place
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
+from raypid.runtime.plan import Plan
 from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
@@ -89,6 +90,8 @@ class System:
     config: Config
     """The settings in force: as given, or reduced by `fit`."""
     network: NetworkSpec
+    plan: Plan
+    """What goes where."""
     context: Context
     evaluations: Evaluations
     callbacks: Callbacks | None
@@ -318,13 +321,13 @@ def assemble(
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
-    config, backend, notes = place(config, network, _words(program))
-    inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
-    settled, surprises = algorithm.settled(inner, network)
-    notes += surprises
-    notes += _unseeded(config, found.sample)
-    limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
+    config, backend, planned, notes = place(config, network, _words(program))
     try:
+        inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
+        settled, surprises = algorithm.settled(inner, network)
+        notes += surprises
+        notes += _unseeded(config, found.sample)
+        limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
         spec = RolloutSpec(
             env=env_spec_of(config),
             network=network,
@@ -338,7 +341,6 @@ def assemble(
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
         losses = Losses(config.max_restarts, kinds_of_losses(config) if backend.name != "local" else ())
-        backend.reserve(places(config))
         with phase(_building(algorithm, config, network)):
             learner = _learner(algorithm, settled, spec, backend, program, losses)
             if found.initial is not None:
@@ -346,16 +348,21 @@ def assemble(
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = _workers(algorithm, settled, spec, backend, program)
         losses.errors = workers.errors
-        context = Context(backend, workers, learner, _publisher(inner, network, backend, learner, workers), losses)
+        publisher = _publisher(inner, network, backend, learner, workers, planned)
+        context = Context(backend, workers, learner, publisher, losses)
         context.fewest = max(1, config.num_learners)
         context.replay = (
-            _replay_plan(algorithm, inner, network, backend, learner, losses) if algorithm.flow == "replay" else None
+            _replay_plan(algorithm, inner, network, backend, learner, losses, planned)
+            if algorithm.flow == "replay"
+            else None
         )
         context.plan = _asynchronous_plan(algorithm, inner, backend, program) if algorithm.flow == "async" else None
-        parallel = _evaluates_beside(config, backend)
-        evaluations = Evaluations(config, context, replace(spec, env=found.evaluation_env), parallel=parallel)
+        parallel = bool(config.evaluation_parallel) if backend.name == "local" else bool(planned.at["evaluator"])
+        evaluated = replace(spec, env=found.evaluation_env)
+        there = planned.place("evaluator").node
+        evaluations = Evaluations(config, context, evaluated, parallel=parallel, node=there)
         observation_space, action_space = found.sample.observation_space, found.sample.action_space
-        return System(config, network, context, evaluations, callbacks, observation_space, action_space, notes)
+        return System(config, network, planned, context, evaluations, callbacks, observation_space, action_space, notes)
     except BaseException:
         backend.shutdown()
         raise
@@ -595,25 +602,33 @@ def _replay_source(
     backend: Backend,
     learner: Handle,
     losses: Losses,
+    planned: Plan,
 ) -> ReplaySource:
     """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
     if c.num_replay_shards:
         replay = _replay_factory(algorithm, c, network)
-        return ShardedReplay(backend, learner, c, losses, lambda index: partial(replay, index))
+        return ShardedReplay(backend, learner, c, losses, lambda index: partial(replay, index), planned)
     if not isinstance(learner, LearnerGroup) or len(learner) == 1:
         return ReplaySource(backend, learner, c, losses)
     if c.learner_sync == "asynchronous":
-        return AsynchronousLearners(backend, learner, c, losses, partial(SharedParameters, 1 / c.num_learners))
+        shared = partial(SharedParameters, 1 / c.num_learners)
+        return AsynchronousLearners(backend, learner, c, losses, shared, planned.place("other"))
     return LearnersReplay(backend, learner, c, losses)
 
 
 def _replay_plan(
-    algorithm: AlgorithmClass, c: Config, network: NetworkSpec, backend: Backend, learner: Handle, losses: Losses
+    algorithm: AlgorithmClass,
+    c: Config,
+    network: NetworkSpec,
+    backend: Backend,
+    learner: Handle,
+    losses: Losses,
+    planned: Plan,
 ) -> ReplayPlan:
     """Settings of the replay loop."""
     assert issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
     round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-    source = _replay_source(algorithm, c, network, backend, learner, losses)
+    source = _replay_source(algorithm, c, network, backend, learner, losses, planned)
     slack = 0.0 if backend.name == "local" else round_steps * c.updates_per_step
     return ReplayPlan(c, partial(algorithm.exploration, c), source, slack)
 
@@ -634,11 +649,14 @@ def _asynchronous_plan(
     )
 
 
-def _publisher(c: Config, network: NetworkSpec, backend: Backend, learner: Handle, workers: Workers) -> ByReference:
+def _publisher(
+    c: Config, network: NetworkSpec, backend: Backend, learner: Handle, workers: Workers, planned: Plan
+) -> ByReference:
     """Sends the weights with each call, or from a parameter server on each node that has workers."""
     if not c.parameter_server:
         return ByReference(backend, learner)
-    nodes = list(dict.fromkeys(backend.node_of(handle, _PLACE_SECONDS) for handle in workers.handles))
+    servers = [planned.place("server", i).node for i in range(len(planned.at["server"]))]
+    nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
     factory = partial(ParameterServer, network)
     return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, max_restarts=c.max_restarts)
 
@@ -668,14 +686,6 @@ def _learners(c: Config, build: Callable[..., Learner], backend: Backend, losses
         losses=losses,
         meet=together,
     )
-
-
-def _evaluates_beside(c: Config, backend: Backend) -> bool:
-    """Whether a CPU is left for an evaluator of its own, besides those of workers and learners."""
-    if c.evaluation_parallel is not None or backend.name == "local":
-        return bool(c.evaluation_parallel)
-    taken = max(1, c.num_workers) * c.num_cpus_per_worker + max(1, c.num_learners)
-    return backend.resources().get("CPU", 0.0) > taken
 
 
 def _evaluation_env(c: Config, observation_space: Space, action_space: Space) -> EnvSpec:

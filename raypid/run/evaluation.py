@@ -66,11 +66,13 @@ class Place(Protocol):
 class Evaluations:
     """The evaluations of one training run."""
 
-    def __init__(self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool) -> None:
+    def __init__(
+        self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool, node: str | None = None
+    ) -> None:
         self.config, self.context = config, context
         self.inline: Place = Here(context, spec) if context.backend.name == "local" else InWorker(config, context, spec)
         """Where evaluations are played that training waits for."""
-        self.beside = Beside(config, context, spec) if parallel else None
+        self.beside = Beside(config, context, spec, node) if parallel else None
         self.automatic = False
         """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
         time."""
@@ -357,8 +359,10 @@ class PoliteEvaluator:
 class Beside(Remote):
     """An evaluator in a process of its own, which plays one evaluation at a time. The first evaluation starts the process."""
 
-    def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
+    def __init__(self, config: Config, context: Context, spec: RolloutSpec, node: str | None = None) -> None:
         super().__init__(config, context, spec)
+        self.node = node
+        """Where its process is to be, as long as that node is alive."""
         self._group: EvaluatorGroup | None = None
         self.losses = {"workers": 0, "timeouts": 0}
         """Evaluators that died or hung so far, in all groups."""
@@ -410,6 +414,7 @@ class Beside(Remote):
                 max_restarts=self.config.max_restarts,
                 describe=self.context.workers.describe,
                 kind="evaluator",
+                node=self.node,
             )
             self._group.budget = self._budget
             self._group.errors, self._group.lost = self.context.workers.errors, self.losses

@@ -15,6 +15,7 @@ from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec
 from raypid.registry import ALGORITHMS
 from raypid.run.assembly import entry_name, learner_threads
+from raypid.runtime.plan import Plan, Share
 
 DEFAULT = "default"
 _GROUPS: dict[str, tuple[str, ...]] = {
@@ -27,7 +28,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "evaluation": ("evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_parallel"),
     "machine": (
         "num_workers", "num_learners", "parameter_server", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "backend",
-        "address", "fit", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
+        "address", "fit", "wait_for_room_s", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
     ),
     "run": ("run", "stop", "out", "seed", "init_from", "exact_resume", "on_divergence", "max_rollbacks", "checkpoint_interval",
             "keep_checkpoints", "final_episodes"),
@@ -97,6 +98,8 @@ class Explanation:
     rows: Sequence[Row]
     changes: Sequence[Change] = field(default_factory=list)
     """What has been changed since the run began."""
+    placement: Sequence[Share] = ()
+    """What each node gets of the processes of a run on Ray."""
 
     def text(
         self, width: int = 80, *, everything: bool = False, how: str = "agent.explain().text(everything=True)"
@@ -113,6 +116,8 @@ class Explanation:
             if rows := [row for row in seen if row.group == group]:
                 lines.append(group)
                 lines += [line for row in rows for line in _lines(row, width, column)]
+        if self.placement:
+            lines += ["placement", *_placement_lines(self.placement, width)]
         if self.changes:
             lines.append("changed since the run began")
             lines += [f"  {line}" for change in self.changes for line in textwrap.wrap(described(change), width - 2)]
@@ -122,8 +127,11 @@ class Explanation:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """The explanation as JSON: {"settings": {name: {value, from, detail, default, group, replaced}}, "changes": [...]}."""
-        return {"settings": {row.name: row.as_dict() for row in self.rows}, "changes": list(self.changes)}
+        """The explanation as JSON: {"settings": {name: {value, from, detail, default, group, replaced}}, "changes": [...], "placement": [{node,
+        id, driver, roles, takes, left, total}]}; the last is empty where nothing runs on Ray."""
+        settings = {row.name: row.as_dict() for row in self.rows}
+        placement = [share.as_dict() for share in self.placement]
+        return {"settings": settings, "changes": list(self.changes), "placement": placement}
 
     def __str__(self) -> str:
         return self.text()
@@ -138,6 +146,7 @@ def explain(
     network: NetworkSpec,
     changes: Sequence[Change] = (),
     about: Sequence[Row] = (),
+    plan: Plan | None = None,
 ) -> Explanation:
     """Explain the settings of a run.
 
@@ -146,6 +155,7 @@ def explain(
         sources: where each came from (`raypid.run.assembly.Resolved`).
         network: what the environment's spaces made of the model's.
         about: rows for what is no setting: algorithm, stop criteria, folder.
+        plan: what goes where.
     """
     default = ALGORITHMS.get(run).Config()
     chosen = _chosen(run, config, network)
@@ -156,7 +166,8 @@ def explain(
             value, why = chosen[name]
             found.append(Source("adapted", why, value))
         rows.append(Row(name, value, found, attrgetter(name)(default)))
-    return Explanation(f"{run} on {entry_name(config.env)}", rows, changes)
+    placement = plan.shares() if plan is not None and config.on_ray else ()
+    return Explanation(f"{run} on {entry_name(config.env)}", rows, changes, placement)
 
 
 def _names(config: Config) -> list[str]:
@@ -187,6 +198,21 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
         for name, (is_open, value, choice, why) in choices.items()
         if value == is_open and name not in idle and choice() != is_open
     }
+
+
+def _placement_lines(placement: Sequence[Share], width: int) -> list[str]:
+    """A line for each node that has something of the run, and one for all others."""
+    shares = [share for share in placement if share.roles or share.has_driver]
+    lines = [_wrapped(share.name, str(share), width) for share in shares]
+    if rest := placement[len(shares) :]:
+        left = " and ".join(f"{sum(share.left[name] for share in rest):g} {name}s" for name in ("CPU", "GPU"))
+        lines.append(_wrapped(f"{len(rest)} more", f"nothing of it: {left} left", width))
+    return [part for line in lines for part in line]
+
+
+def _wrapped(name: str, text: str, width: int) -> list[str]:
+    head = f"  {name:{_NAME}} "
+    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * (_NAME + 3))
 
 
 def _column(rows: Sequence[Row], width: int) -> int:

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,9 +16,10 @@ from raypid.address import chosen
 from raypid.config import Config, ConfigError, divides, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
-from raypid.runtime.handle import Backend, Place
+from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.resources import FLAGS, Has, Needs, Words, num_cores, num_gpus, preflight
+from raypid.runtime.plan import CPU, GPU, STORE, Node, Plan, all_places, plan, plan_around
+from raypid.runtime.resources import FLAGS, Has, Needs, ResourceError, Words, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -27,21 +29,30 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 MOST_ENVS = 1_000_000
 """Environments of one worker."""
 _RELEASE_SECONDS = 5.0
+_ATTEMPTS = 3
+"""How often a reservation is planned anew, since others have taken what was free."""
 _WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
 """Memory of a rollout worker's process without and with torch."""
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
 
-def fitted_here(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, list[str]]:
-    """The settings that `place` would go on with, where that needs no cluster to be joined, and notes of what was changed. Starts nothing.
+def look(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Plan, list[str]]:
+    """What `place` would go on with: the settings, the plan, and notes of what was changed. Nothing is started or reserved; a cluster is
+    joined, and left again.
 
     Raises:
         ConfigError, ResourceError: as `place`.
     """
-    if _joins(config):
-        return config, ["what the cluster has room for is known only once it is joined"]
-    return _fitted(config, needs_of(config, network), Has.here(config.num_cpus if config.on_ray else None), FLAGS)
+    if not _joins(config):
+        config, notes = _fitted(config, needs_of(config, network), _here(config), words)
+        return config, _plan_here(config, network), notes
+    backend = _joined(config)
+    try:
+        config, found, notes = _planned(backend, config, network, words)
+        return config, found, [*notes, *found.notes()]
+    finally:
+        backend.shutdown()
 
 
 def _joins(config: Config) -> bool:
@@ -50,36 +61,116 @@ def _joins(config: Config) -> bool:
     return config.on_ray and (chosen(config.address) is not None or (ray is not None and ray.is_initialized()))
 
 
-def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, list[str]]:
-    """Check that a run fits, and only then start or join Ray where it is needed.
+def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, Plan, list[str]]:
+    """Check that a run fits, and only then start Ray where it is needed; or join a cluster, and reserve there what the run takes.
 
-    `words` says how messages name settings. Returns the settings that fit, the backend, and notes of what was changed.
+    `words` says how messages name settings. Returns the settings that fit, the backend, what goes where, and notes of what was changed.
 
     Raises:
         ConfigError: a number above 2^63, or settings that do not go together once they were made to fit.
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
-    use_ray = config.on_ray
     if config.gpu is not None and num_gpus() and chosen(config.address) is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
-    needs = needs_of(config, network)
-    joins = _joins(config)
-    if not joins:
-        config, notes = _fitted(config, needs, Has.here(config.num_cpus if use_ray else None), words)
-        if not use_ray:
-            return config, LocalBackend(), notes
-    with phase("joining Ray", "") if joins else phase("starting Ray"):  # its import takes a second
-        from raypid.runtime.ray import RayBackend
-
-    if not joins:
-        return config, RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus()), notes
-    backend = RayBackend(config.address)
+    if not _joins(config):
+        config, notes = _fitted(config, needs_of(config, network), _here(config), words)
+        return config, _started(config) if config.on_ray else LocalBackend(), _plan_here(config, network), notes
+    backend = _joined(config)
     try:
-        config, notes = _fitted(config, needs, _cluster(backend, needs, config.num_cpus), words)
+        config, found, notes = _reserved(backend, config, network, words)
     except BaseException:
         backend.shutdown()
         raise
-    return config, backend, [*notes, *backend.notes]
+    return config, backend, found, [*notes, *found.notes(), *backend.notes]
+
+
+def _started(config: Config) -> RayBackend:
+    with phase("starting Ray"):  # its import takes a second
+        from raypid.runtime.ray import RayBackend
+    return RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus())
+
+
+def _joined(config: Config) -> RayBackend:
+    with phase("joining Ray", ""):
+        from raypid.runtime.ray import RayBackend
+    return RayBackend(config.address)
+
+
+def _here(config: Config) -> Has:
+    """This machine, or what Ray will be told of it."""
+    return Has.here(config.num_cpus if config.on_ray else None)
+
+
+def _plan_here(config: Config, network: NetworkSpec) -> Plan:
+    """The plan of a run for which no cluster is joined: all of it is on this machine."""
+    has = {CPU: float(config.num_cpus or num_cores()), GPU: float(num_gpus())}
+    return plan(needs_of(config, network).roles, [Node("", "this machine", has, has, has_driver=True)])
+
+
+def _reserved(
+    backend: RayBackend, config: ConfigT, network: NetworkSpec, words: Words
+) -> tuple[ConfigT, Plan, list[str]]:
+    """Plan for what is free, and reserve that. Where somebody else was quicker, plan again.
+
+    With wait_for_room_s, what does not fit is asked for all the same and waited for: a cluster that grows on demand sees it.
+
+    Raises:
+        ConfigError, ResourceError: see `place`.
+    """
+    patient = config if not config.wait_for_room_s else replace(config, fit=False)
+    for attempt in range(_ATTEMPTS):
+        try:
+            fitting, found, notes = _planned(backend, patient, network, words)
+        except ResourceError as error:
+            if not (patient.wait_for_room_s and error.may_pass and backend.is_shared):
+                raise
+            if waited := _waited(backend, patient, network, str(error)):
+                return patient, waited, []
+            patient = config.replace({"wait_for_room_s": 0.0})
+            continue
+        try:
+            backend.reserve(found.places())
+            return fitting, found, notes
+        except ResourceError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def _waited(backend: RayBackend, config: Config, network: NetworkSpec, why: str) -> Plan | None:
+    """Wait until a cluster has room, wherever that is; returns what goes where, or None if there was none in time."""
+    roles = needs_of(config, network).roles
+    asked = [replace(place, node=None) for place in all_places(roles)]
+    with phase("waiting for room", f"waiting up to {config.wait_for_room_s:g} s for room: {why.split('. ')[0]}"):
+        try:
+            backend.reserve(asked, config.wait_for_room_s)
+        except ResourceError:
+            return None
+    num = roles.num_workers
+    at = backend.nodes_of(asked)
+    return plan_around(roles, backend.nodes(), at[:num], at[num:])
+
+
+def _planned(
+    backend: RayBackend, config: ConfigT, network: NetworkSpec, words: Words
+) -> tuple[ConfigT, Plan, list[str]]:
+    """The settings that fit into what is free on a cluster, and the plan for it. Waits a little for what an earlier run is giving back.
+
+    Raises:
+        ConfigError, ResourceError: see `place`.
+    """
+    needs, deadline = needs_of(config, network), time.monotonic() + _RELEASE_SECONDS
+    while _is_being_freed(needs, nodes := backend.nodes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    config, notes = _fitted(config, needs, _cluster(backend, nodes, config.num_cpus), words)
+    return config, plan(needs_of(config, network).roles, nodes), notes
+
+
+def _is_being_freed(needs: Needs, nodes: Sequence[Node]) -> bool:
+    """Whether more would fit if nobody had taken anything."""
+    empty = [replace(node, free=node.total) for node in nodes]
+    found = plan(needs.roles, nodes)
+    return not found.is_whole and plan(needs.roles, empty).num_placed > found.num_placed
 
 
 def bundles(config: Config) -> list[dict[str, float]]:
@@ -89,15 +180,10 @@ def bundles(config: Config) -> list[dict[str, float]]:
     """
     if not config.on_ray:
         return [{"CPU": 1.0, "GPU": config.num_gpus}]
-    roles = [{"CPU": role.num_cpus, "GPU": role.num_gpus} for role in places(config)]
-    return [{"GPU": 0.0 if config.num_learners else config.num_gpus}, *roles]
-
-
-def places(config: Config) -> list[Place]:
-    """The roles of a run that take CPUs or GPUs of a cluster: workers, then learners."""
     num = config.num_learners
-    workers = [Place("worker", i, config.num_cpus_per_worker) for i in range(max(1, config.num_workers))]
-    return [*workers, *(Place("learner", i, 1.0, config.num_gpus / num) for i in range(num))]
+    workers = [{"CPU": config.num_cpus_per_worker}] * max(1, config.num_workers)
+    learners = [{"CPU": 1.0, "GPU": config.num_gpus / max(1, num)}] * num
+    return [{"GPU": 0.0 if num else config.num_gpus}, *workers, *learners]
 
 
 def needs_of(config: Config, network: NetworkSpec) -> Needs:
@@ -121,22 +207,16 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
     )
 
 
-def _cluster(backend: RayBackend, needs: Needs, most: float | None) -> Has:
-    """What nobody has taken of a cluster, and what its nodes declare. The learner without an actor is on this machine.
-
-    Waits a little for CPUs that an earlier run is giving back, but not for more than there are.
-    """
-    here, deadline = Has.here(), time.monotonic() + _RELEASE_SECONDS
-    enough = min(needs.num_cpus, backend.resources().get("CPU", 0.0)) - 1e-9
-    while (free := backend.available()).get("CPU", 0.0) < enough and time.monotonic() < deadline:
-        time.sleep(0.1)
+def _cluster(backend: RayBackend, nodes: tuple[Node, ...], most: float | None) -> Has:
+    """What nobody has taken of a cluster; GPUs and memory of this machine, where a learner without an actor is."""
+    here = Has.here()
     return Has(
-        cpus=min(free.get("CPU", 0.0), most or math.inf),
-        gpus=free.get("GPU", 0.0) if needs.num_learners else here.gpus,
-        memory=math.inf if needs.num_learners else here.memory,
-        shared_memory=free.get("object_store_memory", math.inf),
+        cpus=min(sum(node.has(CPU) for node in nodes), most or math.inf),
+        gpus=here.gpus,
+        memory=here.memory,
+        shared_memory=sum(node.has(STORE) for node in nodes),
         place=backend.place,
-        nodes=backend.nodes(),
+        nodes=nodes,
     )
 
 

@@ -203,7 +203,7 @@ class Training(metaclass=_Answering):
         self.observation_space, self.action_space = system.observation_space, system.action_space
         """Of one environment, as it gives and takes them."""
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
-        self.backend = system.context.backend
+        self.backend, self.plan = system.context.backend, system.plan
         self.notes = [*system.notes, *renamed(chosen), *notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
@@ -304,7 +304,7 @@ class Training(metaclass=_Answering):
         """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
         from raypid.run.explain import explain
 
-        return explain(self.run, self.config, self.sources, self.network, self.changes)
+        return explain(self.run, self.config, self.sources, self.network, self.changes, plan=self.plan)
 
     # -- training --------------------------------------------------------------------------------------------------
 

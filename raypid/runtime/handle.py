@@ -107,13 +107,6 @@ class Backend(Protocol):
 
     name: str
 
-    def reserve(self, places: Sequence[Place]) -> None:
-        """Reserve CPUs and GPUs for all roles of a run at once, before any is built: all of them or none.
-
-        Raises:
-            ResourceError: there was no room within a few seconds.
-        """
-
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> Handle:
         """Build a role in its place: with what was reserved for it, or on its node if that is alive.
 

@@ -100,9 +100,6 @@ class LocalBackend:
 
     name = "local"
 
-    def reserve(self, places: Sequence[Place]) -> None:
-        pass
-
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> LocalHandle:
         return LocalHandle(factory)
 

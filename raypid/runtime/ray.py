@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -41,7 +40,8 @@ from raypid.runtime.handle import (
 )
 from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
 from raypid.runtime.nodes import KNOCK_S, Line, State, Watch, knock
-from raypid.runtime.resources import Capacity, limit_threads
+from raypid.runtime.plan import Node
+from raypid.runtime.resources import limit_threads
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -61,14 +61,15 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import ray
     import ray.exceptions
+    from ray._private.state import available_resources_per_node
     from ray.experimental.locations import get_local_object_locations
     from ray.util.client import ray as client
-    from ray.util.placement_group import PlacementGroup, get_current_placement_group
+    from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
     from raypid.runtime.joining import joinable
     from raypid.runtime.parcel import Carried, on_this_node, packed, parcel_now, received, sends_code
-    from raypid.runtime.reservation import Reservation
+    from raypid.runtime.reservation import RESERVE_S, Reservation
 
 _HEAD = "head"
 _STATES: dict[State, str] = {"refuses": "its Ray has ended", "silent": "it does not answer", "answers": "it answers"}
@@ -98,6 +99,8 @@ def _leave_our_group() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_our_group)
 
+_MARKET = "ray.io/market-type"
+"""Ray's label of nodes that a provider may take away."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOST = (
@@ -255,6 +258,11 @@ class RayBackend:
                 raise UserError(f"The Ray cluster at {address!r} could not be joined: {said.rstrip('.')}.") from error
 
     @property
+    def is_shared(self) -> bool:
+        """Whether others may take what is free: on a cluster that was joined, and not within a trial."""
+        return self._shared and self._group is None
+
+    @property
     def place(self) -> str:
         """What `available` is a part of, in words."""
         return "the cluster (free now)" if self._group is None else "the trial's placement group"
@@ -263,10 +271,6 @@ class RayBackend:
         """All that the cluster has, or what the placement group reserves for roles: CPU, GPU, memory, object_store_memory, ..."""
         return ray.cluster_resources() if self._group is None else _sum_of(self._bundles())
 
-    def available(self) -> dict[str, float]:
-        """The part of `resources` that is free."""
-        return ray.available_resources() if self._group is None else self.resources()
-
     def _bundles(self) -> list[dict[str, float]]:
         """What the placement group reserves for roles: all but what this process takes of the first bundle."""
         assert self._group is not None
@@ -274,19 +278,41 @@ class RayBackend:
         first, *rest = self._group.bundle_specs
         return [{name: amount - own.get(name, 0.0) for name, amount in first.items()}, *rest]
 
-    def nodes(self) -> tuple[Capacity, ...]:
-        """What each living node declares, or each bundle of the placement group."""
-        if self._group is not None:
-            return tuple(Capacity(b.get("CPU", 0.0), b.get("memory", math.inf)) for b in self._bundles())
-        declared = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return tuple(Capacity(r.get("CPU", 0.0), r.get("memory", math.inf)) for r in declared)
+    def nodes(self) -> tuple[Node, ...]:
+        """What is free on each living node, or in each bundle of the placement group."""
+        here = ray.get_runtime_context().get_node_id()
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        hosts = Counter(node["NodeManagerAddress"] for node in alive.values())
 
-    def reserve(self, places: Sequence[Place]) -> None:
-        if self._shared and self._group is None:
-            with phase("joining Ray", "waiting for room in the cluster"):
-                self._reserved.make(places)
+        def node(id: str, total: Mapping[str, float], free: Mapping[str, float]) -> Node:
+            about = alive.get(id, {})
+            name: str = about.get("NodeManagerAddress", "a node")
+            name = f"{name} ({id[:6]})" if hosts[name] > 1 else name  # several nodes on one host
+            is_spot = about.get("Labels", {}).get(_MARKET) == "spot"
+            return Node(id, name, total, free, has_driver=id == here, is_spot=is_spot)
+
+        if self._group is not None:
+            at: dict[int, str] = placement_group_table(self._group)["bundles_to_node_id"]
+            return tuple(node(at[i], bundle, bundle) for i, bundle in enumerate(self._bundles()))
+        free = _free_by_node()
+        return tuple(node(id, about["Resources"], free.get(id, {})) for id, about in alive.items())
+
+    def reserve(self, places: Sequence[Place], wait_s: float = RESERVE_S) -> None:
+        """Reserve CPUs and GPUs for all roles of a run at once, before any is built: all of them or none.
+
+        Nothing is to be done in a trial, which has its own, and on a Ray of our own.
+
+        Raises:
+            ResourceError: there was no room within `wait_s` seconds.
+        """
+        if self.is_shared:
+            self._reserved.make(places, wait_s)
         if self._shared and self._watch is None and not client.is_connected():  # a client may not reach the nodes
             self._begin_watch()
+
+    def nodes_of(self, places: Iterable[Place]) -> list[str]:
+        """The nodes where places are reserved."""
+        return [self._reserved.node_of(place) for place in places]
 
     def _begin_watch(self) -> None:
         """Watch the head and Ray on this machine; nodes follow once roles are there."""
@@ -359,7 +385,7 @@ class RayBackend:
             elif node not in self._lost:
                 self._reserved.stay(place)
             return bool(node) and self._is_alive(node)
-        return not place.node or self._is_alive(place.node)
+        return place.kind != "server" or not place.node or self._is_alive(place.node)
 
     def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
         if self._watch is None:
@@ -503,6 +529,15 @@ class RayBackend:
         if self._owns and ray.is_initialized():
             with phase("stopping Ray"):
                 ray.shutdown()
+
+
+def _free_by_node() -> dict[str, dict[str, float]]:
+    """What nobody has taken of each node. A client of a cluster asks by a task there."""
+    if client.is_connected():
+        asked = ray.remote(num_cpus=0)(available_resources_per_node).remote()
+        return _fetched(asked, 10.0)
+    found: dict[str, dict[str, float]] = available_resources_per_node()
+    return found
 
 
 def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:

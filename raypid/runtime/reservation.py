@@ -4,6 +4,7 @@ need. Apart from runtime/ray.py, since it knows of bundles alone and of no actor
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raypid.runtime.handle import Place
 from raypid.runtime.resources import ResourceError
 
-RESERVE_S = 4.5
-"""Seconds that a reservation may take, for what an earlier run is giving back."""
+RESERVE_S = 1.0
+"""Seconds that a reservation may take where it was planned for what is free; it takes a few milliseconds."""
+_NODE_ID = "ray.io/node-id"
+"""Ray's label of each node."""
 
 Key = tuple[str, int]
 
@@ -37,6 +40,8 @@ class Seat:
 
     group: PlacementGroup
     index: int
+    is_pinned: bool = False
+    """It is on the planned node or nowhere."""
 
 
 class Reservation:
@@ -54,25 +59,32 @@ class Reservation:
         self._groups: list[PlacementGroup] = []
         weakref.finalize(self, _give_back, self._groups)  # an agent that was never closed
 
-    def make(self, places: Sequence[Place]) -> None:
-        """Reserve for these places at once.
+    def make(self, places: Sequence[Place], wait_s: float = RESERVE_S) -> None:
+        """Reserve for these places at once, each on its node if it has one. A cluster that grows on demand sees what is waited for.
 
         Raises:
-            ResourceError: there was no room within RESERVE_S seconds. Nothing is reserved then.
+            ResourceError: there was no room within `wait_s` seconds. Nothing is reserved then.
         """
         taking = [place for place in places if bundle_of(place)]
         if not taking:
             return
-        group = placement_group([bundle_of(place) for place in taking], strategy="SPREAD")
-        if not group.wait(RESERVE_S):
-            remove_placement_group(group)
-            raise ResourceError(_no_room(taking))
-        self._take(group, taking)
+        group = self._group([bundle_of(place) for place in taking], [place.node for place in taking])
+        deadline = time.monotonic() + wait_s
+        try:
+            while not group.wait(1):  # whole seconds, so that Ctrl-C is heard
+                if time.monotonic() >= deadline:
+                    raise ResourceError(_no_room(taking))
+        except BaseException:
+            _give_back([self._groups.pop()])
+            raise
+        self._seats |= {key_of(place): Seat(group, i, place.node is not None) for i, place in enumerate(taking)}
         self.look()
 
-    def _take(self, group: PlacementGroup, places: Sequence[Place]) -> None:
+    def _group(self, bundles: list[dict[str, float]], nodes: Sequence[str | None]) -> PlacementGroup:
+        pins = [{_NODE_ID: node} if node else {} for node in nodes]
+        group = placement_group(bundles, strategy="SPREAD", bundle_label_selector=pins if any(pins) else None)
         self._groups.append(group)
-        self._seats |= {key_of(place): Seat(group, i) for i, place in enumerate(places)}
+        return group
 
     def strategy(self, place: Place) -> PlacementGroupSchedulingStrategy | None:
         """How Ray is told to use what is reserved for a place; None if nothing is."""
@@ -86,7 +98,12 @@ class Reservation:
     def node_of(self, place: Place) -> str:
         """The node where a place is reserved; "" if it is nowhere now, since its node was lost and no other has room."""
         seat = self._seats.get(key_of(place))
-        return "" if seat is None else self._node_of(seat)
+        if seat is None:
+            return ""
+        if not (node := self._node_of(seat)) and seat.is_pinned:  # Ray would wait for that very node to come back
+            seat = self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [None]), 0)
+            node = self._node_of(seat)
+        return node
 
     def moved(self, place: Place, lost: Collection[str]) -> str:
         """Have a place, which is on a lost node, anew on another one; returns its node, "" while there is no room.
@@ -99,7 +116,7 @@ class Reservation:
             self._spare.remove(spare)
             return self._move(key, bundle, spare[1])
         if key not in self._moving:
-            elsewhere = {"ray.io/node-id": f"!in({','.join(sorted(lost))})"}
+            elsewhere = {_NODE_ID: f"!in({','.join(sorted(lost))})"}
             group = placement_group([bundle], strategy="PACK", bundle_label_selector=[elsewhere])
             self._groups.append(group)
             self._moving[key] = Seat(group, 0)

@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from raypid.errors import UserError
+from raypid.runtime.plan import CPU, GPU, MEMORY, STORE, Node, Plan, Roles, free_on, plan
 
 _RESERVE = 0.1
 """Part of the free memory that a run leaves free."""
@@ -22,6 +23,8 @@ _ENV_BYTES, _ROW_BYTES, _PAIR_BYTES = 1000, 64, 40
 """Least memory of an environment, of a row beside its observation, and of a pair of perturbations."""
 _SHARD_BYTES, _LEARNER_BYTES = 100 * 2**20, 400 * 2**20
 """Memory of the processes of a replay shard and of a learner."""
+_MUCH_BYTES = 4096
+"""Observations from which on (images) what workers collect is much for the network of one learner's node: docs/scaling.md."""
 
 Number = int | float
 
@@ -36,11 +39,11 @@ def limit_threads(num: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a node of a cluster declares, or what the control groups of this process leave to it."""
+    """What the control groups of this process leave to it."""
 
     cpus: float = math.inf
     memory: float = math.inf
-    """Bytes. Of control groups, those that are not taken."""
+    """Bytes that are not taken."""
 
 
 def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Capacity:
@@ -122,14 +125,20 @@ class Has:
 
     cpus: float
     gpus: float
+    """On a cluster, of the machine where the driver is."""
     memory: float
     """Bytes. On a cluster, of the machine where the learner is; its nodes have the workers'."""
     shared_memory: float
     place: str
-    nodes: tuple[Capacity, ...] = ()
+    nodes: tuple[Node, ...] = ()
     """Of a cluster that was joined."""
     cores: float = math.inf
     """Of this machine: workers get no more, whatever Ray is told."""
+
+    def free_on(self, name: str) -> str:
+        """What is free where, if there are several nodes or some of it is taken; else ""."""
+        taken = any(node.has(name) < node.total.get(name, 0.0) - 1e-9 for node in self.nodes)
+        return free_on(self.nodes, name) if len(self.nodes) > 1 or taken else ""
 
     @classmethod
     def here(cls, num_cpus: float | None = None) -> Has:
@@ -159,6 +168,9 @@ class Needs:
     num_gpus: float = 0.0
     learners_by_gpu: bool = False
     """There are several learners only because there are several GPUs: with fewer GPUs there are fewer learners."""
+    parameter_server: bool = False
+    learner_sync: str = "all_reduce"
+    evaluation_parallel: bool | None = None
     num_envs_per_worker: int = 1
     fragment_length: int = 1
     fragments_per_update: int = 0
@@ -220,17 +232,57 @@ class Needs:
     @property
     def learner_bytes(self) -> float:
         """Memory of learners, shards and driver: weights, a minibatch, the replay buffer or the fragments of an update."""
-        row = self.frame_bytes + _ROW_BYTES
+        processes = self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES
+        return self._learning_bytes + self._buffer_bytes + processes
+
+    @property
+    def _learning_bytes(self) -> float:
         activations = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
-        drawn = self.updates_per_call * (row + (self.frame_stack - 1) * self.frame_bytes)
+        drawn = self.updates_per_call * (self._row_bytes + (self.frame_stack - 1) * self.frame_bytes)
         return sum((
             max(1, self.num_learners) * self.copies * (1 + self.num_critics) * self.weights_bytes,
             self.batch_size * (activations + drawn),
-            self.buffer_size * (row + 8 * self.num_trunks * self.memory_size),
             self.fragments_per_update * self.fragment_bytes,
             4 * self.noise_table_size + _PAIR_BYTES * self.population,
-            self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES,
         ))  # fmt: skip
+
+    @property
+    def _row_bytes(self) -> float:
+        return self.frame_bytes + _ROW_BYTES
+
+    @property
+    def _buffer_bytes(self) -> float:
+        """The replay buffer, or all its shards."""
+        return self.buffer_size * (self._row_bytes + 8 * self.num_trunks * self.memory_size)
+
+    @property
+    def driver_bytes(self) -> float:
+        """Memory of the driver on a cluster: of what learns, unless that is in actors."""
+        if self.num_learners:
+            return 0.0
+        return self._learning_bytes + (0.0 if self.num_replay_shards else self._buffer_bytes)
+
+    @property
+    def roles(self) -> Roles:
+        """What the processes of the run take of the nodes of a cluster."""
+        learners, shards = max(1, self.num_learners), max(1, self.num_replay_shards)
+        buffer = 0.0 if self.num_replay_shards else self._buffer_bytes
+        return Roles(
+            num_workers=self.num_workers,
+            worker={CPU: self.num_cpus_per_worker, MEMORY: self.worker_bytes, STORE: 2 * self.fragment_bytes},
+            num_learners=self.num_learners,
+            learner={
+                CPU: 1.0,
+                GPU: self.num_gpus / learners,
+                MEMORY: (self._learning_bytes + buffer) / learners + _LEARNER_BYTES,
+            },
+            num_shards=self.num_replay_shards,
+            shard={MEMORY: self._buffer_bytes / shards + _SHARD_BYTES},
+            servers=self.parameter_server,
+            shares_parameters=self.num_learners > 1 and self.learner_sync == "asynchronous",
+            evaluator=self.evaluation_parallel,
+            much_data=self.frame_bytes >= _MUCH_BYTES,
+        )
 
     @property
     def shared_bytes(self) -> float:
@@ -294,6 +346,10 @@ class Shortage:
     """What belongs to the setting's value: the CPUs of a worker, learners."""
     keeps: float = 0.0
     """CPUs of each worker with which all workers fit; 0: none."""
+    lacks: str = ""
+    """CPU, GPU or memory: what nodes of a cluster have too little of."""
+    nodes: str = ""
+    """What is free of that, and where."""
 
     @property
     def hopeless(self) -> bool:
@@ -302,6 +358,9 @@ class Shortage:
 
     def reason(self, words: Words) -> str:
         """What is short, in a clause."""
+        return self._short(words) + (f" ({self.nodes})" if self.nodes else "")
+
+    def _short(self, words: Words) -> str:
         subject, verb = words.setting(self.setting, self.value), "needs"
         if self.setting == "num_workers" and isinstance(self.value, int):
             subject = _counted(self.value, words.worker)
@@ -333,6 +392,11 @@ class ResourceError(UserError):
         self.fits = fits or {}
         """Settings with which all of it fits; empty where nothing does, or where it would change what is learnt."""
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether all that is short are places on a cluster's nodes, which others may free or which may be added."""
+        return bool(self.shortages) and all(short.lacks in (CPU, GPU) for short in self.shortages)
+
 
 def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
     """Why a run does not fit, and what would."""
@@ -350,13 +414,23 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
 
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit."""
-    if needs.num_gpus > has.gpus:
-        gpus: dict[str, Number] = {"num_gpus": float(has.gpus)}
-        if needs.learners_by_gpu:
-            gpus["num_learners"] = int(has.gpus) if has.gpus > 1 else 0
-        return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=has.gpus,
-                        resource="GPU", place=has.place, fits=gpus)  # fmt: skip
+    gpus = sum(node.has(GPU) for node in has.nodes) if has.nodes and needs.num_learners else has.gpus
+    if needs.num_gpus > gpus + 1e-9:
+        return _gpu_shortage(needs, has, gpus)
     return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
+
+
+def _gpu_shortage(needs: Needs, has: Has, there: float) -> Shortage:
+    """Of GPUs in all; those of this machine, if the driver learns."""
+    on_nodes = bool(has.nodes) and needs.num_learners > 0
+    place = "this machine, where the driver learns," if has.nodes and not on_nodes else has.place
+    gpus: dict[str, Number] = {"num_gpus": float(there)}
+    if needs.learners_by_gpu:
+        gpus["num_learners"] = int(there) if there > 1 else 0
+    if not on_nodes and any(node.has(GPU) >= needs.num_gpus and node.has(CPU) >= 1 for node in has.nodes):
+        gpus = {"num_learners": 1}
+    return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=there, resource="GPU", place=place,
+                    fits=gpus, lacks=GPU if on_nodes else "", nodes=has.free_on(GPU) if on_nodes else "")  # fmt: skip
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
@@ -374,20 +448,76 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
             fits["num_learners"] = learners
         keeps = math.floor(100 * max(0.0, cpus - needs.num_learners) / max(1, num)) / 100
         return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=has.place,
-                        fits=fits, detail=detail, keeps=keeps)  # fmt: skip
+                        fits=fits, detail=detail, keeps=keeps, lacks=CPU, nodes=has.free_on(CPU))  # fmt: skip
     return None
 
 
 def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of nodes with as many CPUs and as much memory as a worker takes."""
-    num, each = needs.num_workers, needs.num_cpus_per_worker
-    most = [(node.cpus / each if each else math.inf, node.memory / max(1.0, needs.worker_bytes)) for node in has.nodes]
-    places = sum(int(min(*both, num) + 1e-9) for both in most)
-    if most and places < num:
-        detail = f" of {_counted(each, 'CPU')} and {_gib(needs.worker_bytes)} of memory"
-        return Shortage(setting="num_workers", value=num, needed=num, available=places, resource="place on its nodes",
-                        place=has.place, fits={"num_workers": places}, detail=detail)  # fmt: skip
+    """Of nodes that have at once what a learner, a worker or a replay shard takes."""
+    if not has.nodes:
+        return None
+    found = plan(needs.roles, has.nodes)
+    for kind in ("learner", "worker", "shard"):
+        if found.missing(kind):
+            return _no_place(kind, needs, has, found)
     return None
+
+
+_PLACE = "place on its nodes"
+_COUNTED = {"learner": "num_learners", "worker": "num_workers", "shard": "num_replay_shards"}
+
+
+def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
+    """That some roles of a kind find no node."""
+    num, num_placed = getattr(needs, _COUNTED[kind]), len(found.at[kind])
+    each = {"learner": needs.roles.learner, "worker": needs.roles.worker, "shard": needs.roles.shard}[kind]
+    parts = [_counted(each[name], name) for name in (CPU, GPU) if each.get(name)]
+    fits: dict[str, Number] = {"num_workers": num_placed}
+    keeps = 0.0
+    if kind == "worker":
+        keeps = _kept(needs, has)
+    elif kind == "learner":
+        fits = _fewer_gpus(needs, has, num_placed)
+    else:
+        size = bisect_right(
+            range(1, needs.buffer_size), 0, key=lambda n: _with(needs, buffer_size=n, has=has).missing(kind)
+        )
+        fits = {"buffer_size": size} if size else {}
+    short = CPU if each.get(CPU) else MEMORY
+    short = GPU if each.get(GPU) and not any(node.has(GPU) >= each[GPU] for node in has.nodes) else short
+    if not any(node.has(MEMORY) >= each[MEMORY] for node in has.nodes):
+        short = MEMORY
+    return Shortage(setting=_COUNTED[kind], value=num, needed=num, available=num_placed, resource=_PLACE, place=has.place,
+                    fits=fits, detail=f" of {', '.join(parts)} and {_gib(each[MEMORY])} of memory".replace("of  and", "of"), keeps=keeps,
+                    lacks=short, nodes=has.free_on(short))  # fmt: skip
+
+
+def _with(needs: Needs, *, has: Has, **changed: Number) -> Plan:
+    """The plan of other needs."""
+    needs = copy.copy(needs)
+    for name, value in changed.items():
+        setattr(needs, name, value)
+    return plan(needs.roles, has.nodes)
+
+
+def _kept(needs: Needs, has: Has) -> float:
+    """The CPUs of each worker, in hundredths, with which all workers find a place; 0 if there is no such number."""
+    hundredths = range(1, max(1, int(100 * needs.num_cpus_per_worker)))
+    most = bisect_right(
+        hundredths, 0, key=lambda n: _with(needs, has=has, num_cpus_per_worker=n / 100).missing("worker")
+    )
+    return most / 100
+
+
+def _fewer_gpus(needs: Needs, has: Has, num_placed: int) -> dict[str, Number]:
+    """Learners and GPUs that find a node: fewer learners, or one with the GPUs that one node has, or the driver."""
+    share = needs.num_gpus / needs.num_learners
+    if num_placed:
+        return {"num_learners": num_placed, **({"num_gpus": share * num_placed} if share else {})}
+    gpus = max((math.floor(node.has(GPU)) for node in has.nodes if node.has(CPU) >= 1), default=0)
+    if share and gpus:
+        return {"num_learners": 1, "num_gpus": float(gpus)}
+    return {"num_learners": 0, **({"num_gpus": 0.0} if share else {})}
 
 
 def _fewer_learners(needs: Needs, cpus: float) -> int:
@@ -403,15 +533,14 @@ def _fewer_learners(needs: Needs, cpus: float) -> int:
 
 def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
     """Of shared memory or memory, by the setting that takes most of it."""
-    workers_are_here = not has.nodes
 
     def memory(n: Needs) -> float:
-        return n.learner_bytes + workers_are_here * max(1, n.num_workers) * n.worker_bytes
+        return n.driver_bytes if has.nodes else n.learner_bytes + max(1, n.num_workers) * n.worker_bytes
 
     limits: list[tuple[str, Callable[[Needs], float], float]] = [
         ("shared memory (/dev/shm)", attrgetter("shared_bytes"), has.shared_memory),
         ("memory", memory, has.memory),
-        ("memory on one node", attrgetter("worker_bytes"), max((n.memory for n in has.nodes), default=math.inf)),
+        ("memory on one node", attrgetter("worker_bytes"), max((n.has(MEMORY) for n in has.nodes), default=math.inf)),
     ]
     for name, amount, there in limits:
         if amount(needs) > there:

@@ -142,10 +142,11 @@ class WorkerGroup(Generic[R, D]):
         max_restarts: int,
         describe: str = "",
         kind: Kind = "worker",
+        node: str | None = None,
     ) -> None:
         self.backend, self.factory = backend, factory
         self.timeout_s, self.describe, self.kind = timeout_s, describe, kind.capitalize()
-        self.places = [Place(kind, i, num_cpus) for i in range(num_workers)]
+        self.places = [Place(kind, i, num_cpus, node=node) for i in range(num_workers)]
         self.budget = LossBudget(max_restarts)
         self.restarts = [0] * num_workers
         self.lost = {"workers": 0, "timeouts": 0}

@@ -18,8 +18,8 @@ from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.roles.evaluator import EVALUATION_INDEX
 from raypid.run.agent import Agent
-from raypid.run.assembly import _evaluates_beside
 from raypid.run.experiment import Run, RunOptions
+from raypid.runtime.plan import Node, Roles, plan
 from raypid.runtime.supervisor import WorkersFailed
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "num_threads": 1}
@@ -88,13 +88,6 @@ def test_none_where_the_interval_is_0(ray_session: Any) -> None:
 # -- where it runs -------------------------------------------------------------------------------------------------
 
 
-class Cluster:
-    name = "ray"
-
-    def resources(self) -> dict[str, float]:
-        return {"CPU": 4.0}
-
-
 @pytest.mark.parametrize(
     ("settings", "beside"),
     [
@@ -108,7 +101,17 @@ class Cluster:
     ],
 )
 def test_it_takes_a_cpu_that_is_to_spare(settings: dict[str, Any], beside: bool) -> None:
-    assert _evaluates_beside(Config().replace(settings), Cluster()) == beside
+    c = Config().replace(settings)
+    worker = {"CPU": c.num_cpus_per_worker}
+    roles = Roles(
+        num_workers=c.num_workers,
+        worker=worker,
+        num_learners=c.num_learners,
+        learner={"CPU": 1.0},
+        evaluator=c.evaluation_parallel,
+    )
+    four = Node("", "this machine", {"CPU": 4.0}, {"CPU": 4.0}, has_driver=True)
+    assert bool(plan(roles, [four]).at["evaluator"]) == beside
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 2, "backend": "local"}])

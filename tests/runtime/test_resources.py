@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raypid.runtime.plan import Node
 from raypid.runtime.resources import Capacity, Has, Needs, ResourceError, Words, cgroup_limits, num_cores, num_gpus
 from raypid.runtime.resources import preflight as _preflight
 
@@ -21,6 +22,11 @@ def needs(**changed: Any) -> Needs:
 def has(**changed: Any) -> Has:
     values = {"cpus": 4.0, "gpus": 1.0, "memory": 16.0 * GIB, "shared_memory": 8.0 * GIB, "place": "this machine"}
     return Has(**{**values, **changed})
+
+
+def node(name: str, cpus: float, memory: float | None = None) -> Node:
+    has = {"CPU": cpus, **({} if memory is None else {"memory": memory})}
+    return Node(name, name, has, has)
 
 
 def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, float], list[str]]:
@@ -177,19 +183,65 @@ def test_names_of_another_interface() -> None:
 
 
 def test_each_worker_needs_a_node() -> None:
-    nodes = (Capacity(3.0, 8.0 * GIB), Capacity(1.0, 8.0 * GIB))
+    nodes = (node("a", 3.0, 8.0 * GIB), node("b", 1.0, 8.0 * GIB))
     cluster = has(cpus=4.0, shared_memory=1000.0 * GIB, nodes=nodes, place="the cluster")
     assert preflight(needs(num_workers=4), cluster, fit=False) == ({}, [])
     text = refusal(needs(num_workers=2, num_cpus_per_worker=2.0), cluster)
-    assert "2 workers of 2 CPUs and 0.1 GiB of memory need 2 places on its nodes, the cluster has 1." in text
-    assert "What fits: --num-workers 1; --fit" in text
+    assert "2 workers of 2 CPUs and 0.1 GiB of memory need 2 places on its nodes, the cluster has 1 " in text
+    assert (
+        "(free: a 3 of 3 CPUs, b 1 of 1). What fits: --num-workers 1, or --num-cpus-per-worker 1.5 to keep 2 workers; --fit"
+        in text
+    )
     text = refusal(needs(num_workers=1, fragment_length=10**9), cluster)
     assert (
         "--fragment-length 1000000000 needs about 59.7 GiB of memory on one node, the cluster has 8.0 GiB free" in text
     )
-    narrow = has(cpus=4.0, memory=GIB, nodes=(Capacity(3.0, 0.25 * GIB), Capacity(1.0)), place="the cluster")
+    narrow = has(cpus=4.0, memory=GIB, nodes=(node("a", 3.0, 0.25 * GIB), node("b", 1.0)), place="the cluster")
     assert preflight(needs(num_workers=4), narrow, fit=True)[0] == {"num_workers": 3}
     assert preflight(needs(num_workers=3), has(cpus=3.0, memory=0.05 * GIB, nodes=nodes), fit=False) == ({}, [])
+
+
+def test_what_sums_hide_is_refused_node_by_node() -> None:
+    four = has(cpus=4.0, gpus=2.0, nodes=tuple(node(name, 1.0) for name in "abcd"), place="the cluster")
+    text = refusal(needs(num_workers=1, num_cpus_per_worker=2.0), four)
+    assert (
+        "1 worker of 2 CPUs and 0.1 GiB of memory needs 1 place on its nodes, the cluster has 0 (free: a 1 of 1 CPUs, b"
+        in text
+    )
+    assert "What fits: --num-cpus-per-worker 1 to keep 1 worker." in text
+    gpus = tuple(Node(name, name, {"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}) for name in "ab")
+    two = has(cpus=4.0, gpus=2.0, nodes=gpus, place="the cluster")
+    text = refusal(needs(num_workers=1, num_learners=1, num_gpus=2.0), two)
+    assert (
+        "--num-learners 1 of 1 CPU, 2 GPUs and 0.4 GiB of memory needs 1 place on its nodes, the cluster has 0 (free: a 1 of 1 GPUs"
+        in text
+    )
+    assert "What fits: --num-learners 1 --num-gpus 1; --fit" in text
+    assert preflight(needs(num_workers=2, num_learners=2, num_gpus=2.0), two, fit=False) == ({}, [])
+    assert preflight(needs(num_workers=1, num_learners=1, num_gpus=2.0), two, fit=True)[0] == {
+        "num_learners": 1,
+        "num_gpus": 1.0,
+    }
+    driver = has(gpus=0.0, nodes=gpus, place="the cluster")
+    text = refusal(needs(num_gpus=1.0), driver)
+    assert text.startswith(
+        "--num-gpus 1 needs 1 GPU, this machine, where the driver learns, has 0. What fits: --num-learners 1; --fit"
+    )
+    small = has(cpus=8.0, nodes=(node("a", 8.0, GIB), node("b", 8.0, 2 * GIB)), place="the cluster")
+    shards = needs(num_replay_shards=2, buffer_size=2**26, frame_bytes=64)
+    text = refusal(shards, small)
+    assert (
+        "--num-replay-shards 2 of 4.1 GiB of memory needs 2 places on its nodes, the cluster has 0 (free: b 2 of 2 GiB, a 1 of 1)"
+        in text
+    )
+    fitting = preflight(shards, small, fit=True)[0]
+    assert 10**6 < fitting["buffer_size"] < 2**25 and preflight(
+        needs(**{**vars_of(shards), **fitting}), small, fit=False
+    ) == ({}, [])
+
+
+def vars_of(given: Needs) -> dict[str, Any]:
+    return {name: getattr(given, name) for name in Needs.__slots__}
 
 
 def test_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

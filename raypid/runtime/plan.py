@@ -1,0 +1,319 @@
+"""Which role of a run goes to which node of a cluster. Nothing is asked or started here: the same nodes give the same plan."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from raypid.runtime.handle import Kind, Place
+
+CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
+"""Ray's names of what a node has; the last two in bytes."""
+MOST_ROLES = 10_000
+"""Workers of one node, whatever they take."""
+_UNLIMITED = {CPU: 0.0, GPU: 0.0, MEMORY: math.inf, STORE: math.inf}
+"""What a node has of something that it does not declare."""
+_TINY = 1e-6
+_SHOWN = 4
+"""Nodes that a message names."""
+
+Amounts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a cluster, or a bundle of a trial's placement group."""
+
+    id: str
+    name: str
+    total: Amounts
+    """What it declares, by Ray's names."""
+    free: Amounts
+    """What nobody has taken of that."""
+    has_driver: bool = False
+    is_spot: bool = False
+    """Its provider may take it away at any time."""
+
+    def has(self, name: str) -> float:
+        """How much is free of CPU, GPU, memory or object store."""
+        return self.free.get(name, 0.0 if name in self.total else _UNLIMITED[name])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roles:
+    """The processes of a run, and what each takes of its node."""
+
+    num_workers: int
+    worker: Amounts
+    num_learners: int = 0
+    """0: the driver learns."""
+    learner: Amounts = field(default_factory=dict)
+    num_shards: int = 0
+    shard: Amounts = field(default_factory=dict)
+    servers: bool = False
+    """A parameter server on each node that has workers."""
+    shares_parameters: bool = False
+    """Learners that do not wait for each other share parameters in an actor."""
+    evaluator: bool | None = None
+    """Whether evaluations have a process of their own; None: where a CPU, or a part of one, is to spare."""
+    much_data: bool = False
+    """What workers collect (images) is too much for the network of one node, so each learner gets a node of its own if there are enough."""
+
+
+@dataclass(slots=True)
+class Share:
+    """What a node gets of a run, and what is left of its CPUs and GPUs."""
+
+    name: str
+    id: str
+    has_driver: bool
+    roles: Counter[str] = field(default_factory=Counter)
+    """How many of each kind."""
+    takes: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
+    left: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
+    total: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
+
+    def as_dict(self) -> dict[str, object]:
+        """The share as JSON."""
+        amounts = {key: _rounded(getattr(self, key)) for key in ("takes", "left", "total")}
+        return {"node": self.name, "id": self.id, "driver": self.has_driver, "roles": dict(self.roles), **amounts}
+
+    def __str__(self) -> str:
+        """Such as "driver, 2 workers, replay shard: takes 2 CPUs, leaves 1 of 4"."""
+        names = ["driver"] * self.has_driver + [_counted(num, _NAMES[kind]) for kind, num in self.roles.items()]
+        having = [name for name in (CPU, GPU) if self.total[name]]
+        takes = " and ".join(_counted(self.takes[name], name) for name in having if self.takes[name]) or "nothing"
+        leaves = " and ".join(f"{_number(self.left[name])} of {_counted(self.total[name], name)}" for name in having)
+        return f"{', '.join(names) or 'nothing of it'}: takes {takes}{f', leaves {leaves}' if leaves else ''}"
+
+
+_NAMES = {
+    "learner": "learner", "worker": "worker", "shard": "replay shard", "server": "parameter server", "evaluator": "evaluator",
+    "other": "actor with shared parameters",
+}  # fmt: skip
+
+
+def _number(amount: float) -> str:
+    return f"{amount + 0.0:.4g}" if abs(amount) > _TINY else "0"
+
+
+def _rounded(amounts: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(amount, 4) + 0.0 for name, amount in amounts.items()}
+
+
+def _counted(num: float, noun: str) -> str:
+    """Such as "2 workers"; one of a kind of role has no number."""
+    if num == 1:
+        return noun if noun not in (CPU, GPU) else f"1 {noun}"
+    first, _, rest = noun.partition(" with ")
+    return f"{_number(num)} {first}s{f' with {rest}' if rest else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the roles of a run go. Roles without a place are missing in `at`."""
+
+    nodes: Sequence[Node]
+    roles: Roles
+    at: Mapping[str, Sequence[int]]
+    """Kind of a role (worker, learner, shard, server, evaluator, other) -> the number of its node, role by role."""
+    left: Sequence[Amounts]
+    """What is left of each node once all of that is reserved."""
+
+    def missing(self, kind: str) -> int:
+        """Workers, learners or shards without a place."""
+        wanted = {"worker": self.roles.num_workers, "learner": self.roles.num_learners, "shard": self.roles.num_shards}
+        return wanted[kind] - len(self.at[kind])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all roles have a place."""
+        return not any(self.missing(kind) for kind in ("worker", "learner", "shard"))
+
+    @property
+    def num_placed(self) -> int:
+        """Workers, learners and shards that have a place."""
+        return sum(len(self.at[kind]) for kind in ("worker", "learner", "shard"))
+
+    def place(self, kind: Kind, index: int = 0) -> Place:
+        """The place of a role."""
+        node = self.nodes[self.at[kind][index]].id if index < len(self.at[kind]) else None
+        return _place(self.roles, kind, index, node or None)
+
+    def places(self) -> list[Place]:
+        """The places of the roles that reserve CPUs or GPUs: workers, then learners."""
+        return [self.place(place.kind, place.index) for place in all_places(self.roles)]
+
+    def shares(self) -> list[Share]:
+        """What each node gets, those with the driver and with most of the run first."""
+        shares: dict[str, Share] = {}
+        for i, node in enumerate(self.nodes):  # bundles of a trial may be on one node
+            share = shares.setdefault(node.id, Share(node.name, node.id, node.has_driver))
+            share.roles.update({kind: num for kind, at in self.at.items() if (num := sum(place == i for place in at))})
+            for name in (CPU, GPU):
+                share.takes[name] += node.has(name) - self.left[i][name]
+                share.left[name] += self.left[i][name]
+                share.total[name] += node.total.get(name, 0.0)
+        return sorted(shares.values(), key=lambda share: (not share.has_driver, -share.roles.total()))
+
+    def feeds(self) -> list[int]:
+        """The shard that each worker fills: one on its node where there is one, and each as many workers as the others."""
+        most = math.ceil(self.roles.num_workers / max(1, self.roles.num_shards))
+        num_fed: Counter[int] = Counter()
+        fed: dict[int, int] = {}
+        for near in (True, False):
+            for worker, node in enumerate(self.at["worker"]):
+                there = [s for s, at in enumerate(self.at["shard"]) if (at == node or not near) and num_fed[s] < most]
+                if worker not in fed and there:
+                    fed[worker] = min(there, key=lambda s: num_fed[s])
+                    num_fed[fed[worker]] += 1
+        return [fed.get(worker, worker % max(1, self.roles.num_shards)) for worker in range(self.roles.num_workers)]
+
+    def notes(self) -> list[str]:
+        """What a user may want to change."""
+        homes = len(set(self.at["worker"]))
+        if not 0 < self.roles.num_shards < homes:
+            return []
+        return [
+            f"{homes} nodes have workers and {self.roles.num_shards} of them a replay shard: the fragments of the others cross the network "
+            f"(num_replay_shards={homes} gives one to each)"
+        ]
+
+
+def all_places(roles: Roles) -> list[Place]:
+    """The places of the roles that reserve CPUs or GPUs, wherever they are: workers, then learners."""
+    workers, learners = range(roles.num_workers), range(roles.num_learners)
+    return [
+        *(_place(roles, "worker", i, None) for i in workers),
+        *(_place(roles, "learner", i, None) for i in learners),
+    ]
+
+
+def _place(roles: Roles, kind: Kind, index: int, node: str | None) -> Place:
+    each = {"worker": roles.worker, "learner": roles.learner}.get(kind, {})
+    return Place(kind, index, each.get(CPU, 0.0), each.get(GPU, 0.0), node)
+
+
+def free_on(nodes: Sequence[Node], name: str) -> str:
+    """What is free of a resource, node by node, such as "free: 10.0.0.1 1 of 4 CPUs, 10.0.0.2 4 of 4"; nodes with most of it first."""
+    scale, unit = (2**30, " GiB") if name in (MEMORY, STORE) else (1, f" {name}s")
+    having = sorted((node for node in nodes if node.total.get(name)), key=lambda node: -node.has(name))
+
+    def sums(nodes: Sequence[Node]) -> str:
+        free, total = sum(node.has(name) for node in nodes), sum(node.total[name] for node in nodes)
+        return f"{free / scale:.4g} of {total / scale:.4g}"
+
+    parts = [f"{node.name} {sums([node])}" for node in having[:_SHOWN]]
+    if rest := having[_SHOWN:]:
+        parts.append(f"{len(rest)} more {sums(rest)}")
+    if not parts:
+        return f"no node has{unit}"
+    return ", ".join([f"free: {parts[0]}{unit}", *parts[1:]])
+
+
+def plan(roles: Roles, nodes: Sequence[Node]) -> Plan:
+    """Where to place the roles of a run.
+
+    Learners come first: with GPUs on the nodes that have most of them, together, unless there is much data; without GPUs near the
+    driver. Workers are spread in proportion to the CPUs that are free. Replay shards are spread like workers, at least one on each node
+    that has some if there are enough; parameter servers are on these nodes. The evaluator goes where most CPUs are left, if one is.
+    If workers find no place only because of where learners are, learners go where workers lose least.
+    """
+
+    def preferred(node: Node) -> tuple[float, ...]:
+        if roles.learner.get(GPU, 0.0):
+            return node.is_spot, -node.has(GPU), not node.has_driver, -node.has(CPU)
+        return node.is_spot, not node.has_driver, node.has(GPU), -node.has(CPU)
+
+    found = _planned(roles, nodes, preferred)
+    if roles.num_learners and found.missing("worker"):
+        each = roles.worker.get(CPU, 0.0) or 1.0
+        other = _planned(roles, nodes, lambda node: (-(node.has(CPU) % each), *preferred(node)))
+        found = min((found, other), key=lambda one: (one.missing("learner"), one.missing("worker")))
+    return found
+
+
+def plan_around(roles: Roles, nodes: Sequence[Node], workers: Sequence[str], learners: Sequence[str]) -> Plan:
+    """The plan of a run whose workers and learners are reserved already, on nodes with these ids: what nodes have free is without them."""
+    numbers = {node.id: i for i, node in enumerate(nodes)}
+    left = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
+    at = [numbers[id] for id in workers], [numbers[id] for id in learners]
+    freed = [dict(node.free) for node in nodes]
+    for places, each in zip(at, (roles.worker, roles.learner), strict=True):
+        for i, name in itertools.product(places, (CPU, GPU)):
+            freed[i][name] = min(freed[i].get(name, 0.0) + each.get(name, 0.0), nodes[i].total.get(name, 0.0))
+    before = [replace(node, free=free) for node, free in zip(nodes, freed, strict=True)]
+    return _completed(roles, before, left, *at)
+
+
+Rank = Callable[[int, int], tuple[float, ...]]
+"""(number of a node, roles that it has got so far) -> the lower, the sooner it gets the next one."""
+
+
+def _planned(roles: Roles, nodes: Sequence[Node], preferred: Callable[[Node], tuple[float, ...]]) -> Plan:
+    """A plan with learners on the nodes that come first in an order."""
+    left: list[dict[str, float]] = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
+    all_nodes, orders = range(len(nodes)), [preferred(node) for node in nodes]
+
+    def learners_first(i: int, num: int) -> tuple[float, ...]:
+        return (num if roles.much_data else 0), *orders[i]
+
+    learners = _placed(roles.num_learners, roles.learner, left, all_nodes, learners_first)
+    cpus = [amounts[CPU] + _TINY for amounts in left]
+
+    def in_proportion(i: int, num: int) -> tuple[float, ...]:
+        return (num + 1) / cpus[i], not nodes[i].has_driver
+
+    workers = sorted(_placed(roles.num_workers, roles.worker, left, all_nodes, in_proportion))
+    return _completed(roles, nodes, left, workers, learners)
+
+
+def _completed(
+    roles: Roles,
+    nodes: Sequence[Node],
+    left: Sequence[dict[str, float]],
+    workers: Sequence[int],
+    learners: Sequence[int],
+) -> Plan:
+    """The plan with what goes where workers and learners are."""
+    homes = Counter(workers)
+    shards = sorted(_placed(roles.num_shards, roles.shard, left, homes, lambda i, num: (num > 0, (num + 1) / homes[i])))
+    driver = next((i for i, node in enumerate(nodes) if node.has_driver), 0)
+    at = {
+        "learner": learners,
+        "worker": workers,
+        "shard": shards,
+        "server": list(homes) if roles.servers else [],
+        "other": [*learners, driver][:1] if roles.shares_parameters else [],
+        "evaluator": _evaluator(roles, nodes, left),
+    }
+    return Plan(nodes, roles, at, left)
+
+
+def _placed(num: int, each: Amounts, left: Sequence[dict[str, float]], among: Iterable[int], rank: Rank) -> list[int]:
+    """Take what `num` roles need from what is left, each at the node of the lowest rank that has room for it; returns their nodes.
+    There are fewer if there is no more room."""
+    here: Counter[int] = Counter()
+    nodes: list[int] = []
+    rooms = list(among)
+    while len(nodes) < num:
+        rooms = [i for i in rooms if here[i] < MOST_ROLES and all(left[i][k] >= x - _TINY for k, x in each.items())]
+        if not rooms:
+            break
+        at = min(rooms, key=lambda i: rank(i, here[i]))
+        nodes.append(at)
+        here[at] += 1
+        for name, amount in each.items():
+            left[at][name] -= amount
+    return nodes
+
+
+def _evaluator(roles: Roles, nodes: Sequence[Node], left: Sequence[Amounts]) -> list[int]:
+    """The node of the evaluator, which reserves nothing; [] if it has no process. A driver that learns is busy without reserving a CPU."""
+    spare = [left[i][CPU] - (node.has_driver and not roles.num_learners) for i, node in enumerate(nodes)]
+    if not nodes or roles.evaluator is False or (roles.evaluator is None and max(spare) <= _TINY):
+        return []
+    return [max(range(len(nodes)), key=lambda i: (spare[i], nodes[i].has_driver))]
