@@ -12,7 +12,7 @@ two shards. Fragments are tiny, so that there are many calls. Every few seconds 
 - memory: private memory (Pss_Anon and SwapPss of /proc/PID/smaps_rollup): heap and stacks, not Ray's store, which would count in each process
   that has ever touched it, and not the files of libraries. A page that processes share after a fork counts in parts.
 - threads, open files, sockets: from /proc/PID.
-- Ray's store: bytes, objects, and the references that the driver holds, asked for in the driver by a thread of its own.
+- Ray's store: bytes and objects by the raylet's own record, and how many references the driver holds, by a thread in it.
 - folders: the run's, Ray's session, and what there is in /dev/shm under Ray's names.
 
 What follows the first third is fitted: the median of the slopes of all pairs (Theil-Sen), with a 95% interval by a bootstrap of blocks of
@@ -30,6 +30,7 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,15 +148,28 @@ def sample(root: int, place: Path) -> dict[str, float]:
     for role, pid in roles(root).items():
         with contextlib.suppress(OSError):
             found |= {f"{role}: {name}": value for name, value in of_process(pid).items()}
-    store = last_line(place / "store.jsonl")
-    session = store.pop("session", None)
-    found |= {f"Ray: {name}": float(value) for name, value in store.items()}
     found["run: folder"] = megabytes(place / "run")
-    if session is not None:
-        found["session: folder"] = megabytes(Path(session))
+    if driver := last_line(place / "references.jsonl"):
+        found["driver: references"] = driver["references"]
+        found["session: folder"] = megabytes(Path(driver["session"]))
+        found |= {f"Ray: {name}": value for name, value in store_of(Path(driver["session"])).items()}
     with contextlib.suppress(OSError):
         found["shm: folder"] = sum(os.stat(e).st_blocks * 512 / 1e6 for e in os.scandir("/dev/shm") if e.is_file())
     return found
+
+
+STORE = {"store": "pinned objects size", "objects": "num local plasma objects"}
+"""What the raylet's own record, debug_state.txt, calls what is in the store."""
+
+
+def store_of(session: Path) -> dict[str, float]:
+    """Megabytes and objects in Ray's store."""
+    try:
+        text = (session / "logs" / "debug_state.txt").read_text()
+    except OSError:
+        return {}
+    found = {name: re.search(rf"^- {words}: (\d+)", text, re.MULTILINE) for name, words in STORE.items()}
+    return {name: float(match[1]) / (1e6 if name == "store" else 1) for name, match in found.items() if match}
 
 
 def last_line(path: Path) -> dict[str, Any]:
@@ -168,28 +182,17 @@ def last_line(path: Path) -> dict[str, Any]:
 # -- the run ---------------------------------------------------------------------------------------------------------------
 
 
-def watch_store(path: Path) -> None:
-    """Write what is in Ray's store every second; a thread of the driver."""
-    import ray._private.internal_api as api
+def watch_references(path: Path) -> None:
+    """Write every second how many references to objects the driver holds, and where Ray's session is; a thread of the driver."""
     import ray._private.worker as ray_worker
-    from ray._private.grpc_utils import init_grpc_channel
-    from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
-    while (node := ray_worker._global_node) is None or not ray_worker.global_worker.connected:
-        time.sleep(0.5)
-    (raylet,) = api.get_state_from_address(node.gcs_address).node_table()
-    channel = init_grpc_channel(f"{raylet['NodeManagerAddress']}:{raylet['NodeManagerPort']}")
-    ask = node_manager_pb2_grpc.NodeManagerServiceStub(channel).FormatGlobalMemoryInfo
-    request = node_manager_pb2.FormatGlobalMemoryInfoRequest(include_memory_info=False)
-    while ray_worker.global_worker.connected:
-        with contextlib.suppress(Exception):  # a paused or ending Ray
-            stats = ask(request, timeout=10).store_stats
-            references = len(ray_worker.global_worker.core_worker.get_all_reference_counts())
-            values = {"store": stats.object_store_bytes_used / 1e6, "objects": stats.num_local_objects}
-            row = {**values, "references": references, "session": node.get_session_dir_path()}
+    while True:
+        time.sleep(1)
+        worker, node = ray_worker.global_worker, ray_worker._global_node
+        if node is not None and worker.connected:
+            row = {"references": len(worker.core_worker.get_all_reference_counts()), "session": node.get_session_dir_path()}
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        time.sleep(1)
 
 
 def drive(loop: str, place: Path, minutes: float) -> int:
@@ -197,7 +200,7 @@ def drive(loop: str, place: Path, minutes: float) -> int:
     import raypid.runtime.ray  # noqa: F401 (its settings come before Ray's import)
     from raypid.cli import main as raypid
 
-    threading.Thread(target=watch_store, args=(place / "store.jsonl",), daemon=True).start()
+    threading.Thread(target=watch_references, args=(place / "references.jsonl",), daemon=True).start()
     settings = {**COMMON, **LOOPS[loop]}
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", json.dumps(value).strip('"'))]
     stop = json.dumps({"time_total_s": minutes * 60})
@@ -215,11 +218,13 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.place.mkdir(parents=True, exist_ok=True)
-        for name in ("store.jsonl", "samples.jsonl"):
+        for name in ("references.jsonl", "samples.jsonl"):
             (self.place / name).unlink(missing_ok=True)
         order = ["--drive", self.loop, "--minutes", str(self.minutes), "--out", str(self.place)]
         with (self.place / "driver.log").open("wb") as log:
-            self.process = subprocess.Popen([sys.executable, __file__, *order], stdout=log, stderr=log)
+            # the raylet writes its record every 10 s, unless it is told otherwise
+            environment = {**os.environ, "RAY_debug_dump_period_milliseconds": "2000"}
+            self.process = subprocess.Popen([sys.executable, __file__, *order], stdout=log, stderr=log, env=environment)
 
     @property
     def is_over(self) -> bool:

@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,7 @@ from raypid.phases import phase
 from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
+from raypid.runtime.sessions import Session
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -35,6 +36,9 @@ for _name, _value in {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_SCHEDULER_EVENTS": "0",
+    # of each log file of its processes, what environments print included; without it these grow without end
+    "RAY_ROTATION_MAX_BYTES": str(16 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
     # the supervisor reports the first in one line; the second says nothing if actors take fractions of a CPU
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing|PYTHON worker processes have been started",
 }.items():
@@ -157,6 +161,8 @@ class RayBackend:
         without: str = "num_workers=0 (--num-workers 0) trains without Ray.",
     ) -> None:
         self._handles: list[RayHandle] = []
+        self._session: Session | None = None
+        """Of the Ray that was started here."""
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         if not self._owns:
@@ -172,14 +178,20 @@ class RayBackend:
                 "excludes": ["runs/", ".git/", ".venv/", "__pycache__/"],
             }
         doing = "starting Ray" if address is None else "joining Ray"
+        session = Session() if address is None else None
         with (
             phase(doing, doing if address is None else f"joining Ray at {address}"),
-            _environment_of_children(),
+            _environment_of_children({} if session is None else session.variables),
             outside_of_runs(),
         ):
             try:
+                if session is not None:
+                    session.watch()
                 with _signals_wait():
-                    ray.init("local" if address is None else address, **options)
+                    started = ray.init("local" if address is None else address, **options)
+                if session is not None:
+                    session.hold(Path(started.address_info["session_dir"]))
+                    self._session = session
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
@@ -194,6 +206,9 @@ class RayBackend:
                     f"No Ray cluster could be joined at {address!r}: {said.rstrip('.')}. If the cluster asks for a token, set "
                     "RAY_AUTH_MODE=token here too."
                 ) from error
+            finally:
+                if session is not None and self._session is None:
+                    session.close()
 
     @property
     def place(self) -> str:
@@ -281,6 +296,8 @@ class RayBackend:
         if self._owns and ray.is_initialized():
             with phase("stopping Ray"):
                 ray.shutdown()
+        if self._session is not None:
+            self._session.close()
 
 
 def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -346,11 +363,11 @@ def _signals_wait() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment_of_children() -> Iterator[None]:
+def _environment_of_children(more: Mapping[str, str]) -> Iterator[None]:
     """Start Ray's processes with one BLAS thread, in sessions of their own, and let them find the modules that this process finds."""
     global _starting
     own = [path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))]
-    settings = {**dict.fromkeys(_THREAD_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(own)}
+    settings = {**dict.fromkeys(_THREAD_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(own), **more}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     _starting = True
