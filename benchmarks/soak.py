@@ -63,9 +63,9 @@ LOOPS: dict[str, dict[str, Any]] = {
 
 ROLES = {
     "gcs_server": "gcs", "raylet": "raylet", "log_monitor.py": "log monitor", "monitor.py": "autoscaler", "dashboard.py": "api server",
-    "ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime env agent", "ray::Evaluator": "evaluator",
-    "ray::Replay": "shard", "ray::Uniform": "shard", "ray::Prioritized": "shard", "ray::ParameterServer": "server",
-    "ray::Rollout": "worker", "ray::IDLE": "idle",
+    "ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime env agent", "ray::PoliteEvaluator": "evaluator",
+    "ray::UniformReplay": "shard", "ray::PrioritizedReplay": "shard", "ray::ParameterServer": "server", "ray::Rollout": "worker",
+    "ray::Learner": "learner", "ray::ShardLearner": "learner", "ray::IDLE": "idle",
 }  # fmt: skip
 """What a process is, by a part of its command line."""
 
@@ -308,7 +308,7 @@ def rows_of(loop: str, samples: Sequence[dict[str, Any]]) -> Iterator[dict[str, 
     later = hours >= hours[-1] / 3
     names = dict.fromkeys(name for s in samples for name in s["values"])
     for name in names:
-        values = np.array([s["values"].get(name, np.nan) for s in samples])
+        values = np.array([s["values"].get(name, np.nan) for s in samples], float)
         known = later & np.isfinite(values)
         if known.sum() < 0.8 * later.sum():  # a process that was there for a while
             continue

@@ -36,6 +36,8 @@ for _name, _value in {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_SCHEDULER_EVENTS": "0",
+    # a record of each call, for `ray list tasks`: it took the server 1 GB an hour, up to a bound of 100,000 calls
+    "RAY_task_events_report_interval_ms": "0",
     # of each log file of its processes, what environments print included; without it these grow without end
     "RAY_ROTATION_MAX_BYTES": str(16 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
