@@ -37,7 +37,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,16 @@ ROLES = {
 }  # fmt: skip
 """What a process is, by a part of its command line."""
 
-MINOR = {"memory": 1.0, "folder": 1.0, "store": 1.0, "threads": 0.5, "files": 0.5, "sockets": 0.5, "objects": 2.0, "references": 2.0}
+MINOR = {
+    "memory": 1.0,
+    "folder": 1.0,
+    "store": 1.0,
+    "threads": 0.5,
+    "files": 0.5,
+    "sockets": 0.5,
+    "objects": 2.0,
+    "references": 2.0,
+}
 """Growth an hour (MB, or a number) that counts as none."""
 
 BOUNDS = {
@@ -190,21 +199,41 @@ def watch_references(path: Path) -> None:
         time.sleep(1)
         worker, node = ray_worker.global_worker, ray_worker._global_node
         if node is not None and worker.connected:
-            row = {"references": len(worker.core_worker.get_all_reference_counts()), "session": node.get_session_dir_path()}
+            row = {
+                "references": len(worker.core_worker.get_all_reference_counts()),
+                "session": node.get_session_dir_path(),
+            }
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
 
 def drive(loop: str, place: Path, minutes: float) -> int:
     """The driver's process: the ordinary command, and the thread that asks for the store."""
-    import raypid.runtime.ray  # noqa: F401 (its settings come before Ray's import)
+    import raypid.runtime.ray
     from raypid.cli import main as raypid
 
     threading.Thread(target=watch_references, args=(place / "references.jsonl",), daemon=True).start()
     settings = {**COMMON, **LOOPS[loop]}
-    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", json.dumps(value).strip('"'))]
+    flags = [
+        part
+        for name, value in settings.items()
+        for part in (f"--{name.replace('_', '-')}", json.dumps(value).strip('"'))
+    ]
     stop = json.dumps({"time_total_s": minutes * 60})
-    return raypid(["train", *flags, "--stop", stop, "--final-episodes", "0", "--quiet", "--overwrite", "--out", str(place / "run")])
+    return raypid(
+        [
+            "train",
+            *flags,
+            "--stop",
+            stop,
+            "--final-episodes",
+            "0",
+            "--quiet",
+            "--overwrite",
+            "--out",
+            str(place / "run"),
+        ]
+    )
 
 
 @dataclass
@@ -249,7 +278,9 @@ class Soak:
         """Check that it ended well."""
         if self.process.wait():
             log = (self.place / "driver.log").read_text(errors="replace")[-2000:]
-            raise SystemExit(f"{self.loop} ended with exit code {self.process.returncode}; samples are in {self.place}\n{log}")
+            raise SystemExit(
+                f"{self.loop} ended with exit code {self.process.returncode}; samples are in {self.place}\n{log}"
+            )
 
 
 def soak(loops: Sequence[str], out: Path, minutes: float, every_s: float) -> None:
@@ -267,6 +298,109 @@ def soak(loops: Sequence[str], out: Path, minutes: float, every_s: float) -> Non
                 one.process.send_signal(signal.SIGINT)
     for one in running:
         one.end()
+
+
+# -- pauses ----------------------------------------------------------------------------------------------------------------
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> float:
+    """Seconds until something holds; infinite if it does not in time."""
+    started = time.monotonic()
+    while not what():
+        if time.monotonic() - started > seconds:
+            return math.inf
+        time.sleep(0.2)
+    return time.monotonic() - started
+
+
+def held(taken: dict[str, float]) -> dict[str, float]:
+    """Of a sample, what would grow if something did not wait for a role that stands still."""
+    memory = sum(
+        value for name, value in taken.items() if name.endswith(": memory") and not name.startswith("dashboard")
+    )
+    return {"memory": memory, **{name: taken.get(f"Ray: {name}", 0.0) for name in ("store", "objects")},
+            "references": taken.get("driver: references", 0.0)}  # fmt: skip
+
+
+def highest(one: Soak, seconds: float) -> dict[str, float]:
+    """The highest that samples of so many seconds hold."""
+    found, until = held(sample(one.process.pid, one.place)), time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(2)
+        found = {name: max(value, found[name]) for name, value in held(sample(one.process.pid, one.place)).items()}
+    return found
+
+
+def paused(one: Soak, role: str, pids: Sequence[int], seconds: float) -> dict[str, Any]:
+    """Stop processes with SIGSTOP, let them go on, and say what the run did meanwhile and afterwards."""
+
+    def iteration() -> int:
+        return int(one.row.get("training_iteration", 0))
+
+    before = highest(one, 10)
+    start = iteration()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        during = highest(one, seconds)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    meanwhile = iteration()
+    goes_on_s = wait_for(lambda: iteration() >= meanwhile + 3 or one.is_over, 300)
+    after = highest(one, 10)
+    lost = {k: v for k, v in one.row.items() if k.startswith("lost/") and v}
+    row = {"loop": one.loop, "role": role, "seconds": seconds, "iterations": meanwhile - start, "goes_on_s": goes_on_s}
+    row |= {"ended": one.is_over, "before": before, "during": during, "after": after, "lost": lost}
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def pauses(loop: str, out: Path, seconds: float, only: Sequence[str]) -> list[dict[str, Any]]:
+    """Pause each kind of role of a loop in turn. Of several of a kind it is the first, and all learners."""
+    one = Soak(loop, out / loop, minutes=600)
+    try:
+        if (
+            math.isinf(wait_for(lambda: int(one.row.get("training_iteration", 0)) >= 30 or one.is_over, 600))
+            or one.is_over
+        ):
+            raise SystemExit(f"{loop} did not start: {(one.place / 'driver.log').read_text(errors='replace')[-2000:]}")
+        by_kind: dict[str, list[int]] = defaultdict(list)
+        for role, pid in roles(one.process.pid).items():
+            by_kind[role.rstrip("0123456789").strip()].append(pid)
+        order = ["learner", "learners", "worker", "shard", "server", "evaluator", "driver"]
+        targets = {kind: by_kind[kind][:1] for kind in order if by_kind[kind]} | {"learners": by_kind["learner"]}
+        if len(by_kind["learner"]) < 2:
+            del targets["learners"]
+        return [paused(one, kind, pids, seconds) for kind, pids in targets.items() if not only or kind in only]
+    finally:
+        one.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.process.wait(120)
+        one.process.kill()
+
+
+def pauses_table(rows: Sequence[dict[str, Any]]) -> str:
+    header = (
+        "loop",
+        "stopped",
+        "s",
+        "iterations meanwhile",
+        "goes on after, s",
+        "memory, MB",
+        "store, MB",
+        "objects",
+        "references",
+        "lost",
+    )
+    cells = []
+    for r in rows:
+        peaks = [" / ".join(f"{r[when][name]:,.0f}" for when in ("before", "during", "after")) for name in r["before"]]
+        lost = ", ".join(f"{k} {v}" for k, v in r["lost"].items()) or "nothing"
+        cells.append(
+            (r["loop"], r["role"], f"{r['seconds']:.0f}", r["iterations"], f"{r['goes_on_s']:.1f}", *peaks, lost)
+        )
+    return "Highest in 10 s before / while a role stood still / in 10 s after it went on.\n\n" + markdown(header, cells)
 
 
 # -- the slopes ------------------------------------------------------------------------------------------------------------
@@ -333,10 +467,16 @@ def summary(loop: str, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def table_of(results: dict[str, Any]) -> str:
     """What grows or shrinks, and for each loop its memory; the .csv has all."""
-    text = ["Growth an hour after the first third, with its 95% interval; MB for memory and folders. Quantities that are not listed are flat.\n"]
+    text = [
+        "Growth an hour after the first third, with its 95% interval; MB for memory and folders. Quantities that are not listed are flat.\n"
+    ]
     for loop, found in results["loops"].items():
         rows = [r for r in results["rows"] if r["loop"] == loop]
-        told = [r for r in rows if r["quantity"] in ("memory", "store", "objects", "references", "folder") or r["verdict"] != "flat"]
+        told = [
+            r
+            for r in rows
+            if r["quantity"] in ("memory", "store", "objects", "references", "folder") or r["verdict"] != "flat"
+        ]
         flat = sum(r["verdict"] == "flat" for r in rows)
         lost = ", ".join(f"{k} {v}" for k, v in found["lost"].items()) or "nothing"
         text.append(
@@ -381,6 +521,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/soak"), help="for runs and samples")
     parser.add_argument("--table", type=Path, help="only write the table of the samples in this folder")
     parser.add_argument("--quick", action="store_true", help="results go into --out, not beside the stored ones")
+    parser.add_argument("--pause", type=float, help="seconds: stop each role in turn for so long (pauses.md)")
+    parser.add_argument(
+        "--roles", default="", help="only these are paused: learner, learners, worker, shard, server, evaluator, driver"
+    )
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.drive:
@@ -388,6 +532,12 @@ def main() -> int:
     loops = args.loops.split(",")
     out = args.table or args.out
     folder = out if args.quick else RESULTS
+    if args.pause:
+        found = [
+            row for loop in loops for row in pauses(loop, out, args.pause, [r for r in args.roles.split(",") if r])
+        ]
+        save("pauses", pauses_table(found), {"rows": found}, folder)
+        return any(math.isinf(row["goes_on_s"]) or row["ended"] for row in found)
     for some in [] if args.table else [loops] if args.beside else [[loop] for loop in loops]:
         soak(some, out, args.minutes, args.every)
     tabulate(loops, out, folder)

@@ -190,7 +190,7 @@ class RayBackend:
                 if session is not None:
                     session.watch()
                 with _signals_wait():
-                    started = ray.init("local" if address is None else address, **options)
+                    started: Any = ray.init("local" if address is None else address, **options)
                 if session is not None:
                     session.hold(Path(started.address_info["session_dir"]))
                     self._session = session

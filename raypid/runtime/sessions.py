@@ -44,7 +44,12 @@ class Session:
         command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), self.mark]
         with contextlib.suppress(OSError):
             self._guard = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/"
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
             )
 
     def hold(self, folder: Path) -> None:
@@ -75,7 +80,9 @@ def _is_over(folder: Path) -> bool:
 
     try:
         place, mark = os.lstat(folder), os.lstat(folder / _OURS)
-        if not (stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode) and place.st_uid == mark.st_uid == os.getuid()):
+        if not (
+            stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode) and place.st_uid == mark.st_uid == os.getuid()
+        ):
             return False
         with open(folder / _OURS, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

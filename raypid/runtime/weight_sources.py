@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from raypid.runtime.handle import Argument, Backend, Future, Handle, WorkerLost
 from raypid.runtime.learner_group import LearnerRole
@@ -79,8 +80,8 @@ class ByServers(ByReference):
         ByReference.__init__(self, backend, learner)
         self.factory, self.timeout_s, self.budget = factory, timeout_s, LossBudget(max_restarts)
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, node=node) for node in nodes}
-        self._asked: dict[Handle | None, tuple[str, Handle]] = {}
-        """The server that each worker asked last, and its node."""
+        self._asked = WeakKeyDictionary[object, tuple[str, Handle]]()
+        """The server that each worker (this object: the evaluator) asked last, and its node. Workers that were replaced drop out."""
 
     def start(self, weights: Future[Weights]) -> None:
         ByReference.publish(self, weights)
@@ -96,14 +97,14 @@ class ByServers(ByReference):
         node = self.backend.node_of(handle) if handle is not None else ""
         if node not in self.servers:  # the worker is not there yet, or moved to another node
             node = next(iter(self.servers))
-        self._asked[handle] = node, self.servers[node]
+        self._asked[handle or self] = node, self.servers[node]
         return self.servers[node].submit(ServerRole.pull)
 
     def for_evaluator(self) -> Future[Weights]:
         return self.of(None)
 
     def mend(self, handle: Handle | None) -> bool:
-        node, asked = self._asked[handle]
+        node, asked = self._asked[handle or self]
         return self.servers[node] is not asked or self._rebuilt(node)
 
     def _rebuilt(self, node: str) -> bool:
