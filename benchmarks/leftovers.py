@@ -30,22 +30,30 @@ from reporting import RESULTS, markdown, save
 from soak import roles
 
 TRAIN = [
-    "train", "--run", "IMPALA", "--env", "CartPole-v1", "--num-workers", "1", "--num-cpus-per-worker", "0.1", "--num-learners", "1", "--num-cpus", "4",
-    "--parameter-server", "true", "--evaluation-parallel", "true", "--evaluation-interval", "20", "--num-envs-per-worker", "2",
-    "--fragment-length", "16", "--batch-size", "32", "--final-episodes", "0", "--seed", "0", "--quiet",
+    "train", "--run", "IMPALA", "--env", "CartPole-v1", "--num-workers", "1", "--num-cpus-per-worker", "0.1", "--num-learners", "1",
+    "--num-cpus", "4", "--parameter-server", "true", "--evaluation-parallel", "true", "--evaluation-interval", "20",
+    "--num-envs-per-worker", "2", "--fragment-length", "16", "--batch-size", "32", "--final-episodes", "0", "--seed", "0", "--quiet",
 ]  # fmt: skip
-KILLS = ("driver", "driver at start", "driver at end", "worker", "evaluator", "server", "learner", "raylet", "gcs", "all by SIGTERM")
+KILLS = (
+    "driver",
+    "driver at start",
+    "driver at end",
+    "worker",
+    "evaluator",
+    "server",
+    "learner",
+    "raylet",
+    "gcs",
+    "all by SIGTERM",
+)
 LONGEST_S = 200.0
 
 
-def marked(mark: str) -> dict[int, str]:
-    """pid -> name of the processes that carry the mark, zombies left out."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found[int(pid)] = Path(f"/proc/{pid}/comm").read_text().strip()
-    return found
+def session_of(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+        return 0 if state == "Z" else int(session)
+    return 0
 
 
 def sockets_in(folder: Path) -> int:
@@ -57,16 +65,33 @@ class Victim:
 
     def __init__(self, folder: Path) -> None:
         self.mark, self.folder = uuid.uuid4().hex, folder
+        self.sessions: set[int] = set()
+        """Of its processes so far: a title may be written over the environment of one, and with it the mark."""
         self.shm = set(os.listdir("/dev/shm"))
         command = [sys.executable, "-m", "raypid", *TRAIN, "--out", str(folder)]
         self.log = (folder.parent / "log").open("w+")
         environment = {**os.environ, "LEFTOVERS": self.mark}
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=environment, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdout=self.log, stderr=self.log, env=environment, start_new_session=True
+        )
+
+    def left(self) -> dict[int, str]:
+        """pid -> name of its processes, zombies left out."""
+        found = {}
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            with contextlib.suppress(OSError):
+                if (session := session_of(pid)) in self.sessions or self.mark.encode() in Path(
+                    f"/proc/{pid}/environ"
+                ).read_bytes():
+                    found[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
+                    self.sessions |= {session} - {0}
+        return found
 
     def wait_for_rows(self, num: int) -> None:
         results = self.folder / "result.json"
         while self.process.poll() is None and not (results.exists() and results.read_bytes().count(b"\n") >= num):
-            time.sleep(0.1)
+            self.left()
+            time.sleep(0.2)
 
     def wait(self) -> float:
         """Seconds until the driver has ended; the longest if it does not, and then it is killed."""
@@ -80,7 +105,7 @@ class Victim:
     def wait_until_gone(self) -> tuple[float, str]:
         """Seconds until none of its processes is left, and which were the last ones."""
         started, last = time.monotonic(), ""
-        while (left := marked(self.mark)) and time.monotonic() - started < LONGEST_S:
+        while (left := self.left()) and time.monotonic() - started < LONGEST_S:
             last = ", ".join(sorted(left.values()))
             time.sleep(0.1)
         return time.monotonic() - started, last
@@ -90,20 +115,25 @@ def strike(victim: Victim, kill: str) -> None:
     """Do to a run what `kill` says; returns when the signal was sent."""
     who, _, when = kill.partition(" at ")
     if when == "start":
-        time.sleep(random.uniform(0.5, 12))
+        until = time.monotonic() + random.uniform(0.5, 12)
+        while time.monotonic() < until:
+            victim.left()
+            time.sleep(0.2)
         return victim.process.kill()
     victim.wait_for_rows(30)
+    victim.left()
     if when == "end":
         victim.process.send_signal(signal.SIGINT)
         time.sleep(random.uniform(0.0, 3))
         return victim.process.kill()
     if who == "all by SIGTERM":
-        for pid in marked(victim.mark):
+        for pid in victim.left():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
         return None
-    found = roles(victim.process.pid)
-    os.kill(next(pid for role, pid in found.items() if role == who or role.startswith(f"{who} ")), signal.SIGKILL)
+    while not (pids := [pid for role, pid in roles(victim.process.pid).items() if role.split()[0] == who]):
+        time.sleep(0.2)
+    os.kill(pids[0], signal.SIGKILL)
     if who in ("worker", "evaluator", "server"):  # the run goes on
         rows = (victim.folder / "result.json").read_bytes().count(b"\n")
         victim.wait_for_rows(rows + 30)
@@ -117,20 +147,41 @@ def row_of(kill: str) -> dict[str, Any]:
         strike(victim, kill)
         ended_s = victim.wait()
         gone_s, last = victim.wait_until_gone()
-        sessions = [p for p in Path(tempfile.gettempdir(), "ray").glob(f"session_*_{victim.process.pid}")]
+        sessions = list(Path(tempfile.gettempdir(), "ray").glob(f"session_*_{victim.process.pid}"))
         shm = {name for name in os.listdir("/dev/shm") if name.startswith(("plasma", "ray"))} - victim.shm
         victim.log.seek(0)
         said = victim.log.read().strip().splitlines()
-    row = {"kill": kill, "code": victim.process.returncode, "ended_s": ended_s, "gone_s": gone_s, "last": last, "shm": len(shm)}
-    row |= {"sockets": sum(map(sockets_in, sessions)), "folders": len(sessions), "said": said[-1][:160] if said else "", "lines": len(said)}
+    row = {
+        "kill": kill,
+        "code": victim.process.returncode,
+        "ended_s": ended_s,
+        "gone_s": gone_s,
+        "last": last,
+        "shm": len(shm),
+    }
+    row |= {
+        "sockets": sum(map(sockets_in, sessions)),
+        "folders": len(sessions),
+        "said": said[-1][:160] if said else "",
+        "lines": len(said),
+    }
     print(json.dumps(row), flush=True)
     return row
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    header = ("killed", "exit code", "driver ends after, s", "all gone after, s", "last to go", "shared memory", "session folders")
+    header = (
+        "killed",
+        "exit code",
+        "driver ends after, s",
+        "all gone after, s",
+        "last to go",
+        "shared memory",
+        "session folders",
+    )
     cells = [
-        (r["kill"], r["code"], f"{r['ended_s']:.1f}", f"{r['gone_s']:.1f}", r["last"] or "-", r["shm"], r["folders"]) for r in rows
+        (r["kill"], r["code"], f"{r['ended_s']:.1f}", f"{r['gone_s']:.1f}", r["last"] or "-", r["shm"], r["folders"])
+        for r in rows
     ]
     return markdown(header, cells)
 

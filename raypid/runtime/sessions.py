@@ -45,7 +45,7 @@ class Session:
         with contextlib.suppress(OSError):
             self._guard = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
@@ -64,8 +64,12 @@ class Session:
                 shutil.rmtree(old, ignore_errors=True)
 
     def close(self) -> None:
-        """End the guard and let go of the folder, once Ray has ended."""
+        """Let go of the folder, once Ray has ended. The guard ends those of its agents that are still there."""
         if self._guard is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a fork of this process keeps it open
+                self._guard.wait(2)
             self._guard.kill()
             self._guard.wait()
             self._guard = None

@@ -15,7 +15,13 @@ from raypid.reporting.thinning import WHOLE, Thinning
 def row(i: int, seconds: float = 0.01) -> dict[str, float]:
     """The result of iteration `i`, counted from 1, of `seconds` each."""
     rate, time_s = float(100 + i % 2), {"time_this_iter_s": seconds, "time_total_s": i * seconds}
-    return {"training_iteration": i, "timesteps_total": 10 * i, **time_s, "timing/env": seconds / 2, "env_steps_per_s": rate}
+    return {
+        "training_iteration": i,
+        "timesteps_total": 10 * i,
+        **time_s,
+        "timing/env": seconds / 2,
+        "env_steps_per_s": rate,
+    }
 
 
 def test_rows_grow_with_the_logarithm_of_time() -> None:

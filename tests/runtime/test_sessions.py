@@ -34,11 +34,11 @@ def test_what_carries_the_mark_ends_with_the_driver_and_nothing_else() -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     mark, child, other = driver.stdout.readline().split()
-    assert guard.marked(mark) == [int(child)]
+    assert guard.left(mark, []) == [int(child)]
     driver.kill()
     driver.communicate()
     try:
-        wait_until(lambda: not guard.marked(mark))
+        wait_until(lambda: not guard.left(mark, []))
         assert os.path.exists(f"/proc/{other}/environ")
     finally:
         os.kill(int(other), 9)
