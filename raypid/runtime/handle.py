@@ -15,6 +15,10 @@ class WorkerLost(RuntimeError):
     """The process behind a handle is gone."""
 
 
+class BackendLost(RuntimeError):
+    """What all processes depend on is gone, so that none will answer any more."""
+
+
 class OutOfMemory(WorkerLost):
     """The process was killed because memory ran out."""
 

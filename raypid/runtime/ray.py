@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Any
 from raypid.errors import UserError
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
-from raypid.runtime.handle import A, ArgumentLost, B, F, Future, Handle, OutOfMemory, T, WorkerLost
+from raypid.runtime.handle import A, ArgumentLost, B, BackendLost, F, Future, Handle, OutOfMemory, T, WorkerLost
 from raypid.runtime.local import LocalFuture, LocalHandle, resolve
 from raypid.runtime.resources import Capacity, limit_threads
 from raypid.runtime.sessions import Session
@@ -78,6 +79,8 @@ def _leave_our_group() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_our_group)
 
+LOOK_S = 2.0
+"""Seconds between looks after Ray's own servers, while something is waited for."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOST = (
@@ -165,6 +168,7 @@ class RayBackend:
         self._handles: list[RayHandle] = []
         self._session: Session | None = None
         """Of the Ray that was started here."""
+        self._look_due = 0.0
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         if not self._owns:
@@ -192,7 +196,7 @@ class RayBackend:
                 with _signals_wait():
                     started: Any = ray.init("local" if address is None else address, **options)
                 if session is not None:
-                    session.hold(Path(started.address_info["session_dir"]))
+                    session.begin(Path(started.address_info["session_dir"]))
                     self._session = session
             except KeyboardInterrupt:
                 ray.shutdown()
@@ -278,17 +282,57 @@ class RayBackend:
         if isinstance(future, LocalFuture):
             return future.result()
         assert isinstance(future, ray.ObjectRef)
-        return _fetched(future, timeout)
+        ref: ray.ObjectRef[T] = future
+        try:
+            for seconds in self._patiently(timeout):
+                with contextlib.suppress(TimeoutError):
+                    return _fetched(ref, seconds)
+        except WorkerLost:
+            if (
+                self._session is not None
+            ):  # was it all of Ray, whose servers take longer to end? Then none could be replaced.
+                time.sleep(0.3)
+                self._look_due = 0.0
+                self._look_after_ray()
+            raise
+        raise TimeoutError
 
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
         refs: list[Any] = list(futures)
-        answer: tuple[list[Any], list[Any]] = ray.wait(refs, num_returns=num, timeout=timeout)
-        return answer
+        ready: list[Any] = []
+        others: list[Any] = refs
+        for seconds in self._patiently(timeout):
+            ready, others = ray.wait(refs, num_returns=num, timeout=seconds)
+            if len(ready) >= num:
+                break
+        return ready, others
+
+    def _patiently(self, timeout: float | None) -> Iterator[float]:
+        """Portions of the time that a call may take (None: of any time), between which Ray's servers are looked after.
+
+        Raises:
+            BackendLost: one of them is gone, so that Ray would not answer, and after a minute would end this process.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        seconds = min(LOOK_S, math.inf if timeout is None else timeout)
+        while True:
+            yield seconds
+            self._look_after_ray()
+            if (seconds := min(LOOK_S, until - time.monotonic())) <= 0:
+                return
+
+    def _look_after_ray(self) -> None:
+        if self._session is None or (now := time.monotonic()) < self._look_due:
+            return
+        self._look_due = now + LOOK_S
+        if name := self._session.lost:
+            raise BackendLost(f"Ray's {name} was ended from outside, and nothing on Ray answers without it.")
 
     def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle):
             with contextlib.suppress(Exception):
-                ray.kill(handle.actor)
+                if self._session is None or not self._session.lost:  # who would do it is gone
+                    ray.kill(handle.actor)
             if handle in self._handles:
                 self._handles.remove(handle)
 

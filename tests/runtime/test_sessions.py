@@ -64,7 +64,7 @@ def folder(parent: Path, number: int, *, ours: bool = True) -> Path:
 def test_the_newest_folders_stay_and_those_of_others_and_of_living_sessions(tmp_path: Path) -> None:
     foreign, living = folder(tmp_path, 0, ours=False), folder(tmp_path, 1)
     lives = Session()
-    lives.hold(living)
+    lives.begin(living)
     over = [folder(tmp_path, i) for i in range(2, 4 + KEPT)]
     target = tmp_path / "target"
     target.mkdir()
@@ -72,12 +72,12 @@ def test_the_newest_folders_stay_and_those_of_others_and_of_living_sessions(tmp_
     link = tmp_path / "session_2026-01-01_00-00-00_link"
     link.symlink_to(target)
     mine = Session()
-    mine.hold(folder(tmp_path, 59))
+    mine.begin(folder(tmp_path, 59))
     assert [path.exists() for path in over] == [False, False, *[True] * KEPT]
     assert foreign.exists() and living.exists() and link.is_symlink() and target.exists()
     lives.close()
     mine.close()
     again = Session()
-    again.hold(folder(tmp_path, 58))
+    again.begin(folder(tmp_path, 58))
     assert not living.exists()
     again.close()
