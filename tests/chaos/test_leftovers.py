@@ -34,3 +34,37 @@ def test_nothing_of_a_killed_driver_is_left_nor_of_what_its_environments_started
     command.process.wait()
     wait_until(lambda: not command.processes(), AGENTS_S)
     command.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_ray_that_is_ended_from_outside_is_noticed_and_what_was_learnt_is_saved(start: Callable[..., Any]) -> None:
+    """Ray itself would wait for its server for a minute, and then end the driver without a word of ours."""
+    command = start(*TRAIN, "--checkpoint-interval", 10_000)
+    command.wait_for_results(3)
+    (server,) = [pid for pid, line in command.processes().items() if "gcs_server" in line.split()[0]]
+    os.kill(server, signal.SIGKILL)
+    done = command.finish()
+    assert done.returncode == 1 and "Ray's gcs_server was ended from outside" in done.stderr
+    assert "Saved: checkpoint_" in done.stderr and list((command.cwd / "run" / "checkpoints").glob("checkpoint_*"))
+    command.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_what_environments_print_does_not_fill_the_disk(start: Callable[..., Any]) -> None:
+    """100 kB in each of hundreds of episodes; Ray's log of the worker is cut at 16 MB, and one older is kept."""
+    command = start(*TRAIN, "--env-config", json.dumps({"mode": "prints"}))
+
+    def sizes() -> list[int]:
+        logs = [
+            path
+            for path in Path("/tmp/ray").glob(f"session_*_{command.process.pid}/logs/**/worker-*")
+            if path.is_file()
+        ]
+        return [path.stat().st_size for path in logs]
+
+    wait_until(lambda: command.process.poll() is not None or sum(size > 8 << 20 for size in sizes()) >= 2)
+    rows = len(command.results())
+    command.wait_for_results(rows + 100)
+    assert max(sizes()) < 20 << 20 and sum(sizes()) < 40 << 20
+    command.ctrl_c()
+    assert command.finish().returncode == 0
