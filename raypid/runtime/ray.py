@@ -292,7 +292,7 @@ class RayBackend:
                 self._session is not None
             ):  # was it all of Ray, whose servers take longer to end? Then none could be replaced.
                 time.sleep(0.3)
-                self._look_due = 0.0
+                self._look_due = 0.0 if math.isfinite(self._look_due) else math.inf
                 self._look_after_ray()
             raise
         raise TimeoutError
@@ -316,8 +316,8 @@ class RayBackend:
         until = math.inf if timeout is None else time.monotonic() + timeout
         seconds = min(LOOK_S, math.inf if timeout is None else timeout)
         while True:
-            yield seconds
             self._look_after_ray()
+            yield seconds
             if (seconds := min(LOOK_S, until - time.monotonic())) <= 0:
                 return
 
@@ -326,6 +326,7 @@ class RayBackend:
             return
         self._look_due = now + LOOK_S
         if name := self._session.lost:
+            self._look_due = math.inf  # what is still there may be saved, with patience of its own
             raise BackendLost(f"Ray's {name} was ended from outside, and nothing on Ray answers without it.")
 
     def kill(self, handle: Handle) -> None:

@@ -20,6 +20,10 @@ LOSS_WINDOW_S = 3600.0
 START_S = 60.0
 """Seconds that the process of a new worker may take to start, if worker_timeout_s is less."""
 
+GRACE_S = 1.0
+"""Seconds that a call which is overdue has all the same: where this process stood still (Ctrl-Z, a machine that slept), the answers
+that came meanwhile are read only now."""
+
 R = TypeVar("R")
 D = TypeVar("D")
 
@@ -149,7 +153,7 @@ class WorkerGroup(Generic[R, D]):
                         self.backend.get(self.handles[i].ready, timeout=max(START_S, self.timeout_s))
                         self._built[i], deadline[i] = True, self._due(i)
                         say("starting workers", f"{sum(self._built)} of {len(self)} workers are up")
-                    value = self.backend.get(first, timeout=max(0.0, deadline[i] - time.monotonic()))
+                    value = self.backend.get(first, timeout=max(GRACE_S, deadline[i] - time.monotonic()))
                 except (WorkerLost, TimeoutError) as error:
                     self._recover(i, f"{method.__name__}()", args, error)
                     pending[i], deadline[i] = submit(i), self._due(i)
@@ -218,8 +222,11 @@ class WorkerGroup(Generic[R, D]):
         while asked:
             oldest = {self._running[i][0].report: i for i in asked}
             ready, _ = self.backend.wait(list(oldest), num=len(oldest), timeout=0)
+            late = [f for f, i in oldest.items() if f not in ready and time.monotonic() > self._running[i][0].deadline]
+            if late:
+                ready += self.backend.wait(late, num=len(late), timeout=GRACE_S)[0]
             ended = {oldest[future] for future in ready}
-            overdue = {i for i in asked if i not in ended and time.monotonic() > self._running[i][0].deadline}
+            overdue = {oldest[future] for future in late} - ended
             for i in sorted(ended | overdue):
                 if result := self._end(i, overdue=i in overdue):
                     done.append((i, result))

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,5 +67,21 @@ def test_what_environments_print_does_not_fill_the_disk(start: Callable[..., Any
     rows = len(command.results())
     command.wait_for_results(rows + 100)
     assert max(sizes()) < 20 << 20 and sum(sizes()) < 40 << 20
+    command.ctrl_c()
+    assert command.finish().returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["PPO", "IMPALA"])
+def test_a_driver_that_stood_still_blames_nobody(algorithm: str, start: Callable[..., Any]) -> None:
+    """Ctrl-Z for longer than calls may take: what was answered meanwhile counts as in time."""
+    command = start("train", "--run", algorithm, *TRAIN[3:], "--worker-timeout-s", 4)
+    command.wait_for_results(5)
+    for _ in range(2):
+        os.kill(command.process.pid, signal.SIGSTOP)
+        time.sleep(8)
+        os.kill(command.process.pid, signal.SIGCONT)
+        command.wait_for_results(len(command.results()) + 5)
+    assert command.results()[-1]["lost/timeouts"] == 0
     command.ctrl_c()
     assert command.finish().returncode == 0
