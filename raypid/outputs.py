@@ -96,8 +96,16 @@ class AppendFile:
         self._file.close()
 
 
+ERRORS = "errors.txt"
+FIRST_ERRORS, OLDER_ERRORS = "errors.first.txt", "errors.older.txt"
+"""What was in errors.txt when it was full: for the first time, which may show how it began; and the last time."""
+MAX_ERRORS = 1 << 20
+"""Bytes after which errors.txt is begun anew. An environment that raises all day would fill the disk."""
+
+
 class ErrorFile:
-    """The file of a run's tracebacks. It is no reason to end a run that it cannot be written, but one to say so."""
+    """The file of a run's tracebacks, with those before it at most 3 MAX_ERRORS long. It is no reason to end a run that it cannot
+    be written, but one to say so."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -106,14 +114,27 @@ class ErrorFile:
         """Why the first text that could not be written was not; "" if all were."""
 
     def add(self, text: str, folder: Path | None = None) -> None:
-        """Add a text, the whole of it or nothing, to the file in this folder or in `folder`."""
+        """Add a text, the whole of it or nothing, to the file in this folder or in `folder`. Of one that is too long, the middle is
+        left out."""
         if (folder := folder or self.folder) is None:
             return
+        piece = text.encode(errors="replace")
+        if len(piece) > MAX_ERRORS // 8:
+            piece = b"\n... (cut) ...\n".join((piece[: MAX_ERRORS // 16], piece[-MAX_ERRORS // 16 :]))
         try:
-            with contextlib.closing(AppendFile(folder / "errors.txt")) as file:
-                file.append(text.encode(errors="replace"))
+            self._make_room(folder / ERRORS, len(piece))
+            with contextlib.closing(AppendFile(folder / ERRORS)) as file:
+                file.append(piece)
         except Unwritten as error:
             self.unwritten = self.unwritten or str(error)
+
+    @staticmethod
+    def _make_room(path: Path, num_bytes: int) -> None:
+        """Move the file away if it would be too long with so many more bytes."""
+        with contextlib.suppress(OSError):  # there is none, or it stays
+            if path.stat().st_size + num_bytes > MAX_ERRORS:
+                first = path.with_name(FIRST_ERRORS)
+                path.replace(path.with_name(OLDER_ERRORS) if first.exists() else first)
 
 
 @contextlib.contextmanager

@@ -377,6 +377,9 @@ class ShardedReplay(ReplaySource):
     def _fill_with(self, learners: LearnerGroup) -> None:
         pass
 
+    def _handle(self, index: int) -> Handle:
+        return self.buffers[index]
+
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
         return ShardCall(self, index, method, args)
 

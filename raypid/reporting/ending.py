@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from raypid.outputs import ERRORS
 from raypid.reporting.panel import COUNTS, known, number
 
-ERRORS, LOCK = "errors.txt", ".lock"
+LOCK = ".lock"
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
 State: TypeAlias = Literal["finished", "stopped early", "diverged", "failed", "killed", "running"]

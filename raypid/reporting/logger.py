@@ -1,7 +1,8 @@
 """The files that a run writes while it trains: params.json, result.json, progress.csv and TensorBoard events.
 
-result.json is the record: one JSON object per line, each written in one piece. The other files are made from the same
-numbers; progress.csv is rebuilt from result.json when its columns change or a run is resumed.
+result.json is the record: one JSON object per line, each written in one piece, one for an iteration or, in a long run, for several
+(`raypid.reporting.thinning`). The other files are made from the same numbers; progress.csv is rebuilt from result.json when its
+columns change or a run is resumed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from raypid.errors import UserError, reason, shown
 from raypid.modules import name_of
 from raypid.outputs import AppendFile, Unwritten, explained, replacing
 from raypid.ownership import with_signature
 from raypid.plain_data import read_json
+from raypid.reporting.thinning import Thinning, Value
 
 if TYPE_CHECKING:
     from raypid.types import Json  # imports NumPy
@@ -36,9 +38,6 @@ EXPLOITS = "exploits.json"
 """Of a member of a population: what it has taken over from others."""
 CHECK_SECONDS = 1.0
 """Seconds between looks whether the files are still there."""
-
-Value: TypeAlias = "int | float | str | None"
-"""A value of result.json; null stands for NaN and infinities."""
 
 
 class FolderLost(RuntimeError):
@@ -70,7 +69,8 @@ class RunLogger:
         with explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         with explained(results):
-            kept = _repair(results, resume_iteration)
+            num_kept, kept = _repair(results, resume_iteration)
+        self._thinning = Thinning(num_kept, _number(kept, "time_total_s"))
         self._results = AppendFile(results)
         self._tell, self._told = tell, set[str]()
         self._columns: dict[str, None] = {}
@@ -118,6 +118,8 @@ class RunLogger:
     def log(self, result: Mapping[str, object]) -> None:
         """Add the numbers of an iteration. NaN and infinities become null (TensorBoard: no point; CSV: an empty cell).
 
+        In a long run they may be put off, to be written together with those of the next iterations.
+
         Raises:
             UserError: a value is not a number; the message names its key. FolderLost: as `check`, within a second or two.
         """
@@ -125,7 +127,14 @@ class RunLogger:
             self.check()
             self._check_due = now + CHECK_SECONDS
         row = {key: _scalar(key, value) for key, value in result.items()}
+        if self._thinning.is_due(row):
+            self._write(self._thinning.joined(row))
+        else:
+            self._thinning.put_off(row)
+
+    def _write(self, row: Mapping[str, Value]) -> None:
         self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
+        self._thinning.written(row)
         with self._dispensable("progress"):
             self._log_progress(row)
         scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
@@ -133,6 +142,12 @@ class RunLogger:
             self._open_events().add(_step_of(row), scalars)
 
     def close(self) -> None:
+        if owed := self._thinning.owed:
+            try:
+                with suppress(FolderLost):
+                    self._write(owed)
+            except Unwritten as error:
+                self._tell(f"{error} The results of the last iterations are missing.")
         if self._widening_owed:
             with suppress(FolderLost), self._dispensable("progress"):
                 self._rewrite_progress()
@@ -315,21 +330,26 @@ def _is_value(value: object) -> bool:
     return value is None or isinstance(value, (str, float)) or (isinstance(value, int) and abs(value) < 2**1000)
 
 
-def _repair(path: Path, resume_iteration: int | None) -> dict[str, Value]:
-    """Cut off an incomplete line and the results after `resume_iteration`; returns the last result that is left."""
+def _repair(path: Path, resume_iteration: int | None) -> tuple[int, dict[str, Value]]:
+    """Cut off an incomplete line and the results after `resume_iteration`; returns how many are left, and the last of them."""
     if not path.exists():
-        return {}
-    size, last = 0, dict[str, Value]()
+        return 0, {}
+    size, num, last = 0, 0, dict[str, Value]()
     for end, row in _lines(path):
         if resume_iteration is not None and _whole(row, "training_iteration") > resume_iteration:
             break
-        size, last = end, row
+        size, num, last = end, num + 1, row
     os.truncate(path, size)
-    return last
+    return num, last
 
 
 def _step_of(row: Mapping[str, Value]) -> int:
     return _whole(row, "timesteps_total") or _whole(row, "training_iteration")
+
+
+def _number(row: Mapping[str, Value], key: str) -> float:
+    value = row.get(key)
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _whole(row: Mapping[str, Value], key: str) -> int:

@@ -17,8 +17,8 @@ import numpy as np
 from raypid import checkpoint
 from raypid.changes import CHANGES, described, later, read_changes
 from raypid.errors import UserError, one_line
+from raypid.outputs import ERRORS
 from raypid.registry import ALGORITHMS
-from raypid.reporting.ending import ERRORS
 from raypid.reporting.logger import PARAMS, RESULTS
 from raypid.reporting.panel import COUNTS, PARTS, bottleneck
 from raypid.run.known_return import remedies, shortfall

@@ -19,7 +19,7 @@ from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
 from raypid.run.loops import Context
 from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
-from raypid.runtime.supervisor import LossBudget, WorkerGroup
+from raypid.runtime.supervisor import GRACE_S, LossBudget, WorkerGroup
 from raypid.types import Weights
 
 EvaluatorGroup: TypeAlias = WorkerGroup[Evaluation, None]
@@ -317,7 +317,7 @@ class InWorker(Remote):
             return None
         self.context.workers.look()
         call, left_s = self._call, self._deadline - time.monotonic()
-        ready, _ = self.context.backend.wait([call], timeout=max(0.0, min(wait_s, left_s)))
+        ready, _ = self.context.backend.wait([call], timeout=GRACE_S if left_s <= 0 else max(0.0, min(wait_s, left_s)))
         if not ready and left_s > wait_s:
             return None
         self._call = None

@@ -23,7 +23,16 @@ from raypid.config import ConfigError
 from raypid.errors import Diverged, Halted, UserError, reason
 from raypid.outcome import Outcome as Outcome
 from raypid.outcome import end_by
-from raypid.outputs import ErrorFile, Unwritten, check_folder_writable, explained, usable
+from raypid.outputs import (
+    ERRORS,
+    FIRST_ERRORS,
+    OLDER_ERRORS,
+    ErrorFile,
+    Unwritten,
+    check_folder_writable,
+    explained,
+    usable,
+)
 from raypid.ownership import why_unsigned
 from raypid.phases import Phases, listening, parts_text, phase
 from raypid.registry import ALGORITHMS
@@ -56,7 +65,7 @@ BRIEFLY_S = 2.0
 STOP = "stop"
 """Key of the stop criteria in params.json."""
 _RUN_FILES = (
-    PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, "errors.txt", "learning_curve.png",
+    PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, ERRORS, FIRST_ERRORS, OLDER_ERRORS, "learning_curve.png",
     DIVERGED, checkpoint.BEST, checkpoint.OLD_BEST,
 )  # fmt: skip
 """What a run writes into its folder, besides its events and its lock."""
@@ -353,7 +362,7 @@ class Run:
         where = [("folder", str(self.folder))]
         if not self.notebook:
             return where
-        errors = self.folder / "errors.txt"
+        errors = self.folder / ERRORS
         return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]
 
     def _turn(self) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
 from raypid.errors import UserError
-from raypid.reporting.ending import ERRORS, LOCK, is_held, read_end_by_error
+from raypid.outputs import ERRORS
+from raypid.reporting.ending import LOCK, is_held, read_end_by_error
 from raypid.reporting.logger import PARAMS, RESULTS
 from raypid.reporting.runs import why_without_results
 from raypid.types import Array

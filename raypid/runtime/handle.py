@@ -25,7 +25,7 @@ class ArgumentLost(WorkerLost):
 
 
 class ClusterLost(RuntimeError):
-    """The cluster is gone: its head does not answer."""
+    """What all processes depend on is gone, a cluster's head or Ray's servers here, so that none will answer any more."""
 
 
 class Future(Generic[T_co]):

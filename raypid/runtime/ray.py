@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import re
 import signal
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -42,6 +45,7 @@ from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
 from raypid.runtime.nodes import KNOCK_S, Line, State, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
+from raypid.runtime.sessions import Session
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -51,6 +55,11 @@ for _name, _value in {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_SCHEDULER_EVENTS": "0",
+    # a record of each call, for `ray list tasks`: it took the server 1 GB an hour, up to a bound of 100,000 calls
+    "RAY_task_events_report_interval_ms": "0",
+    # of each log file of its processes, what environments print included; without it these grow without end
+    "RAY_ROTATION_MAX_BYTES": str(16 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
     # the supervisor reports the first in one line; the second says nothing if actors take fractions of a CPU
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing|PYTHON worker processes have been started",
 }.items():
@@ -101,6 +110,8 @@ if hasattr(os, "register_at_fork"):
 
 _MARKET = "ray.io/market-type"
 """Ray's label of nodes that a provider may take away."""
+LOOK_S = 2.0
+"""Seconds between looks after Ray's own servers, while something is waited for."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOST = (
@@ -194,6 +205,9 @@ class RayBackend:
         without: str = "num_workers=0 (--num-workers 0) trains without Ray.",
     ) -> None:
         self._handles: list[RayHandle] = []
+        self._session: Session | None = None
+        """Of the Ray that was started here."""
+        self._look_due = 0.0
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         self._reserved = Reservation()
@@ -237,14 +251,20 @@ class RayBackend:
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
         doing = "starting Ray" if address is None else "joining Ray"
+        session = Session() if address is None else None
         with (
             phase(doing, doing if address is None else f"joining Ray at {address}"),
-            _environment_of_children(),
+            _environment_of_children({} if session is None else session.variables),
             outside_of_runs(),
         ):
             try:
+                if session is not None:
+                    session.watch()
                 with _signals_wait():
-                    ray.init("local" if address is None else address, **options)
+                    started: Any = ray.init("local" if address is None else address, **options)
+                if session is not None:
+                    session.begin(Path(started.address_info["session_dir"]))
+                    self._session = session
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
@@ -256,6 +276,9 @@ class RayBackend:
                         f"space under /tmp? {without}"
                     ) from error
                 raise UserError(f"The Ray cluster at {address!r} could not be joined: {said.rstrip('.')}.") from error
+            finally:
+                if session is not None and self._session is None:
+                    session.close()
 
     @property
     def is_shared(self) -> bool:
@@ -486,6 +509,10 @@ class RayBackend:
         """
         if not self._gone and self._line is not None and self._line.has_ended():
             self._changed(self._here, "refuses")
+        if self._session is not None and not self._gone and time.monotonic() >= self._look_due:
+            self._look_due = time.monotonic() + LOOK_S
+            if name := self._session.lost:
+                self._gone = f"Ray's {name} was ended from outside, and nothing on Ray answers without it."
         if self._gone:
             raise ClusterLost(self._gone)
 
@@ -500,14 +527,38 @@ class RayBackend:
         if isinstance(future, LocalFuture):
             return future.result()
         assert isinstance(future, ray.ObjectRef)
-        self._check()
-        return _fetched(future, timeout)
+        ref: ray.ObjectRef[T] = future
+        try:
+            for seconds in self._patiently(timeout):
+                with contextlib.suppress(TimeoutError):
+                    return _fetched(ref, seconds)
+        except WorkerLost:
+            if self._session is not None:
+                time.sleep(0.3)  # was it all of Ray, whose servers take longer to end? Then none could be replaced.
+                self._look_due = 0.0
+                self._check()
+            raise
+        raise TimeoutError
 
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
-        self._check()
         refs: list[Any] = list(futures)
-        answer: tuple[list[Any], list[Any]] = ray.wait(refs, num_returns=num, timeout=timeout)
-        return answer
+        ready: list[Any] = []
+        others: list[Any] = refs
+        for seconds in self._patiently(timeout):
+            ready, others = ray.wait(refs, num_returns=num, timeout=seconds)
+            if len(ready) >= num:
+                break
+        return ready, others
+
+    def _patiently(self, timeout: float | None) -> Iterator[float]:
+        """Portions of the time that a call may take (None: of any time). Before each it looks whether Ray is still there."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        seconds = min(LOOK_S, math.inf if timeout is None else timeout)
+        while True:
+            self._check()
+            yield seconds
+            if (seconds := min(LOOK_S, until - time.monotonic())) <= 0:
+                return
 
     def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle) and not self._gone:
@@ -522,13 +573,19 @@ class RayBackend:
         if self._gone:  # every call of Ray's would wait for it
             leaving = threading.Thread(target=ray.shutdown, daemon=True)
             leaving.start()
-            return leaving.join(_LEAVE_S)
+            leaving.join(_LEAVE_S)
+            return self._leave()
         for handle in list(self._handles):
             self.kill(handle)
         self._reserved.close()
         if self._owns and ray.is_initialized():
             with phase("stopping Ray"):
                 ray.shutdown()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._session is not None:
+            self._session.close()
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:
@@ -586,11 +643,11 @@ def _signals_wait() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment_of_children() -> Iterator[None]:
+def _environment_of_children(more: Mapping[str, str]) -> Iterator[None]:
     """Start Ray's processes with one BLAS thread, in sessions of their own, and let them find the modules that this process finds."""
     global _starting
     own = [path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))]
-    settings = {**dict.fromkeys(_THREAD_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(own)}
+    settings = {**dict.fromkeys(_THREAD_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(own), **more}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     _starting = True

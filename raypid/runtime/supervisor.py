@@ -41,6 +41,10 @@ LOOK_S = 1.0
 ALONE_S = 3600.0
 """Seconds for which a run without any worker waits for one."""
 
+GRACE_S = 1.0
+"""Seconds that a call which is overdue has all the same: where this process stood still (Ctrl-Z, a machine that slept), the answers
+that came meanwhile are read only now."""
+
 R = TypeVar("R")
 D = TypeVar("D")
 
@@ -273,7 +277,7 @@ class WorkerGroup(Generic[R, D]):
             self.look()
             if time.monotonic() >= deadline:
                 break
-        return self.backend.get(future, timeout=max(0.0, deadline - time.monotonic()))
+        return self.backend.get(future, timeout=max(GRACE_S, deadline - time.monotonic()))
 
     # -- all at a time -------------------------------------------------------------------------------------------------
 
@@ -416,8 +420,11 @@ class WorkerGroup(Generic[R, D]):
         while asked:
             oldest = {self._running[i][0].report: i for i in asked}
             ready, _ = self.backend.wait(list(oldest), num=len(oldest), timeout=0)
+            late = [f for f, i in oldest.items() if f not in ready and time.monotonic() > self._running[i][0].deadline]
+            if late:
+                ready += self.backend.wait(late, num=len(late), timeout=GRACE_S)[0]
             ended = {oldest[future] for future in ready}
-            overdue = {i for i in asked if i not in ended and time.monotonic() > self._running[i][0].deadline}
+            overdue = {oldest[future] for future in late} - ended
             for i in sorted(ended | overdue):
                 if not self._running[i]:  # it was lost with the node of one before
                     continue

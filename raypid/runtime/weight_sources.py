@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from raypid.runtime.handle import Argument, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerRole
@@ -91,8 +92,8 @@ class ByServers(ByReference):
         self.factory, self.timeout_s, self.budget = factory, timeout_s, LossBudget(max_restarts)
         self.places = {node: Place("server", i, node=node) for i, node in enumerate(nodes)}
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, place) for node, place in self.places.items()}
-        self._asked: dict[Handle | None, tuple[str, Handle]] = {}
-        """The server that each worker asked last, and its node."""
+        self._asked = WeakKeyDictionary[object, tuple[str, Handle]]()
+        """The server that each worker (this object: the evaluator) asked last, and its node. Workers that were replaced drop out."""
 
     def start(self, weights: Future[Weights]) -> None:
         self.backend.get(weights)
@@ -111,7 +112,7 @@ class ByServers(ByReference):
             self._open(node)
         if node not in self.servers:  # the worker is not there yet, or its node was lost
             node = next(iter(self.servers))
-        self._asked[handle] = node, self.servers[node]
+        self._asked[handle or self] = node, self.servers[node]
         return self.servers[node].submit(ServerRole.pull)
 
     def for_evaluator(self) -> Future[Weights]:
@@ -119,7 +120,7 @@ class ByServers(ByReference):
 
     def mend(self, handle: Handle | None) -> bool:
         renewed = ByReference.mend(self, handle)
-        node, asked = self._asked[handle]
+        node, asked = self._asked[handle or self]
         return self.servers.get(node) is not asked or self._rebuilt(node) or renewed
 
     def _open(self, node: str) -> None:

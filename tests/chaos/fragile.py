@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -101,6 +102,10 @@ class Fragile(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.mode in ("leak", "limited leak"):
             self._leak()
+        if self.mode == "spawn":  # as a simulator that is a program of its own
+            child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            Path(str(self.marker)).write_text(str(child.pid))
+            return obs
         if self.mode == "prints":
             print("x" * 100_000)
             return obs

@@ -1,0 +1,96 @@
+"""A process beside the driver that ends what outlives it. It is run as a script, imports nothing of raypid, and needs /proc.
+
+Where the driver is killed, Ray's own processes end by themselves, but two of its agents only after a minute: they want to tell Ray's server,
+which is gone by then. What environments have started, nobody would end at all.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from glob import glob
+
+MARK = "RAYPID_STARTED_BY"
+"""The environment variable by which the processes that a driver's Ray starts are known; they pass it on to theirs."""
+POLL_S = 0.5
+QUIET_S = 2.0
+"""So long nothing may have been left: a process that starts another one when it is ended would go on."""
+
+
+def carries(pid: str, mark: str) -> bool:
+    """Whether a process was started with the mark, as far as can be known: one that has changed its title may have written over it."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{MARK}={mark}".encode() in file.read().split(b"\0")
+    except OSError:  # it has ended, or is another user's
+        return False
+
+
+def session(pid: str) -> int:
+    """The session that a process is in; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            state, _, _, number = file.read().rpartition(")")[2].split()[:4]
+    except OSError:
+        return 0
+    return 0 if state in "ZX" else int(number)
+
+
+def sessions(driver: int, mark: str, known: Iterable[int]) -> set[int]:
+    """The sessions that the driver's living children lead: each of Ray's processes leads one, in which its agents and workers are."""
+    found = set[int]()
+    for path in glob(f"/proc/{driver}/task/*/children"):
+        with suppress(OSError), open(path) as file:
+            for pid in file.read().split():
+                if session(pid) == int(pid) and (int(pid) in known or carries(pid, mark)):
+                    found.add(int(pid))
+    return found - {os.getpid()}
+
+
+def left(mark: str, known: Iterable[int]) -> list[int]:
+    """The processes in these sessions, and those that carry the mark (none, if it is empty)."""
+    pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
+    return [int(pid) for pid in pids if session(pid) in known or (mark and session(pid) and carries(pid, mark))]
+
+
+def end(pids: Iterable[int]) -> bool:
+    """End processes; returns whether there were any."""
+    found = list(pids)
+    for pid in found:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
+
+
+def main() -> None:
+    """End what one of Ray's processes leaves when it ends, and all that is left when the driver has ended.
+
+    If stdin ends and the driver has not, its Ray was stopped: end what is left of that, and this process.
+    """
+    driver, mark = int(sys.argv[1]), sys.argv[2]
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGTSTP"):  # sent to all; only the driver's end counts here
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    known, stopped = set[int](), False
+    while os.getppid() == driver and not stopped:
+        living = sessions(driver, mark, known)
+        if known - living:
+            end(left("", known - living))
+        known = living
+        stopped = bool(select.select([sys.stdin], [], [], POLL_S)[0])
+    if os.getppid() == driver:
+        end(left("", known))
+        return
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < QUIET_S:
+        if end(left(mark, known)):
+            quiet_since = time.monotonic()
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What a Ray that this process starts leaves behind: processes, if this one is killed, and folders with logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import IO
+
+from raypid.runtime import guard
+
+KEPT = 5
+"""Folders of sessions that are over and that stay, for their logs."""
+_OURS = "raypid"
+"""A file in the folder of a session that raypid has started; locked as long as its driver lives."""
+
+
+class Session:
+    """Ray's processes and its folder, from before they start until they have ended.
+
+    A guard ends what outlives this process, on Linux. The folder stays, for its logs, until KEPT newer ones are over too: the next
+    session that starts removes it. Neither touches a Ray that is joined or that something else has started.
+    """
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+        self._vital: dict[int, str] = {}
+        """pid -> name of the processes without which Ray does not answer."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For the environment of Ray's processes."""
+        return {guard.MARK: self.mark}
+
+    def watch(self) -> None:
+        """Start the guard. Where that is not possible, Ray's processes end by themselves, if later."""
+        if sys.platform != "linux":
+            return
+        command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), self.mark]
+        with contextlib.suppress(OSError):
+            self._guard = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
+
+    def begin(self, folder: Path) -> None:
+        """Once Ray has started: take its folder, and remove the oldest of those that nobody holds."""
+        if self._guard is not None:
+            own = {pid: _name(pid) for pid in guard.sessions(os.getpid(), self.mark, ())}
+            self._vital = {pid: name for pid, name in own.items() if name in ("gcs_server", "raylet")}
+        with contextlib.suppress(OSError, ModuleNotFoundError):  # where there are no such locks, all stay
+            import fcntl
+
+            self._lock = open(folder / _OURS, "wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            over = sorted(other for other in folder.parent.glob("session_*") if other != folder and _is_over(other))
+            for old in over[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    @property
+    def lost(self) -> str:
+        """Which of Ray's servers has ended, though nobody here has stopped it; "" if none has."""
+        return next((name for pid, name in self._vital.items() if not guard.session(str(pid))), "")
+
+    def close(self) -> None:
+        """Let go of the folder, once Ray has ended. The guard ends those of its agents that are still there."""
+        if self._guard is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a fork of this process keeps it open
+                self._guard.wait(2)
+            self._guard.kill()
+            self._guard.wait()
+            self._guard = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _is_over(folder: Path) -> bool:
+    """Whether raypid started this session for this user, and its driver has ended."""
+    import fcntl
+
+    try:
+        place, mark = os.lstat(folder), os.lstat(folder / _OURS)
+        if not (
+            stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode) and place.st_uid == mark.st_uid == os.getuid()
+        ):
+            return False
+        with open(folder / _OURS, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
