@@ -9,7 +9,7 @@ Each worker has one environment, raypid/Wait-v0, whose step sleeps 20 ms. A row 
 - steps a second: the median of five windows; and how much that is of N times the rate of one worker with the same settings,
   once all workers have delivered.
 - all up: seconds from the start of the process until every worker has answered a call; and the same for as many empty Ray
-  actors that take as many CPUs, in a process of its own that is measured next. Both include the start of Ray.
+  actors that take as many CPUs, in a process of its own that is run next. Both include the start of Ray.
 - CPU: seconds that a worker's process has used until all were up, beside an empty actor's; what a step takes of it later; and
   cores that driver and workers are using while collecting. The learner lives in the driver. Its own part, wall time in
   `update`, stands beside. These hardly change on a busy machine, where the times above mean nothing.
@@ -254,13 +254,17 @@ def main() -> None:
     store = args.folder / "scaling.json"
     results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"rows": {}, "empty": {}}
     results.pop("machine", None)
+    results.setdefault("empty", {})
+    beside = set[int]()
     for algorithm in algorithms:
         name = algorithm if args.env == WAITS else f"{algorithm}, {args.env}"
         for workers in map(int, (args.workers or f"1,{WORKERS[algorithm]}").split(",")):
             order = {"algorithm": algorithm, "env": args.env, "workers": workers, "seconds": args.seconds}
             row = run({**order, "settings": json.loads(args.config)})
             results["rows"].setdefault(name, {})[str(workers)] = row
-            results["empty"][str(workers)] = run({"workers": workers})
+            if workers not in beside:
+                results["empty"][str(workers)] = run({"workers": workers})
+                beside.add(workers)
             save("scaling", table_of(results), results, args.folder)
 
 

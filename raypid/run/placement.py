@@ -27,8 +27,8 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 MOST_ENVS = 1_000_000
 """Environments of one worker."""
 _RELEASE_SECONDS = 5.0
-_WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
-"""Memory of a rollout worker's process without and with torch."""
+_WORKER_BYTES = {True: 80 * 2**20, False: 400 * 2**20}
+"""Memory of a rollout worker's process without and with torch, its part of shared pages included (docs/scaling.md)."""
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
