@@ -262,7 +262,7 @@ def main() -> None:
             order = {"algorithm": algorithm, "env": args.env, "workers": workers, "seconds": args.seconds}
             row = run({**order, "settings": json.loads(args.config)})
             results["rows"].setdefault(name, {})[str(workers)] = row
-            if workers not in beside:
+            if workers > 1 and workers not in beside:
                 results["empty"][str(workers)] = run({"workers": workers})
                 beside.add(workers)
             save("scaling", table_of(results), results, args.folder)
