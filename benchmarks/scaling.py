@@ -47,14 +47,14 @@ def settings_of(algorithm: str, workers: int) -> dict[str, Any]:
 
     A3C: a call holds 50 rows, and each gradient is applied when it comes. PPO, whose workers wait for each other: a call holds 128
     rows, so that the time in which all wake and the learner works is a small part of it. ES: a call holds 8 episodes of 20 steps; two
-    calls of a worker are under way, so that nobody waits for the slowest, and fitness may be two updates old. APPO, IMPALA: a call
+    calls of a worker are under way, so that nobody waits for the slowest, and fitness is two updates old, four at most. APPO, IMPALA: a call
     holds 40 rows, and an update takes what a quarter of the workers send.
     """
     update = max(1, workers // 4)
     return {
         "A3C": {"fragment_length": 50},
         "PPO": {"fragment_length": 128, "batch_size": 1024, "num_epochs": 2},
-        "ES": {"population": 4 * workers, "fragments_in_flight": 2, "max_staleness": 2},
+        "ES": {"population": 4 * workers, "fragments_in_flight": 2, "max_staleness": 4},
         "APPO": {"fragment_length": 40, "batch_size": 1024, "num_epochs": 1, "fragments_per_update": update},
         "IMPALA": {"fragment_length": 40, "batch_size": 1024, "fragments_per_update": update},
     }[algorithm]
