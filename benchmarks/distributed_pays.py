@@ -1,17 +1,23 @@
 """Where an environment waits, workers pay: SAC on a LunarLander whose step takes 20 ms, 32 on 8 workers beside a single one.
 
-    python benchmarks/distributed_pays.py                              # both parts; `--quick` only shows that it runs
-    python benchmarks/distributed_pays.py --part steps
-    python benchmarks/distributed_pays.py --part threshold --seed 1 --sac '{"samples_per_insert": 16}'
+    python benchmarks/distributed_pays.py                              # all parts; `--quick` only shows that it runs
+    python benchmarks/distributed_pays.py --part threshold --seeds 1000,1001,1002
+    python benchmarks/distributed_pays.py --wait 0 --fast '{"num_workers": 14, "num_cpus_per_worker": 1}'    # unslowed: 16 cores
 
-steps: environment steps a second, with a learner that hardly has work ("collecting") and with the settings that learn.
-threshold: seconds to a mean return of 200, held by two greedy evaluations in a row, of 10 and then of 50 episodes. The
-evaluations are played on the ordinary lander, which does not wait, and their time is left out; the workers go on with
-the calls that they have begun, so the ratio is also given with the evaluations of the distributed run counted. The
-single environment is given its own best ratio of updates to steps: the best of those in --slow; it is stopped after ten
-times the seconds of the distributed run. Its ratios run side by side, since they wait most of the time.
+choose: which ratio of updates to steps suits the single environment best, on seeds 0 to 2: which of --slow solves most of them,
+then the lower median of the seconds. It plays without waiting, and the waiting is added to its seconds: a run of one
+process does the same whatever the time is. The settings of both sides besides are the tuned ones, which were
+found on seeds below 100 too.
+steps: environment steps a second, with a learner that hardly has work ("collecting") and with the settings that learn; and of
+single ones of which --jobs run at a time, as below.
+threshold: seconds to a mean return of 200, held by two greedy evaluations in a row, of 10 and then of 50 episodes, on
+seeds from 1000, by which nothing was chosen. The evaluations are played on the ordinary lander, which does not wait, and
+their time is left out; the workers go on with the calls that they have begun, so the ratio is also given with the
+evaluations of the distributed run counted. The single environment is given up after --slow-limit seconds; --jobs of them run at
+a time, each learns with one thread, and so there is a core for each.
 Each run is a process of its own, its clock starts with it and includes Ray.
-Results of other seeds and of the other part stay in benchmarks/results/distributed_pays.json.
+Results of other seeds and of the other parts stay in benchmarks/results/distributed_pays.json; of another --wait, they are in files
+of their own.
 """
 
 from __future__ import annotations
@@ -34,26 +40,30 @@ from reporting import RESULTS, markdown, save  # noqa: E402
 from slow_lander import ORDINARY  # noqa: E402
 
 FAST = {"num_workers": 8, "num_envs_per_worker": 4, "num_cpus_per_worker": 0.125, "fragment_length": 16}
-SLOW = {"num_workers": 0, "num_envs_per_worker": 1, "num_cpus_per_worker": 1, "fragment_length": 1}
+SLOW = {"num_workers": 0, "num_envs_per_worker": 1, "num_cpus_per_worker": 1, "fragment_length": 1, "num_threads": 1}
 SLOW_RATIOS = [{"samples_per_insert": 256}, {"samples_per_insert": 512}]
 COLLECTING = {"start_steps": 256, "samples_per_insert": 0.25}
-THRESHOLD, TIMES = 200.0, 10.0
+THRESHOLD = 200.0
+CHOOSE_SEEDS = (0, 1, 2)
+FIRST_REPORTED = 1000
+"""Results of lower seeds are not reported: settings may have been chosen by them."""
 
 
-def build(settings: dict[str, Any], seed: int) -> Any:
-    """The agent, whose `eval` plays the ordinary lander."""
+def build(settings: dict[str, Any], seed: int, wait: float) -> Any:
+    """The agent, whose `eval` plays the ordinary lander. A step waits `wait` seconds."""
     import raypid
     from raypid.config import overlay
     from raypid.tuned import TUNED
 
     config = overlay(TUNED.get(("SAC", ORDINARY), {}), settings)
+    config["env_config"] = {"wait_s": wait}
     return raypid.SAC(env="slow_lander:SlowLander", evaluation_env=ORDINARY, seed=seed, config=config)
 
 
-def steps(settings: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
+def steps(settings: dict[str, Any], seed: int, wait: float, seconds: float) -> dict[str, Any]:
     """Environment steps a second: the median of five windows."""
     streams = max(1, settings["num_workers"]) * settings["num_envs_per_worker"]
-    with build({**settings, "steps_per_iteration": 10 * streams}, seed) as agent:
+    with build({**settings, "steps_per_iteration": 10 * streams}, seed, wait) as agent:
         agent.train(settings["start_steps"] + 20 * streams)
         rates = []
         for _ in range(5):
@@ -65,13 +75,16 @@ def steps(settings: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]
     return {f"{name}_per_s": statistics.median(column) for name, column in zip(("steps", "updates"), zip(*rates))}
 
 
-def threshold(settings: dict[str, Any], seed: int, limit: float, every: int) -> dict[str, Any]:
-    """Seconds until the threshold holds, `limit` at most."""
+def threshold(
+    settings: dict[str, Any], seed: int, wait: float, limit: float, every: int, added: float = 0.0
+) -> dict[str, Any]:
+    """Seconds until the threshold holds, `limit` at most; `added` seconds count for each step."""
     settings = {"steps_per_iteration": min(500, every), **settings}
-    evaluated, due, solved, best = 0.0, every, False, float("-inf")
-    with build(settings, seed) as agent:
-        while not solved and time.perf_counter() - BEGIN - evaluated < limit:
+    evaluated, due, solved, best, seconds, mean = 0.0, every, False, float("-inf"), 0.0, 0.0
+    with build(settings, seed, wait) as agent:
+        while not solved and seconds < limit:
             timesteps = agent.train()["timesteps_total"]
+            seconds = time.perf_counter() - BEGIN - evaluated + added * timesteps
             if timesteps < due:
                 continue
             due, before = timesteps + every, time.perf_counter()
@@ -81,7 +94,6 @@ def threshold(settings: dict[str, Any], seed: int, limit: float, every: int) -> 
                 solved = mean >= THRESHOLD
             best = max(best, mean)
             evaluated += time.perf_counter() - before
-        seconds = time.perf_counter() - BEGIN - evaluated
         return {
             "solved": solved, "seconds": seconds, "evaluation_s": evaluated, "steps": agent.context.timesteps,
             "updates": agent.num_updates, "return": mean if solved else best,
@@ -94,78 +106,112 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps({**order, **row}), flush=True)
-    return {"settings": order["settings"], **row}
+    return {"settings": order["settings"], "seed": order["seed"], **row}
 
 
-def measure_steps(sac: dict[str, Any], slow: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
+def run_all(orders: list[dict[str, Any]], jobs: int) -> list[dict[str, Any]]:
+    """Carry out `jobs` orders at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(run, orders))
+
+
+def measure_choice(args: argparse.Namespace, sac: dict[str, Any], tried: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each of the settings that are tried: what the single environment does with them on the seeds that choose."""
+    more = {"part": "threshold", "wait": 0.0, "added": args.wait, "limit": args.slow_limit, "every": args.every_slow}
+    orders = [{**more, "seed": seed, "settings": {**sac, **SLOW, **x}} for x in tried for seed in CHOOSE_SEEDS]
+    rows = run_all(orders, args.jobs)
+    num = len(CHOOSE_SEEDS)
+    return [{"tried": x, "rows": rows[i * num : (i + 1) * num]} for i, x in enumerate(tried)]
+
+
+def chosen(choice: list[dict[str, Any]]) -> dict[str, Any]:
+    """The settings that solve most seeds; of these, the lowest median of the seconds."""
+
+    def rank(entry: dict[str, Any]) -> tuple[int, float]:
+        return -sum(row["solved"] for row in entry["rows"]), statistics.median(row["seconds"] for row in entry["rows"])
+
+    best: dict[str, Any] = min(choice, key=rank)["tried"]
+    return best
+
+
+def measure_steps(args: argparse.Namespace, sac: dict[str, Any], slow: dict[str, Any]) -> dict[str, Any]:
     rows = {}
+    more = {"part": "steps", "seed": FIRST_REPORTED, "wait": args.wait, "seconds": args.seconds}
+    learning = {"start_steps": 256, **sac, **SLOW, **slow}
     for name, fast_settings, slow_settings in (
         ("collecting", {**sac, **FAST, **COLLECTING}, {**sac, **SLOW, **COLLECTING}),
-        ("learning", {"start_steps": 1_000, **sac, **FAST}, {"start_steps": 256, **sac, **SLOW, **slow}),
+        ("learning", {"start_steps": 1_000, **sac, **FAST}, learning),
     ):
-        orders = (
-            {"part": "steps", "settings": s, "seed": seed, "seconds": seconds} for s in (slow_settings, fast_settings)
-        )
-        one, many = (run(order) for order in orders)
+        one, many = (run({**more, "settings": s}) for s in (slow_settings, fast_settings))
         rows[name] = {"one": one, "many": many, "ratio": many["steps_per_s"] / one["steps_per_s"]}
+    rows["learning"]["beside"] = run_all([{**more, "settings": learning}] * args.jobs, args.jobs)
     return rows
 
 
 def measure_threshold(
-    args: argparse.Namespace, sac: dict[str, Any], slow: list[dict[str, Any]], fast: dict[str, Any] | None
+    args: argparse.Namespace, sac: dict[str, Any], slow: dict[str, Any], seeds: list[int]
 ) -> dict[str, Any]:
-    """`fast`: the stored result of the distributed run, where only the single one is run."""
-    order = {"part": "threshold", "seed": args.seed}
-    fast = fast or run({**order, "settings": {**sac, **FAST}, "limit": args.limit, "every": args.every})
-    limit = (1 if args.quick else TIMES) * fast["seconds"]
-    more = {**order, "limit": limit, "every": args.every_slow}
-    orders = [{**more, "settings": {**sac, **SLOW, **settings}} for settings in slow]
-    with ThreadPoolExecutor() as side_by_side:  # they wait for their environment most of the time
-        rows = list(side_by_side.map(run, orders))
-    return {"many": fast, "one": [{"tried": settings, **row} for settings, row in zip(slow, rows)]}
+    """By seed, both sides."""
+    order = {"part": "threshold", "wait": args.wait}
+    fast = {**order, "settings": {**sac, **FAST}, "limit": args.limit, "every": args.every}
+    alone = {**order, "settings": {**sac, **SLOW, **slow}, "limit": args.slow_limit, "every": args.every_slow}
+    many = [run({**fast, "seed": seed}) for seed in seeds]
+    one = run_all([{**alone, "seed": seed} for seed in seeds], args.jobs)
+    return {str(seed): {"many": m, "one": o, "tried": slow} for seed, m, o in zip(seeds, many, one, strict=True)}
 
 
 def lines_of(results: dict[str, Any]) -> str:
     tables = []
+    num = f"{FAST['num_workers'] * FAST['num_envs_per_worker']} on {FAST['num_workers']} workers"
     if "steps" in results:
         rows = [
             (name, *(f"{r[k]['steps_per_s']:,.0f}" for k in ("one", "many")), f"{r['ratio']:.1f}",
-             *(f"{r[k]['updates_per_s']:,.1f}" for k in ("one", "many")))
+             *(f"{r[k]['updates_per_s']:,.1f}" for k in ("one", "many")),
+             ", ".join(f"{x['steps_per_s']:.1f}" for x in r.get("beside", [])))
             for name, r in results["steps"].items()
         ]  # fmt: skip
-        header = ("environment steps a second", "1 environment", "32 on 8 workers", "ratio")
-        tables.append(markdown((*header, "updates/s with 1", "updates/s with 32"), rows))
+        header = ("environment steps a second", "1 environment", num, "ratio")
+        more = ("updates/s with 1", f"updates/s with {num}", "single ones side by side")
+        tables.append(markdown((*header, *more), rows))
+    if "choice" in results:
+        choices = [
+            (json.dumps(entry["tried"]), *(_seconds(row) for row in entry["rows"]),
+             "chosen" if entry["tried"] == chosen(results["choice"]) else "")
+            for entry in results["choice"]
+        ]  # fmt: skip
+        seeds = (f"seed {row['seed']}" for row in results["choice"][0]["rows"])
+        tables.append(markdown(("1 environment, seconds to 200", *seeds, ""), choices))
     rows = []
     for seed, r in sorted(results.get("threshold", {}).items()):
-        many, one = r["many"], min(r["one"], key=lambda x: (not x["solved"], x["seconds"]))
+        many, one = r["many"], r["one"]
         sign, counted = "" if one["solved"] else "> ", many["seconds"] + many["evaluation_s"]
-        rows.append((
-            seed, f"{many['seconds']:.1f}" if many["solved"] else f"not in {many['seconds']:.0f}",
-            f"{one['seconds']:.1f}" if one["solved"] else f"not in {one['seconds']:.0f}", json.dumps(one["tried"]),
-            f"{sign}{one['seconds'] / many['seconds']:.1f}", f"{sign}{one['seconds'] / counted:.1f}",
-            f"{many['steps']:,}", f"{one['steps']:,}",
-        ))  # fmt: skip
+        ratios = (f"{sign}{one['seconds'] / s:.1f}" if many["solved"] else "" for s in (many["seconds"], counted))
+        rows.append((seed, _seconds(many), _seconds(one), *ratios, f"{many['steps']:,}", f"{one['steps']:,}"))
     if rows:
-        header = ("seconds to 200, seed", "32 on 8 workers", "1 environment", "its best settings", "ratio")
-        more = ("ratio, evaluations of the 32 counted", "steps of the 32", "steps of the 1")
-        tables.append(markdown((*header, *more), rows))
+        header = ("seconds to 200, seed", num, "1 environment", "ratio", f"ratio, evaluations of the {num} counted")
+        tables.append(markdown((*header, f"steps of the {num}", "steps of the 1"), rows))
     return "\n".join(tables)
+
+
+def _seconds(row: dict[str, Any]) -> str:
+    return f"{row['seconds']:.1f}" if row["solved"] else f"not in {row['seconds']:.0f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("steps", "threshold", "both"), default="both")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", choices=("choose", "steps", "threshold", "all"), default="all")
+    parser.add_argument("--seeds", default="1000,1001,1002", help=f"of the threshold, from {FIRST_REPORTED}")
+    parser.add_argument("--wait", type=float, default=0.02, help="seconds that a step sleeps")
     parser.add_argument("--sac", default="{}", help="settings of SAC as JSON, over the tuned ones, for both sides")
     parser.add_argument("--fast", default="{}", help="JSON, for the distributed side alone")
     parser.add_argument("--slow", default=json.dumps(SLOW_RATIOS), help="JSON list: settings that the single one tries")
     parser.add_argument("--every", type=int, default=4_000, help="steps between evaluations of the distributed run")
     parser.add_argument("--every-slow", type=int, default=1_000, help="the same of the single one")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which the distributed run is given up")
+    parser.add_argument("--slow-limit", type=float, default=1_000, help="the same of the single one")
+    parser.add_argument("--jobs", type=int, default=2, help="single ones at a time: at most as many as there are cores")
     parser.add_argument("--seconds", type=float, default=30, help="of each measurement of steps")
-    parser.add_argument(
-        "--slow-only", action="store_true", help="threshold: keep the stored distributed run of this seed"
-    )
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results")
     parser.add_argument("--quick", action="store_true", help="little time, results beside the stored ones")
     parser.add_argument("--order", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -174,20 +220,30 @@ def main() -> None:
         print(json.dumps({"steps": steps, "threshold": threshold}[order.pop("part")](**order)), flush=True)
         return
     FAST.update(json.loads(args.fast))
-    sac, slow = json.loads(args.sac), json.loads(args.slow)
+    sac, tried, seeds = json.loads(args.sac), json.loads(args.slow), [int(seed) for seed in args.seeds.split(",")]
+    if min(seeds) < FIRST_REPORTED:
+        parser.error(f"--seeds must be at least {FIRST_REPORTED}: lower ones choose settings.")
     if args.quick:
-        args.seconds, args.limit, args.every, args.every_slow, slow = 5, 12, 500, 200, slow[:1]
-    folder = Path(tempfile.mkdtemp()) if args.quick else RESULTS
-    store = folder / "distributed_pays.json"
+        args.seconds, args.limit, args.slow_limit, args.every, args.every_slow, seeds = 5, 12, 12, 500, 200, seeds[:1]
+        args.folder = Path(tempfile.mkdtemp())
+    name = "distributed_pays" if args.wait else "distributed_pays_unslowed"
+    store = args.folder / f"{name}.json"
     results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
     results.pop("machine", None)
-    if args.part in ("steps", "both"):
-        results["steps"] = measure_steps(sac, slow[0], args.seed, args.seconds)
-        save("distributed_pays", lines_of(results), results, folder)
-    if args.part in ("threshold", "both"):
-        stored = results.setdefault("threshold", {}).get(str(args.seed), {}).get("many") if args.slow_only else None
-        results["threshold"][str(args.seed)] = measure_threshold(args, sac, slow, stored)
-        save("distributed_pays", lines_of(results), results, folder)
+    reported = results.get("threshold", {}).items()
+    results["threshold"] = {seed: row for seed, row in reported if int(seed) >= FIRST_REPORTED}
+    if args.part in ("choose", "all"):
+        results["choice"] = measure_choice(args, sac, tried)
+        save(name, lines_of(results), results, args.folder)
+    if "choice" not in results:
+        parser.error("no settings have been chosen for the single environment: --part choose comes first.")
+    slow = chosen(results["choice"])
+    if args.part in ("steps", "all"):
+        results["steps"] = measure_steps(args, sac, slow)
+        save(name, lines_of(results), results, args.folder)
+    if args.part in ("threshold", "all"):
+        results["threshold"] |= measure_threshold(args, sac, slow, seeds)
+        save(name, lines_of(results), results, args.folder)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Crowded(RayBackend):
     crowd: list[Any] | None = None
     _spawned = 0
 
-    def spawn(self, factory: Callable[[], Any], *place: Any) -> Any:
+    def spawn(self, factory: Callable[[], Any], *place: Any, **options: Any) -> Any:
         if self.crowd is None:
             actor = ray.remote(num_cpus=0, max_concurrency=600)(_Role)
             self.crowd = [actor.remote(factory) for _ in range(NUM_ACTORS)]

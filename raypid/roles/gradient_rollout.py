@@ -8,7 +8,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from raypid.algorithms.base import Algorithm
 from raypid.checkpoint import refusing
+from raypid.config import Config
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration, NetworkPolicy
 from raypid.roles.acting import RolloutSpec
@@ -42,6 +44,15 @@ class GradientSource(Protocol):
         """Return what it keeps from fragment to fragment, apart from the weights."""
 
     def load_local_state(self, state: dict[str, object]) -> None: ...
+
+
+def differentiating(
+    algorithm: type[Algorithm[Config]], config: Config, spec: RolloutSpec, policy: NetworkPolicy
+) -> GradientSource:
+    """An algorithm that computes gradients in a worker, beside the policy that acts there."""
+    source = algorithm(config, spec.network, spec.seed)
+    assert isinstance(source, GradientSource)
+    return source
 
 
 class GradientRollout(FragmentWorker):

@@ -31,7 +31,6 @@ from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
 from raypid.nn.catalog import build_spec
 from raypid.nn.idle_settings import idle_settings
-from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
@@ -44,7 +43,7 @@ from raypid.reporting.streams import in_notebook
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.fitness import FitnessRollout
-from raypid.roles.gradient_rollout import GradientRollout, GradientSource
+from raypid.roles.gradient_rollout import GradientRollout, differentiating
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
@@ -549,7 +548,7 @@ def _workers(
     if isinstance(c, CustomModelConfig):  # the user's agent and model compute them
         build = partial(GradientRollout, spec, partial(AgentSource, agent_class(c.agent), c.agent_config))
     elif algorithm.collect == "gradients":  # the algorithm computes them, in the worker
-        build = partial(GradientRollout, spec, partial(_differentiating, algorithm, c, spec))
+        build = partial(GradientRollout, spec, partial(differentiating, algorithm, c, spec))
     elif program is not None:
         build = partial(Actor, spec, program)
     elif algorithm.collect == "fitness":
@@ -566,13 +565,6 @@ def _workers(
     )
     workers.call_all(Rollout.ready)
     return workers
-
-
-def _differentiating(algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, policy: NetworkPolicy) -> GradientSource:
-    """An algorithm that computes gradients in a worker, beside the policy that acts there."""
-    source = algorithm(c, spec.network, spec.seed)
-    assert isinstance(source, GradientSource)
-    return source
 
 
 def _replay_factory(

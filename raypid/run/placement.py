@@ -31,8 +31,8 @@ MOST_ENVS = 1_000_000
 _RELEASE_SECONDS = 5.0
 _ATTEMPTS = 3
 """How often a reservation is planned anew, since others have taken what was free."""
-_WORKER_BYTES = {True: 100 * 2**20, False: 400 * 2**20}
-"""Memory of a rollout worker's process without and with torch."""
+_WORKER_BYTES = {True: 80 * 2**20, False: 400 * 2**20}
+"""Memory of a rollout worker's process without and with torch, its part of shared pages included (docs/scaling.md)."""
 _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
