@@ -1,0 +1,556 @@
+"""What faults cost: train on real Ray, injure the run on a schedule, and count what was lost and how long recovery took.
+
+    python benchmarks/chaos.py                                            # ten-minute kills of every role, one task for each loop
+    python benchmarks/chaos.py --faults worker --tasks cartpole --minutes 3 --peer RL/bin/python       # RLlib beside
+    python benchmarks/chaos.py --faults node-kill node-stop node-add --minutes 3 --every 60            # three nodes on this machine
+    python benchmarks/chaos.py --faults raise exit hang pause stop leak disk --tasks sync --minutes 2
+    python benchmarks/chaos.py --table                                    # only the tables, from what is stored
+
+Faults: `kills` is kill -9 of each role in turn (--random: any, by --seed), `worker`, `learner`, `shard`, `server` and `evaluator` of
+that role alone. `raise`, `exit`, `hang` and `leak` are done by the environment; `pause` stops a worker for 5 s, `stop` for good;
+`disk` fills the run's disk for 5 s (root only). `node-kill` kills a node, `node-stop` cuts it off (SIGSTOP), both with room
+elsewhere; `node-add` kills one without room elsewhere and adds another later.
+
+Each task is trained first without faults (`none`), for as long and with the same settings. The usual rate is the median rate of
+that run's windows of 1 s (two iterations, where these take longer). Recovery is the time from a loss until windows of 1 s and
+of 5 s have 90% of it, in environment steps and in learner updates (chaos_trace.py has it exactly); the row of the undisturbed
+run has what the same measure makes of it at the same times. A loss that is not over when the next one comes counts as "not".
+
+Rows go to benchmarks/results/chaos.json as runs end, and a second call does what is missing (--again: all of it). A run that
+stands still for --patience seconds is ended, and its row says so.
+
+RLlib runs in an environment of its own (pip install "ray[rllib]==2.60.0" torch), with its own settings for faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chaos_faults import MARK, ROLES, START_S, Cluster, Strikes, abandoned, end, marked, open_files, small_disk
+from chaos_trace import PLACE, Progress, recovery
+from reporting import RESULTS, machine, markdown
+
+from raypid.checkpoint import list_checkpoints
+from raypid.reporting.logger import read_results
+from raypid.tuned import TUNED
+
+HERE = Path(__file__).parent
+ENVIRONMENT, NODES = ("raise", "exit", "hang", "leak"), ("node-kill", "node-stop", "node-add")
+FAULTS = ("kills", *ROLES, *ENVIRONMENT, "pause", "stop", "disk", *NODES)
+KINDS = {
+    "worker": "workers", "server": "parameter_servers", "evaluator": "evaluators", "learner": "learners", "shard": "replay_shards",
+    "raise": "env_crashes", "exit": "workers", "hang": "timeouts", "leak": "workers", "stop": "timeouts",
+}  # fmt: skip
+"""What lost/<name> counts each fault. A pause, a full disk and nodes need not cost anything that is counted."""
+END_S = 20.0
+"""No fault strikes in the last seconds, so that what was lost can be noticed and counted."""
+LEFT_S = 60.0
+"""Seconds after its end in which a run's processes may still go."""
+EPISODES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is trained. Where an environment waits at each step, rates do not depend on other work of the machine."""
+
+    algorithm: str
+    env: str
+    known: float
+    """The return at which the task is solved."""
+    roles: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+WAITING = {"env": "faulty_lander:FaultyLander", "known": 200.0}
+BESIDE = {"num_cpus_per_worker": 0.1, "parameter_server": True, "evaluation_parallel": True}
+TASKS = {
+    "sync": Task(
+        "PPO", **WAITING, roles=("worker", "learner", "server", "evaluator"),
+        settings={**BESIDE, "num_workers": 2, "num_envs_per_worker": 8, "fragment_length": 32, "num_learners": 2,
+                  "env_config": {"wait_s": 0.001}},
+    ),
+    "async": Task(
+        "APPO", **WAITING, roles=("worker", "learner", "server", "evaluator"),
+        settings={**BESIDE, "num_workers": 3, "num_envs_per_worker": 8, "num_learners": 2, "env_config": {"wait_s": 0.001}},
+    ),
+    "replay": Task(
+        "SAC", **WAITING, roles=("worker", "learner", "shard", "server", "evaluator"),
+        settings={**TUNED["SAC", "LunarLanderContinuous-v3"], **BESIDE, "num_workers": 2, "num_envs_per_worker": 8,
+                  "num_learners": 1, "num_replay_shards": 2, "env_config": {"wait_s": 0.003}},
+    ),
+    "cartpole": Task(
+        "PPO", "CartPole-v1", 475.0, ("worker", "learner"),
+        {**TUNED["PPO", "CartPole-v1"], "num_workers": 2, "num_cpus_per_worker": 0.5, "num_envs_per_worker": 8},
+    ),
+    "cartpole-async": Task(
+        "IMPALA", "CartPole-v1", 475.0, ("worker", "learner"),
+        {"num_workers": 2, "num_cpus_per_worker": 0.5, "num_envs_per_worker": 8},
+    ),
+}  # fmt: skip
+LOOPS = ("sync", "async", "replay")
+PEER = ("cartpole", "cartpole-async")
+"""Tasks that RLlib's runner knows."""
+ALWAYS = {"max_restarts": 1000, "worker_timeout_s": 10.0, "evaluation_interval": None}
+
+
+def kinds_of(task: Task, fault: str, options: argparse.Namespace) -> list[str]:
+    """The faults of a schedule, in turn."""
+    if fault == "kills":
+        return [role for role in task.roles if role in (options.roles or task.roles)]
+    return ["node-kill", "node-add"] if fault == "node-add" else [fault]
+
+
+def schedule(task: Task, fault: str, options: argparse.Namespace, rng: random.Random) -> list[tuple[float, str]]:
+    """(seconds since training began, what strikes), the first after `every` seconds."""
+    if fault == "none":
+        return []
+    kinds, times = kinds_of(task, fault, options), []
+    when = options.every
+    while when < options.minutes * 60 - min(END_S, options.every):
+        times.append((when, rng.choice(kinds) if options.random else kinds[len(times) % len(kinds)]))
+        when += options.every
+    return times
+
+
+class Training:
+    """A process that trains: raypid's command line, or the runner of a peer. What belongs to it is known by its mark."""
+
+    def __init__(self, name: str, library: str, fault: str, options: argparse.Namespace, folder: Path) -> None:
+        self.task, self.fault, self.options, self.folder = TASKS[name], fault, options, folder
+        self.mark, self.library = uuid.uuid4().hex, library
+        self.out, self.trace = folder / "disk" / "run", folder / "trace"
+        for place in (folder / "orders", folder / "disk"):
+            place.mkdir(parents=True, exist_ok=True)
+        self.before = {f"/dev/shm/{file}" for file in os.listdir("/dev/shm")}
+        path = os.pathsep.join(p for p in (str(HERE), os.environ.get("PYTHONPATH")) if p)
+        self.environment = {**os.environ, MARK: self.mark, PLACE: str(self.trace), "PYTHONPATH": path}
+        if fault == "leak":  # what the machine uses now, and 3 GiB
+            self.environment["RAY_memory_usage_threshold"] = f"{memory_in_use() + (3 << 30) / total_memory():.3f}"
+        self.resumed = 0
+
+    def command(self, address: str | None) -> list[str]:
+        seconds = self.options.minutes * 60
+        if self.library != "raypid":
+            script = [self.options.peer, str(HERE / "runners/rllib_chaos.py"), "--algo", self.task.algorithm]
+            more = [
+                "--env",
+                self.task.env,
+                "--seconds",
+                str(seconds),
+                "--seed",
+                str(self.options.seed),
+                "--out",
+                str(self.out),
+            ]
+            return [
+                *script,
+                *more,
+                *(["--address", address] if address else []),
+                *(["--learners", "2"] * (self.fault == "learner")),
+            ]
+        settings = {**self.task.settings, **ALWAYS, "seed": self.options.seed, **json.loads(self.options.settings)}
+        if self.fault in ENVIRONMENT:
+            settings["env_config"] = {**settings["env_config"], "orders": str(self.folder / "orders")}
+        if address:  # the roles that a node takes with it are workers, shards, servers and the evaluator
+            settings |= {"num_learners": 0, "num_cpus_per_worker": 1, "address": address}
+        file = self.folder / "settings.json"
+        file.write_text(json.dumps({key: value for key, value in settings.items() if value is not None}))
+        train = [sys.executable, "-m", "raypid", "train", "--run", self.task.algorithm, "--env", self.task.env]
+        more = [
+            "--config",
+            str(file),
+            "--callbacks",
+            "chaos_trace:Trace",
+            "--stop",
+            json.dumps({"time_total_s": seconds}),
+        ]
+        return [*train, *more, "--out", str(self.out), "--final-episodes", str(EPISODES)]
+
+    def start(self, command: list[str]) -> None:
+        with (self.folder / "log").open("a") as log:
+            self.process = subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            )
+
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint, if it ended by a full disk."""
+        if self.fault != "disk" or self.process.returncode != 1 or not list_checkpoints(self.out / "checkpoints"):
+            return False
+        self.resumed += 1
+        self.start([sys.executable, "-m", "raypid", "train", "--resume", str(self.out)])
+        return True
+
+    def last_sign(self) -> float:
+        """When the newest point was written, or the process started."""
+        return self.trace.stat().st_mtime if self.trace.exists() else 0.0
+
+    def interrupt(self) -> str:
+        """End a process that stands still as a user would; returns what it took."""
+        for tries in ("one Ctrl-C", "two Ctrl-C"):
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(30)
+                return f"hung, ended by {tries}"
+        end(self.mark)
+        self.process.wait(30)
+        return "hung, killed"
+
+    def left(self, cluster: Cluster | None) -> dict[str, Any]:
+        """What is there once the driver has ended: processes at once and after a while, files in /dev/shm."""
+
+        def processes() -> list[str]:
+            if cluster is None:
+                return list(marked(self.mark).values())
+            lines = [line for node in (0, *cluster.alive) for line in marked(self.mark, node).values()]
+            return [line for line in lines if line.startswith("ray::") and "Agent" not in line]
+
+        begin, at_once = time.monotonic(), len(processes())
+        while (there := processes()) and time.monotonic() - begin < LEFT_S:
+            time.sleep(0.5)
+        took = time.monotonic() - begin
+        shm = [] if cluster is not None else abandoned(self.before)
+        return {
+            "at_once": at_once,
+            "seconds": took if at_once else 0.0,
+            "processes": [x[:100] for x in there],
+            "shm": shm,
+        }
+
+
+def memory_in_use() -> float:
+    values = {
+        k: int(v.split()[0]) for k, v in (line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    }
+    return 1 - values["MemAvailable"] / values["MemTotal"]
+
+
+def total_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def measure(
+    name: str, library: str, fault: str, options: argparse.Namespace, usual: dict[str, float] | None
+) -> dict[str, Any]:
+    """Train once and strike; returns the row. `usual`: the rates of the undisturbed run; None where this is that run."""
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-{fault}-"))
+    training = Training(name, library, fault, options, folder)
+    cpus = [1, 1, 1] if fault == "node-add" else [1, 2, 2]
+    with contextlib.ExitStack() as stack:
+        if fault == "disk":
+            stack.enter_context(small_disk(folder / "disk", 64))
+        cluster = stack.enter_context(Cluster(training.mark, folder, cpus)) if fault in NODES else None
+        stack.callback(end, training.mark)
+        if cluster is not None:
+            training.environment |= {k: cluster.environment[k] for k in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+        strikes = Strikes(training.mark, random.Random(options.seed), folder, cluster)
+        plan = schedule(training.task, fault, options, strikes.rng)
+        training.start(training.command(cluster.address if cluster else None))
+        begin, finish, code, files, missed = watched(training, strikes, plan, options)
+        left = training.left(cluster)
+        progress = Progress.read(training.trace)
+        row = {"library": library, "task": name, "fault": fault, "minutes": options.minutes, "every": options.every}
+        row |= {
+            "seed": options.seed,
+            "random": options.random,
+            "known": training.task.known,
+            "exit": code,
+            "left": left,
+        }
+        row |= {
+            "open_files": files,
+            "resumed": training.resumed,
+            "trained_s": max(0.0, finish - begin),
+            "missed": missed,
+        }
+        row |= learnt(training) | {"log": said(folder / "log")}
+        row |= recovered(progress, strikes, begin, finish, usual, options)
+        row["injected"] = [{**asdict(x), "at": x.at - begin} for x in strikes.log]
+    return row
+
+
+def watched(
+    training: Training, strikes: Strikes, plan: list[tuple[float, str]], options: argparse.Namespace
+) -> tuple[float, float, str, list[int], list[str]]:
+    """Strike as planned until the process has ended; returns when training began and ended (monotonic clock), how the process
+    ended, the driver's open files at the beginning and at the end, and faults that could not strike."""
+    started = time.monotonic()
+    begin, files, missed, plan = 0.0, [0, 0], list[str](), list(plan)
+    last, sign = started, 0.0
+    while training.process.poll() is None or training.resume():
+        time.sleep(0.05)
+        now = time.monotonic()
+        if (new := training.last_sign()) != sign:
+            begin, last, sign = begin or now, now, new
+            files[1] = open_files(training.process.pid) or files[1]
+        if begin and not files[0] and now > begin + 5:
+            files[0] = files[1]
+        ended = begin and now > begin + options.minutes * 60 + 30  # final episodes follow
+        if now - last > (options.patience + START_S if ended or not begin else options.patience):
+            code = training.interrupt()
+            return begin or now, last, code, files, missed
+        if begin and plan and now >= begin + plan[0][0]:
+            _, kind = plan.pop(0)
+            found = strikes.strike(kind)
+            missed += [kind] * (found is None)
+            print(
+                f"    {now - begin:5.0f} s  {kind}{'' if found else ' (not there)'} {found.what if found else ''}",
+                flush=True,
+            )
+            last = max(last, time.monotonic() - options.patience / 2) if found and kind in NODES else last
+    return begin or last, last, str(training.process.returncode), files, missed
+
+
+def said(log: Path) -> list[str]:
+    """The last lines that the process wrote."""
+    return [line[:400] for line in log.read_text(errors="replace").splitlines()[-3:]]
+
+
+def learnt(training: Training) -> dict[str, Any]:
+    """Counts and returns of the run: lost/*, the best and the last policy's greedy episodes, when the known return came."""
+    if training.library != "raypid":
+        file = training.out / "row.json"
+        return json.loads(file.read_text()) if file.exists() else {"lost": {}, "steps": 0, "updates": 0, "last": None}
+    rows = read_results(training.out) if (training.out / "result.json").exists() else []
+    row = rows[-1] if rows else {}
+    reached = [
+        r["time_total_s"] for r in rows if (r.get("evaluation/episode_reward_mean") or -1e9) >= training.task.known
+    ]
+    return {
+        "lost": {key.removeprefix("lost/"): value for key, value in row.items() if key.startswith("lost/")},
+        "steps": row.get("timesteps_total", 0),
+        "updates": row.get("learner_updates_total", 0),
+        "best": evaluated(training, training.out),
+        "last": evaluated(training, training.out / "checkpoints"),
+        "reached_s": reached[0] if reached else None,
+    }
+
+
+def evaluated(training: Training, policy: Path) -> float | None:
+    """Mean return of greedy episodes in the environment as it is, which does not wait."""
+    settings = training.task.settings.get("env_config")
+    calm = ["--env-config", json.dumps({**settings, "wait_s": 0.0, "orders": ""})] if settings else []
+    env = ["--env", training.task.env]
+    command = [sys.executable, "-m", "raypid", "eval", str(policy), *env, *calm, "--episodes", str(EPISODES), "--json"]
+    done = subprocess.run(command, env=training.environment, cwd=training.folder, capture_output=True, text=True)
+    with (training.folder / "log-eval").open("a") as log:
+        log.write(done.stdout + done.stderr)
+    return float(json.loads(done.stdout)["episode_reward_mean"]) if done.returncode == 0 else None
+
+
+def recovered(
+    progress: Progress,
+    strikes: Strikes,
+    begin: float,
+    finish: float,
+    usual: dict[str, float] | None,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """The usual rates of this run, and the seconds of recovery after each loss by kind (None: not before the next)."""
+    if len(progress) < 3:
+        return {"rates": {}, "width": None, "recovery": {}}
+    width = progress.width()
+    rates = {what: progress.usual(what, progress.times[0] + 2, finish, width) for what in progress.counts}
+    losses = [(x.kind, x.at) for x in strikes.log]
+    if usual is None:  # what the same measure makes of a run in which nothing happened
+        times = range(1, int((finish - begin) / options.every))
+        losses = [("none", begin + options.every * k) for k in times]
+    ends = [at for _, at in losses[1:]] + [finish]
+    found: dict[str, list[float | None]] = {}
+    for (kind, at), until in zip(losses, ends, strict=True):
+        found.setdefault(kind, []).append(recovery(progress, at, until, usual or rates, width))
+    return {"rates": rates, "width": width, "recovery": found}
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def accounted(row: dict[str, Any]) -> tuple[str, bool]:
+    """What was injected and what the run has counted, by lost/<name>; and whether they are the same."""
+    if row["library"] != "raypid":
+        injected = Counter(x["kind"] for x in row["injected"])
+        return ", ".join(f"{kind} {row['lost'].get(kind, 0):g} of {num}" for kind, num in injected.items()), True
+    injected = Counter(KINDS.get(x["kind"], x["kind"]) for x in row["injected"])
+    texts, right = [], True
+    for name in [*injected, *(k for k in set(KINDS.values()) - set(injected) if row["lost"].get(k))]:
+        counted = row["lost"].get(name)
+        if name in KINDS.values():
+            right &= counted == injected[name]
+            texts.append(
+                f"{name.replace('_', ' ')} {'not counted' if counted is None else f'{counted:g}'} of {injected[name]}"
+            )
+        else:
+            texts.append(f"{name} {injected[name]}")
+    return ", ".join(texts) or "none", right
+
+
+def seconds(values: list[float | None]) -> str:
+    """Median and worst; what did not recover before the next loss is worse than any number."""
+    if not values:
+        return "–"
+    ordered = sorted(float("inf") if x is None else x for x in values)
+    middle, worst = statistics.median_low(ordered), ordered[-1]
+    late = sum(x is None for x in values)
+    text = "not" if middle == float("inf") else f"{middle:.1f}"
+    return f"{text} / {f'not ({late})' if late else f'{worst:.1f}'}"
+
+
+def lost_samples(row: dict[str, Any]) -> str:
+    """What the run says of samples, beyond processes and environments."""
+    more = {k: v for k, v in row["lost"].items() if k not in KINDS.values() and v}
+    return ", ".join(f"{k.replace('_', ' ')} {v:,.0f}" for k, v in more.items()) or "0"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A line for each run."""
+    calm = {(r["library"], r["task"], r["minutes"]): r for r in rows if r["fault"] == "none"}
+    lines = []
+    for r in rows:
+        twin = calm.get((r["library"], r["task"], r["minutes"]))
+        share = "–" if twin is None or not twin["steps"] else f"{r['steps'] / twin['steps']:.0%}"
+        values = [x for found in r["recovery"].values() for x in found]
+        returns = [f"{r[k]:.0f}" if r.get(k) is not None else "–" for k in ("best", "last")]
+        lasted = "" if r["trained_s"] >= r["minutes"] * 55 else f", after {r['trained_s']:.0f} s"
+        left = r["left"]
+        stays = len(left["processes"]) + len(left["shm"])
+        how_often = "" if r["fault"] == "none" else f", every {r['every']:g} s"
+        lines.append((
+            r["library"], f"{r['task']} ({TASKS[r['task']].algorithm})", f"{r['fault']}{how_often}, {r['minutes']:g} min",
+            accounted(r)[0], lost_samples(r), share, seconds(values), f"{' / '.join(returns)} ({r['known']:g})",
+            "not" if r.get("reached_s") is None else f"{r['reached_s']:.0f}",
+            f"{r['exit']}{lasted}{', resumed' if r['resumed'] else ''}", f"{stays}, files {r['open_files'][0]} → {r['open_files'][1]}",
+        ))  # fmt: skip
+    header = ("", "task", "fault", "counted of injected", "lost samples", "steps, of undisturbed", "recovery, s: median / worst",
+              "return: best / last (known)", "known return after, s", "exit code", "left; open files")  # fmt: skip
+    return markdown(header, lines)
+
+
+def by_role(rows: list[dict[str, Any]]) -> str:
+    """Recovery by kind of fault, for the rows with several."""
+    lines = []
+    for r in rows:
+        for kind, values in r["recovery"].items():
+            within = sum(x is not None and x <= (10 if kind in ("learner", "shard") else 5) for x in values)
+            lines.append(
+                (r["library"], r["task"], r["fault"], kind, len(values), seconds(values), f"{within} of {len(values)}")
+            )
+    header = ("", "task", "run", "lost", "times", "recovery, s: median / worst", "within 5 s (learner, shard: 10 s)")
+    return markdown(header, lines)
+
+
+def import_seconds() -> float:
+    """What `import torch` takes in a new process, median of three: a lost learner pays it."""
+    found = []
+    for _ in range(3):
+        begin = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
+        found.append(time.monotonic() - begin)
+    return statistics.median(found)
+
+
+class Store:
+    """The rows, in a file that is written whenever one is added."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.page = folder / "chaos.json", folder / "chaos.md"
+        stored = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.rows: list[dict[str, Any]] = stored.get("rows", [])
+        self.torch_s: float | None = stored.get("import_torch_s")
+
+    def find(self, key: dict[str, Any]) -> dict[str, Any] | None:
+        return next((row for row in self.rows if key.items() <= row.items()), None)
+
+    def add(self, key: dict[str, Any], row: dict[str, Any]) -> None:
+        self.rows = [other for other in self.rows if not key.items() <= other.items()] + [row]
+        self.write()
+
+    def write(self) -> str:
+        if self.torch_s is None:
+            self.torch_s = import_seconds()
+        order = [*TASKS]
+        self.rows.sort(key=lambda r: (order.index(r["task"]), r["minutes"], r["library"], r["fault"] != "none"))
+        notes = f"`import torch` takes {self.torch_s:.1f} s on this machine ({machine()['cpus']} cores).\n"
+        text = f"{table(self.rows)}\n{by_role(self.rows)}\n{notes}"
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.page.write_text(text)
+        content = {"machine": machine(), "import_torch_s": self.torch_s, "rows": self.rows}
+        self.file.write_text(json.dumps(content, indent=1) + "\n")
+        return text
+
+
+def done(name: str, library: str, fault: str, options: argparse.Namespace, store: Store) -> dict[str, Any]:
+    """The row of a run, stored or measured now; of one with faults, after that of the undisturbed run."""
+    key = {"library": library, "task": name, "fault": fault, "minutes": options.minutes, "seed": options.seed}
+    key |= {"settings": options.settings}
+    if fault != "none":
+        key |= {"every": options.every, "random": options.random, "roles": options.roles}
+    row = store.find(key)
+    if row is not None and (fault == "none" or not options.again):
+        return row
+    usual = None if fault == "none" else done(name, library, "none", options, store)["rates"]
+    print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
+    row = measure(name, library, fault, options, usual) | key
+    store.add(key, row)
+    print(f"  exit {row['exit']}; {accounted(row)[0]}; recovery {row['recovery']}", flush=True)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(LOOPS))
+    parser.add_argument("--faults", nargs="+", choices=("none", *FAULTS), default=["kills"])
+    parser.add_argument("--minutes", type=float, default=10.0, help="of training, for each run")
+    parser.add_argument("--every", type=float, default=15.0, help="seconds between faults")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--random", action="store_true", help="roles by chance rather than in turn")
+    parser.add_argument(
+        "--roles", nargs="+", choices=ROLES, help="the roles that `kills` kills (default: all that the task has)"
+    )
+    parser.add_argument("--settings", default="{}", help="JSON, over the tasks' settings of raypid")
+    parser.add_argument(
+        "--peer", metavar="PYTHON", help="the interpreter of an environment with RLlib, which runs beside"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=120.0, help="seconds without an iteration after which a run is ended"
+    )
+    parser.add_argument("--again", action="store_true", help="measure what is stored once more (undisturbed runs stay)")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 1 if a loss is not counted, a run fails, or anything stays"
+    )
+    parser.add_argument("--table", action="store_true", help="only print the tables of what is stored")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where chaos.json and chaos.md are")
+    options = parser.parse_args()
+    store = Store(options.out)
+    failed = list[str]()
+    for name in [] if options.table else options.tasks:
+        for fault in options.faults:
+            libraries = ["raypid", *(["rllib"] if options.peer and name in PEER else [])]
+            for library in libraries:
+                row = done(name, library, fault, options, store)
+                left = [*row["left"]["processes"], *row["left"]["shm"]]
+                if library == "raypid" and (row["exit"] != "0" or not accounted(row)[1] or left):
+                    failed.append(
+                        f"{name}, {fault}: exit {row['exit']}, {accounted(row)[0]}, left {left}, {row['log']}"
+                    )
+    print(store.write())
+    if options.strict and failed:
+        print("\n".join(failed))
+    return int(options.strict and bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
