@@ -29,6 +29,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -77,7 +78,7 @@ class Task:
 
 
 WAITING = {"env": "faulty_lander:FaultyLander", "known": 200.0}
-BESIDE = {"num_cpus_per_worker": 0.1, "parameter_server": True, "evaluation_parallel": True}
+BESIDE = {"num_cpus": 8, "num_cpus_per_worker": 0.1, "parameter_server": True, "evaluation_parallel": True}
 TASKS = {
     "sync": Task(
         "PPO", **WAITING, roles=("worker", "learner", "server", "evaluator"),
@@ -105,7 +106,8 @@ TASKS = {
 LOOPS = ("sync", "async", "replay")
 PEER = ("cartpole", "cartpole-async")
 """Tasks that RLlib's runner knows."""
-ALWAYS = {"max_restarts": 1000, "worker_timeout_s": 10.0, "evaluation_interval": None}
+TIMEOUT_S = 20.0
+"""worker_timeout_s where a worker hangs; elsewhere it is the default, since a start on a busy machine takes its time."""
 
 
 def kinds_of(task: Task, fault: str, options: argparse.Namespace) -> list[str]:
@@ -163,13 +165,15 @@ class Training:
                 *(["--address", address] if address else []),
                 *(["--learners", "2"] * (self.fault == "learner")),
             ]
-        settings = {**self.task.settings, **ALWAYS, "seed": self.options.seed, **json.loads(self.options.settings)}
+        settings = {**self.task.settings, "max_restarts": 1000, "seed": self.options.seed}
+        settings |= {"worker_timeout_s": TIMEOUT_S} if self.fault in ("hang", "stop") else {}
+        settings |= json.loads(self.options.settings)
         if self.fault in ENVIRONMENT:
             settings["env_config"] = {**settings["env_config"], "orders": str(self.folder / "orders")}
         if address:  # the roles that a node takes with it are workers, shards, servers and the evaluator
             settings |= {"num_learners": 0, "num_cpus_per_worker": 1, "address": address}
         file = self.folder / "settings.json"
-        file.write_text(json.dumps({key: value for key, value in settings.items() if value is not None}))
+        file.write_text(json.dumps(settings))
         train = [sys.executable, "-m", "raypid", "train", "--run", self.task.algorithm, "--env", self.task.env]
         more = [
             "--config",
@@ -247,7 +251,7 @@ def measure(
     name: str, library: str, fault: str, options: argparse.Namespace, usual: dict[str, float] | None
 ) -> dict[str, Any]:
     """Train once and strike; returns the row. `usual`: the rates of the undisturbed run; None where this is that run."""
-    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-{fault}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"raypid-chaos-{name}-{fault}-"))
     training = Training(name, library, fault, options, folder)
     cpus = [1, 1, 1] if fault == "node-add" else [1, 2, 2]
     with contextlib.ExitStack() as stack:
@@ -280,6 +284,10 @@ def measure(
         row |= learnt(training) | {"log": said(folder / "log")}
         row |= recovered(progress, strikes, begin, finish, usual, options)
         row["injected"] = [{**asdict(x), "at": x.at - begin} for x in strikes.log]
+    if code == "0":
+        shutil.rmtree(folder)
+    else:
+        print(f"  the run's folder stays: {folder}")
     return row
 
 
@@ -504,6 +512,8 @@ def done(name: str, library: str, fault: str, options: argparse.Namespace, store
     usual = None if fault == "none" else done(name, library, "none", options, store)["rates"]
     print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
     row = measure(name, library, fault, options, usual) | key
+    if not row["trained_s"]:
+        raise SystemExit(f"Training did not begin: {' '.join(row['log'])}")
     store.add(key, row)
     print(f"  exit {row['exit']}; {accounted(row)[0]}; recovery {row['recovery']}", flush=True)
     return row
