@@ -54,7 +54,7 @@ HERE = Path(__file__).parent
 ENVIRONMENT, NODES = ("raise", "exit", "hang", "leak"), ("node-kill", "node-stop", "node-add")
 FAULTS = ("kills", *ROLES, *ENVIRONMENT, "pause", "stop", "disk", *NODES)
 KINDS = {
-    "worker": "workers", "server": "parameter_servers", "evaluator": "evaluators", "learner": "learners", "shard": "replay_shards",
+    "worker": "workers", "server": "parameter_servers", "evaluator": "evaluators", "learner": "learners", "shard": "shards",
     "raise": "env_crashes", "exit": "workers", "hang": "timeouts", "leak": "workers", "stop": "timeouts",
 }  # fmt: skip
 """What lost/<name> counts each fault. A pause, a full disk and nodes need not cost anything that is counted."""
@@ -146,7 +146,7 @@ class Training:
         self.resumed = 0
 
     def command(self, address: str | None) -> list[str]:
-        seconds = self.options.minutes * 60
+        seconds = self.options.minutes * 60 * (1000 if self.options.counted and self.fault != "none" else 1)
         if self.library != "raypid":
             script = [self.options.peer, str(HERE / "runners/rllib_chaos.py"), "--algo", self.task.algorithm]
             more = [
@@ -199,20 +199,16 @@ class Training:
         self.start([sys.executable, "-m", "raypid", "train", "--resume", str(self.out)])
         return True
 
-    def last_sign(self) -> float:
-        """When the newest point was written, or the process started."""
-        return self.trace.stat().st_mtime if self.trace.exists() else 0.0
-
-    def interrupt(self) -> str:
-        """End a process that stands still as a user would; returns what it took."""
+    def interrupt(self, why: str) -> str:
+        """End the process as a user would; returns what it took."""
         for tries in ("one Ctrl-C", "two Ctrl-C"):
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(30)
-                return f"hung, ended by {tries}"
+                self.process.wait(START_S)
+                return f"{why}ended by {tries}"
         end(self.mark)
-        self.process.wait(30)
-        return "hung, killed"
+        self.process.wait(START_S)
+        return f"{why}killed"
 
     def left(self, cluster: Cluster | None) -> dict[str, Any]:
         """What is there once the driver has ended: processes at once and after a while, files in /dev/shm."""
@@ -261,10 +257,17 @@ def measure(
         stack.callback(end, training.mark)
         if cluster is not None:
             training.environment |= {k: cluster.environment[k] for k in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-        strikes = Strikes(training.mark, random.Random(options.seed), folder, cluster)
+        strikes = Strikes(
+            training.mark,
+            random.Random(options.seed),
+            folder,
+            cluster,
+            wait_s=options.patience if options.counted else options.every,
+        )
         plan = schedule(training.task, fault, options, strikes.rng)
         training.start(training.command(cluster.address if cluster else None))
-        begin, finish, code, files, missed = watched(training, strikes, plan, options)
+        watch = Watch(training, strikes, plan, options)
+        watch()
         left = training.left(cluster)
         progress = Progress.read(training.trace)
         row = {"library": library, "task": name, "fault": fault, "minutes": options.minutes, "every": options.every}
@@ -282,45 +285,85 @@ def measure(
             "missed": missed,
         }
         row |= learnt(training) | {"log": said(folder / "log")}
-        row |= recovered(progress, strikes, begin, finish, usual, options)
-        row["injected"] = [{**asdict(x), "at": x.at - begin} for x in strikes.log]
-    if code == "0":
+        row |= recovered(progress, strikes, watch.begin, watch.last, usual, options)
+        row["injected"] = [{**asdict(x), "at": x.at - watch.begin} for x in strikes.log]
+    if watch.code == "0":
         shutil.rmtree(folder)
     else:
         print(f"  the run's folder stays: {folder}")
     return row
 
 
-def watched(
-    training: Training, strikes: Strikes, plan: list[tuple[float, str]], options: argparse.Namespace
-) -> tuple[float, float, str, list[int], list[str]]:
-    """Strike as planned until the process has ended; returns when training began and ended (monotonic clock), how the process
-    ended, the driver's open files at the beginning and at the end, and faults that could not strike."""
-    started = time.monotonic()
-    begin, files, missed, plan = 0.0, [0, 0], list[str](), list(plan)
-    last, sign = started, 0.0
-    while training.process.poll() is None or training.resume():
-        time.sleep(0.05)
-        now = time.monotonic()
-        if (new := training.last_sign()) != sign:
-            begin, last, sign = begin or now, now, new
-            files[1] = open_files(training.process.pid) or files[1]
-        if begin and not files[0] and now > begin + 5:
-            files[0] = files[1]
-        ended = begin and now > begin + options.minutes * 60 + 30  # final episodes follow
-        if now - last > (options.patience + START_S if ended or not begin else options.patience):
-            code = training.interrupt()
-            return begin or now, last, code, files, missed
-        if begin and plan and now >= begin + plan[0][0]:
-            _, kind = plan.pop(0)
-            found = strikes.strike(kind)
-            missed += [kind] * (found is None)
-            print(
-                f"    {now - begin:5.0f} s  {kind}{'' if found else ' (not there)'} {found.what if found else ''}",
-                flush=True,
-            )
-            last = max(last, time.monotonic() - options.patience / 2) if found and kind in NODES else last
-    return begin or last, last, str(training.process.returncode), files, missed
+class Watch:
+    """Strikes at a training as planned until it has ended, and notes how it went."""
+
+    def __init__(
+        self, training: Training, strikes: Strikes, plan: list[tuple[float, str]], options: argparse.Namespace
+    ) -> None:
+        self.training, self.strikes, self.plan, self.options = training, strikes, list(plan), options
+        self.begin = 0.0
+        """When training began, by the monotonic clock: its first iteration was over."""
+        self.last = time.monotonic()
+        """When the newest iteration was over."""
+        self.code, self.missed = "", list[str]()
+        """How the process ended, and faults that could not strike."""
+        self.files = [0, 0]
+        """The driver's open files five seconds after the beginning, and at the end."""
+        self._size = self._num_points = 0
+
+    def __call__(self) -> None:
+        while self.training.process.poll() is None or self.training.resume():
+            time.sleep(0.05)
+            self._look()
+            if self._stands_still():
+                self.code = self.training.interrupt("hung, ")
+                return
+            now = time.monotonic()
+            if self.begin and self.plan and now >= self.begin + self.plan[0][0] and self._may_go_on():
+                self._strike(self.plan.pop(0)[1])
+            elif self.options.counted and self.begin and not self.plan and self._may_go_on():
+                self.training.interrupt("")
+        self.code = str(self.training.process.returncode)
+
+    def _look(self) -> None:
+        """Notice a new iteration."""
+        trace = self.training.trace
+        size = trace.stat().st_size if trace.exists() else 0
+        if size == self._size:
+            return
+        self._size, self._num_points, self.last = size, self._num_points + 1, time.monotonic()
+        self.begin = self.begin or self.last
+        self.files[1] = open_files(self.training.process.pid) or self.files[1]
+        if self.last < self.begin + 5 or not self.files[0]:
+            self.files[0] = self.files[1]
+
+    def _stands_still(self) -> bool:
+        """Whether there was no iteration for too long. Starts and final episodes take their time."""
+        now, patience = time.monotonic(), self.options.patience
+        over = not self.options.counted and now > self.begin + self.options.minutes * 60
+        return now - self.last > patience + (START_S if not self.begin or over else 0.0)
+
+    def _may_go_on(self) -> bool:
+        """With --counted: whether what has struck is counted, and three iterations came after."""
+        if not self.options.counted or not self.strikes.log or self.training.process.poll() is not None:
+            return True
+        rows = read_results(self.training.out) if self._num_points >= 3 else []
+        row = {"library": "raypid", "lost": losses(rows), "injected": [asdict(x) for x in self.strikes.log]}
+        return accounted(row)[1] and self._num_points >= 3
+
+    def _strike(self, kind: str) -> None:
+        at = time.monotonic() - self.begin
+        found = self.strikes.strike(kind)
+        self.missed += [kind] * (found is None)
+        self._num_points = 0
+        print(f"    {at:5.0f} s  {kind}{'' if found else ' (not there)'} {found.what if found else ''}", flush=True)
+
+
+def losses(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The counts under lost/ of the newest result."""
+    return {
+        key.removeprefix("lost/"): value for key, value in (rows[-1] if rows else {}).items() if key.startswith("lost/")
+    }
 
 
 def said(log: Path) -> list[str]:
@@ -339,7 +382,7 @@ def learnt(training: Training) -> dict[str, Any]:
         r["time_total_s"] for r in rows if (r.get("evaluation/episode_reward_mean") or -1e9) >= training.task.known
     ]
     return {
-        "lost": {key.removeprefix("lost/"): value for key, value in row.items() if key.startswith("lost/")},
+        "lost": losses(rows),
         "steps": row.get("timesteps_total", 0),
         "updates": row.get("learner_updates_total", 0),
         "best": evaluated(training, training.out),
@@ -373,13 +416,13 @@ def recovered(
         return {"rates": {}, "width": None, "recovery": {}}
     width = progress.width()
     rates = {what: progress.usual(what, progress.times[0] + 2, finish, width) for what in progress.counts}
-    losses = [(x.kind, x.at) for x in strikes.log]
-    if usual is None:  # what the same measure makes of a run in which nothing happened
+    struck = [(x.kind, x.at) for x in strikes.log]
+    if not struck:  # what the same measure makes of a run in which nothing happened
         times = range(1, int((finish - begin) / options.every))
-        losses = [("none", begin + options.every * k) for k in times]
-    ends = [at for _, at in losses[1:]] + [finish]
+        struck = [("none", begin + options.every * k) for k in times]
+    ends = [at for _, at in struck[1:]] + [finish]
     found: dict[str, list[float | None]] = {}
-    for (kind, at), until in zip(losses, ends, strict=True):
+    for (kind, at), until in zip(struck, ends, strict=True):
         found.setdefault(kind, []).append(recovery(progress, at, until, usual or rates, width))
     return {"rates": rates, "width": width, "recovery": found}
 
@@ -509,7 +552,7 @@ def done(name: str, library: str, fault: str, options: argparse.Namespace, store
     row = store.find(key)
     if row is not None and (fault == "none" or not options.again):
         return row
-    usual = None if fault == "none" else done(name, library, "none", options, store)["rates"]
+    usual = None if fault == "none" or options.counted else done(name, library, "none", options, store)["rates"]
     print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
     row = measure(name, library, fault, options, usual) | key
     if not row["trained_s"]:
@@ -536,6 +579,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--patience", type=float, default=120.0, help="seconds without an iteration after which a run is ended"
+    )
+    parser.add_argument(
+        "--counted",
+        action="store_true",
+        help="each fault waits until the one before was counted; then the run is ended by Ctrl-C",
     )
     parser.add_argument("--again", action="store_true", help="measure what is stored once more (undisturbed runs stay)")
     parser.add_argument(

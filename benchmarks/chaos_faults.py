@@ -111,6 +111,8 @@ class Strikes:
     cluster: Cluster | None = None
     log: list[Injected] = field(default_factory=list)
     pause_s: float = 5.0
+    wait_s: float = 15.0
+    """How long to wait for a role that is being built, and for an order to be taken."""
 
     @property
     def orders(self) -> Path:
@@ -135,7 +137,7 @@ class Strikes:
 
     def _victim(self, role: str) -> int | None:
         """A process of this role, by chance, once there is one."""
-        deadline = time.monotonic() + self.pause_s
+        deadline = time.monotonic() + self.wait_s
         while not (found := roles(self.mark)[role]):
             if time.monotonic() > deadline:
                 return None
@@ -167,7 +169,7 @@ class Strikes:
         hidden = path.with_name(path.name.replace("order", "new"))
         hidden.write_text(order)
         hidden.rename(path)
-        deadline = time.monotonic() + self.pause_s
+        deadline = time.monotonic() + self.wait_s
         while path.exists():
             if time.monotonic() > deadline:
                 path.unlink(missing_ok=True)
