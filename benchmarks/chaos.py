@@ -77,20 +77,20 @@ class Task:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-WAITING = {"env": "faulty_lander:FaultyLander", "known": 200.0}
+LANDER = "faulty_lander:FaultyLander"
 BESIDE = {"num_cpus": 8, "num_cpus_per_worker": 0.1, "parameter_server": True, "evaluation_parallel": True}
 TASKS = {
     "sync": Task(
-        "PPO", **WAITING, roles=("worker", "learner", "server", "evaluator"),
+        "PPO", LANDER, 200.0, roles=("worker", "learner", "server", "evaluator"),
         settings={**BESIDE, "num_workers": 2, "num_envs_per_worker": 8, "fragment_length": 32, "num_learners": 2,
                   "env_config": {"wait_s": 0.001}},
     ),
     "async": Task(
-        "APPO", **WAITING, roles=("worker", "learner", "server", "evaluator"),
+        "APPO", LANDER, 200.0, roles=("worker", "learner", "server", "evaluator"),
         settings={**BESIDE, "num_workers": 3, "num_envs_per_worker": 8, "num_learners": 2, "env_config": {"wait_s": 0.001}},
     ),
     "replay": Task(
-        "SAC", **WAITING, roles=("worker", "learner", "shard", "server", "evaluator"),
+        "SAC", LANDER, 200.0, roles=("worker", "learner", "shard", "server", "evaluator"),
         settings={**TUNED["SAC", "LunarLanderContinuous-v3"], **BESIDE, "num_workers": 2, "num_envs_per_worker": 8,
                   "num_learners": 1, "num_replay_shards": 2, "env_config": {"wait_s": 0.003}},
     ),
@@ -121,7 +121,7 @@ def schedule(task: Task, fault: str, options: argparse.Namespace, rng: random.Ra
     """(seconds since training began, what strikes), the first after `every` seconds."""
     if fault == "none":
         return []
-    kinds, times = kinds_of(task, fault, options), []
+    kinds, times = kinds_of(task, fault, options), list[tuple[float, str]]()
     when = options.every
     while when < options.minutes * 60 - min(END_S, options.every):
         times.append((when, rng.choice(kinds) if options.random else kinds[len(times) % len(kinds)]))
@@ -244,9 +244,9 @@ def total_memory() -> int:
 
 
 def measure(
-    name: str, library: str, fault: str, options: argparse.Namespace, usual: dict[str, float] | None
+    name: str, library: str, fault: str, options: argparse.Namespace, usual: dict[str, float]
 ) -> dict[str, Any]:
-    """Train once and strike; returns the row. `usual`: the rates of the undisturbed run; None where this is that run."""
+    """Train once and strike; returns the row. `usual`: the rates of the undisturbed run; empty where this is that run."""
     folder = Path(tempfile.mkdtemp(prefix=f"raypid-chaos-{name}-{fault}-"))
     training = Training(name, library, fault, options, folder)
     cpus = [1, 1, 1] if fault == "node-add" else [1, 2, 2]
@@ -257,36 +257,16 @@ def measure(
         stack.callback(end, training.mark)
         if cluster is not None:
             training.environment |= {k: cluster.environment[k] for k in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-        strikes = Strikes(
-            training.mark,
-            random.Random(options.seed),
-            folder,
-            cluster,
-            wait_s=options.patience if options.counted else options.every,
-        )
-        plan = schedule(training.task, fault, options, strikes.rng)
+        wait_s = options.patience if options.counted else options.every
+        strikes = Strikes(training.mark, random.Random(options.seed), folder, cluster, wait_s=wait_s)
+        watch = Watch(training, strikes, schedule(training.task, fault, options, strikes.rng), options)
         training.start(training.command(cluster.address if cluster else None))
-        watch = Watch(training, strikes, plan, options)
         watch()
-        left = training.left(cluster)
-        progress = Progress.read(training.trace)
-        row = {"library": library, "task": name, "fault": fault, "minutes": options.minutes, "every": options.every}
-        row |= {
-            "seed": options.seed,
-            "random": options.random,
-            "known": training.task.known,
-            "exit": code,
-            "left": left,
-        }
-        row |= {
-            "open_files": files,
-            "resumed": training.resumed,
-            "trained_s": max(0.0, finish - begin),
-            "missed": missed,
-        }
-        row |= learnt(training) | {"log": said(folder / "log")}
-        row |= recovered(progress, strikes, watch.begin, watch.last, usual, options)
-        row["injected"] = [{**asdict(x), "at": x.at - watch.begin} for x in strikes.log]
+        row: dict[str, Any] = {"left": training.left(cluster)} | learnt(training) | {"log": said(folder / "log")}
+    row |= recovered(Progress.read(training.trace), strikes, watch.begin, watch.last, usual, options)
+    row |= {"injected": [{**asdict(x), "at": x.at - watch.begin} for x in strikes.log], "missed": watch.missed}
+    row |= {"exit": watch.code, "open_files": watch.files, "resumed": training.resumed, "known": training.task.known}
+    row |= {"trained_s": watch.last - watch.begin if watch.begin else 0.0}
     if watch.code == "0":
         shutil.rmtree(folder)
     else:
@@ -349,7 +329,7 @@ class Watch:
             return True
         rows = read_results(self.training.out) if self._num_points >= 3 else []
         row = {"library": "raypid", "lost": losses(rows), "injected": [asdict(x) for x in self.strikes.log]}
-        return accounted(row)[1] and self._num_points >= 3
+        return bool(accounted(row)[1]) and self._num_points >= 3
 
     def _strike(self, kind: str) -> None:
         at = time.monotonic() - self.begin
@@ -377,7 +357,7 @@ def learnt(training: Training) -> dict[str, Any]:
         file = training.out / "row.json"
         return json.loads(file.read_text()) if file.exists() else {"lost": {}, "steps": 0, "updates": 0, "last": None}
     rows = read_results(training.out) if (training.out / "result.json").exists() else []
-    row = rows[-1] if rows else {}
+    row: dict[str, Any] = rows[-1] if rows else {}
     reached = [
         r["time_total_s"] for r in rows if (r.get("evaluation/episode_reward_mean") or -1e9) >= training.task.known
     ]
@@ -408,7 +388,7 @@ def recovered(
     strikes: Strikes,
     begin: float,
     finish: float,
-    usual: dict[str, float] | None,
+    usual: dict[str, float],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """The usual rates of this run, and the seconds of recovery after each loss by kind (None: not before the next)."""
@@ -552,7 +532,7 @@ def done(name: str, library: str, fault: str, options: argparse.Namespace, store
     row = store.find(key)
     if row is not None and (fault == "none" or not options.again):
         return row
-    usual = None if fault == "none" or options.counted else done(name, library, "none", options, store)["rates"]
+    usual = {} if fault == "none" or options.counted else done(name, library, "none", options, store)["rates"]
     print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
     row = measure(name, library, fault, options, usual) | key
     if not row["trained_s"]:
