@@ -329,7 +329,8 @@ class Watch:
             return True
         rows = read_results(self.training.out) if self._num_points >= 3 else []
         row = {"library": "raypid", "lost": losses(rows), "injected": [asdict(x) for x in self.strikes.log]}
-        return bool(accounted(row)[1]) and self._num_points >= 3
+        right: bool = accounted(row)[1]
+        return right and self._num_points >= 3
 
     def _strike(self, kind: str) -> None:
         at = time.monotonic() - self.begin
@@ -358,9 +359,8 @@ def learnt(training: Training) -> dict[str, Any]:
         return json.loads(file.read_text()) if file.exists() else {"lost": {}, "steps": 0, "updates": 0, "last": None}
     rows = read_results(training.out) if (training.out / "result.json").exists() else []
     row: dict[str, Any] = rows[-1] if rows else {}
-    reached = [
-        r["time_total_s"] for r in rows if (r.get("evaluation/episode_reward_mean") or -1e9) >= training.task.known
-    ]
+    returns = [(r["time_total_s"], r.get("evaluation/episode_reward_mean")) for r in rows]
+    reached = [at for at, mean in returns if isinstance(mean, float) and mean >= training.task.known]
     return {
         "lost": losses(rows),
         "steps": row.get("timesteps_total", 0),
