@@ -54,8 +54,10 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "failures.md"
 BEGIN, END = "<!-- tables of benchmarks/chaos.py -->\n", "<!-- end of the tables -->\n"
 """Where in PAGE the tables are."""
-ENVIRONMENT, NODES = ("raise", "exit", "hang", "leak"), ("node-kill", "node-stop", "node-add")
-FAULTS = ("kills", *ROLES, *ENVIRONMENT, "pause", "stop", "disk", *NODES)
+ENVIRONMENT, NODES = ("raise", "exit", "hang", "leak"), ("node-none", "node-kill", "node-stop", "node-add")
+FAULTS = ("none", "kills", *ROLES, *ENVIRONMENT, "pause", "stop", "disk", *NODES)
+CALM = ("none", "node-none")
+"""Nothing happens: on this machine, and on three nodes. What other runs are measured by."""
 KINDS = {
     "worker": "workers", "server": "parameter_servers", "evaluator": "evaluators", "learner": "learners", "shard": "shards",
     "raise": "env_crashes", "exit": "workers", "hang": "timeouts", "leak": "workers", "stop": "timeouts",
@@ -122,7 +124,7 @@ def kinds_of(task: Task, fault: str, options: argparse.Namespace) -> list[str]:
 
 def schedule(task: Task, fault: str, options: argparse.Namespace, rng: random.Random) -> list[tuple[float, str]]:
     """(seconds since training began, what strikes), the first after `every` seconds."""
-    if fault == "none":
+    if fault in CALM:
         return []
     kinds, times = kinds_of(task, fault, options), list[tuple[float, str]]()
     when = options.every
@@ -149,7 +151,7 @@ class Training:
         self.resumed = 0
 
     def command(self, address: str | None) -> list[str]:
-        seconds = self.options.minutes * 60 * (1000 if self.options.counted and self.fault != "none" else 1)
+        seconds = self.options.minutes * 60 * (1000 if self.options.counted and self.fault not in CALM else 1)
         if self.library != "raypid":
             script = [self.options.peer, str(HERE / "runners/rllib_chaos.py"), "--algo", self.task.algorithm]
             more = [
@@ -174,7 +176,13 @@ class Training:
         if self.fault in ENVIRONMENT:
             settings["env_config"] = {**settings["env_config"], "orders": str(self.folder / "orders")}
         if address:  # the roles that a node takes with it are workers, shards, servers and the evaluator
-            settings |= {"num_learners": 0, "num_cpus_per_worker": 1, "address": address}
+            settings |= {
+                "num_workers": 3,
+                "num_learners": 0,
+                "num_cpus_per_worker": 1,
+                "num_cpus": None,
+                "address": address,
+            }
         file = self.folder / "settings.json"
         file.write_text(json.dumps(settings))
         train = [sys.executable, "-m", "raypid", "train", "--run", self.task.algorithm, "--env", self.task.env]
@@ -256,8 +264,8 @@ def measure(
     with contextlib.ExitStack() as stack:
         if fault == "disk":
             stack.enter_context(small_disk(folder / "disk", 64))
-        cluster = stack.enter_context(Cluster(training.mark, folder, cpus)) if fault in NODES else None
         stack.callback(end, training.mark)
+        cluster = stack.enter_context(Cluster(training.mark, folder, cpus)) if fault in NODES else None
         if cluster is not None:
             training.environment |= {k: cluster.environment[k] for k in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
         wait_s = options.patience if options.counted else options.every
@@ -451,17 +459,17 @@ def lost_samples(row: dict[str, Any]) -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A line for each run."""
-    calm = {(r["library"], r["task"], r["minutes"]): r for r in rows if r["fault"] == "none"}
+    calm = {(r["library"], r["task"], r["minutes"], r["fault"]): r for r in rows if r["fault"] in CALM}
     lines = []
     for r in rows:
-        twin = calm.get((r["library"], r["task"], r["minutes"]))
+        twin = calm.get((r["library"], r["task"], r["minutes"], calm_of(r["fault"])))
         share = "–" if twin is None or not twin["steps"] else f"{r['steps'] / twin['steps']:.0%}"
         values = [x for found in r["recovery"].values() for x in found]
         returns = [f"{r[k]:.0f}" if r.get(k) is not None else "–" for k in ("best", "last")]
         lasted = "" if r["trained_s"] >= r["minutes"] * 55 else f", after {r['trained_s']:.0f} s"
         left = r["left"]
         stays = len(left["processes"]) + len(left["shm"])
-        how_often = "" if r["fault"] == "none" else f", every {r['every']:g} s"
+        how_often = "" if r["fault"] in CALM else f", every {r['every']:g} s"
         lines.append((
             r["library"], f"{r['task']} ({TASKS[r['task']].algorithm})", f"{r['fault']}{how_often}, {r['minutes']:g} min",
             accounted(r)[0], lost_samples(r), share, seconds(values), f"{' / '.join(returns)} ({r['known']:g})",
@@ -517,7 +525,15 @@ class Store:
         if self.torch_s is None:
             self.torch_s = import_seconds()
         order = [*TASKS]
-        self.rows.sort(key=lambda r: (order.index(r["task"]), r["minutes"], r["library"], r["fault"] != "none"))
+        self.rows.sort(
+            key=lambda r: (
+                order.index(r["task"]),
+                r["minutes"],
+                r["library"],
+                "node" in r["fault"],
+                r["fault"] not in CALM,
+            )
+        )
         notes = f"`import torch` takes {self.torch_s:.1f} s on this machine ({machine()['cpus']} cores).\n"
         text = f"{table(self.rows)}\n{by_role(self.rows)}\n{notes}"
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -530,16 +546,21 @@ class Store:
         return text
 
 
+def calm_of(fault: str) -> str:
+    """The undisturbed run that this one is measured by."""
+    return CALM[fault in NODES]
+
+
 def done(name: str, library: str, fault: str, options: argparse.Namespace, store: Store) -> dict[str, Any]:
     """The row of a run, stored or measured now; of one with faults, after that of the undisturbed run."""
     key = {"library": library, "task": name, "fault": fault, "minutes": options.minutes, "seed": options.seed}
     key |= {"settings": options.settings}
-    if fault != "none":
+    if fault not in CALM:
         key |= {"every": options.every, "random": options.random, "roles": options.roles}
     row = store.find(key)
-    if row is not None and (fault == "none" or not options.again):
+    if row is not None and (fault in CALM or not options.again):
         return row
-    usual = {} if fault == "none" or options.counted else done(name, library, "none", options, store)["rates"]
+    usual = {} if fault in CALM or options.counted else done(name, library, calm_of(fault), options, store)["rates"]
     print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
     row = measure(name, library, fault, options, usual) | key
     if not row["trained_s"]:
@@ -552,7 +573,7 @@ def done(name: str, library: str, fault: str, options: argparse.Namespace, store
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(LOOPS))
-    parser.add_argument("--faults", nargs="+", choices=("none", *FAULTS), default=["kills"])
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=["kills"])
     parser.add_argument("--minutes", type=float, default=10.0, help="of training, for each run")
     parser.add_argument("--every", type=float, default=15.0, help="seconds between faults")
     parser.add_argument("--seed", type=int, default=0)

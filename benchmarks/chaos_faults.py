@@ -205,14 +205,17 @@ class Cluster:
 
     def __init__(self, mark: str, folder: Path, cpus: list[int]) -> None:
         self.mark, self.folder, self.cpus = mark, folder, cpus
-        self.environment = {**os.environ, MARK: mark, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
+        self.environment = {**os.environ, **token, MARK: mark, "RAY_raylet_start_wait_time_s": f"{START_S:.0f}"}
         self.temp = Path(f"/tmp/chaos-{mark[:8]}")
         self.num_nodes = 0
         self.alive: list[int] = []
         """Numbers of the nodes but the head that nothing was done to."""
+        import ray  # takes a second, which only clusters need
+
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+            free.bind(("", 0))
+            self.address = f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
     def __enter__(self) -> Cluster:
         for cpus in self.cpus:
@@ -221,23 +224,27 @@ class Cluster:
 
     def add(self, cpus: int) -> None:
         """Start a node, the head first; returns once it is there."""
-        host, port = self.address.split(":")
         number, self.num_nodes = self.num_nodes, self.num_nodes + 1
         if number == 0:
-            own = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.temp}"]
+            own = [
+                "--head",
+                f"--port={self.address.rpartition(':')[2]}",
+                "--include-dashboard=false",
+                f"--temp-dir={self.temp}",
+            ]
         else:
             own = [f"--address={self.address}"]
             self.alive.append(number)
-        more = [f"--node-ip-address={host}", f"--num-cpus={cpus}", "--min-worker-port=0", "--max-worker-port=0"]
+        more = [f"--num-cpus={cpus}", "--min-worker-port=0", "--max-worker-port=0"]
         ray = str(Path(sys.executable).parent / "ray")
         command = [ray, "start", "--block", *own, *more, "--disable-usage-stats", "--object-store-memory=200000000"]
         with (self.folder / f"node{number}.log").open("w") as log:
-            subprocess.Popen(
+            node = subprocess.Popen(
                 command, env={**self.environment, NODE: str(number)}, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + START_S
         while b"Ray runtime started" not in _read(str(self.folder / f"node{number}.log")):
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or node.poll() is not None:
                 raise RuntimeError(f"Node {number} did not start: {self.folder}/node{number}.log")
             time.sleep(0.2)
 
