@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -268,3 +269,4 @@ class Cluster:
 
     def __exit__(self, *_: Any) -> None:
         end(self.mark)
+        shutil.rmtree(self.temp, ignore_errors=True)

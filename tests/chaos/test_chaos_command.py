@@ -56,6 +56,8 @@ def test_every_loss_is_to_be_counted_and_nothing_else() -> None:
     assert chaos.accounted(row(kills, {"workers": 2, "parameter_servers": 1}))[1]
     assert not chaos.accounted(row(kills, {"workers": 1, "parameter_servers": 1}))[1]
     assert not chaos.accounted(row(kills, {"workers": 2, "parameter_servers": 1, "evaluators": 1}))[1]
+    assert chaos.accounted(row(["node-kill"], {"nodes": 1, "workers": 2}))[1]  # which it took with it
+    assert not chaos.accounted(row(["node-kill"], {"workers": 2}))[1]
     text, right = chaos.accounted(row(["learner"], {}))
     assert (text, right) == ("learners not counted of 1", False)
 
