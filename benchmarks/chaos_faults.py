@@ -28,8 +28,8 @@ ROLES = {
     "evaluator": r"\w*Evaluator",
 }
 """Which processes of Ray are which role, by the class that Ray names them after (raypid's and RLlib's)."""
-START_S = 120.0
-"""Seconds in which Ray's nodes, and a role that is to be killed, must have come up."""
+START_S = 300.0
+"""Seconds in which Ray, a node or the first iteration must have come up on a busy machine, and in which a run must end."""
 
 
 def _read(path: str) -> bytes:
