@@ -38,6 +38,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,8 @@ TASKS = {
 LOOPS = ("sync", "async", "replay")
 PEER = ("cartpole", "cartpole-async")
 """Tasks that RLlib's runner knows."""
+BESIDE_PEER = ("worker", "learner", "node-kill", "node-stop", "node-add")
+"""Faults in which it runs beside."""
 TIMEOUT_S = 20.0
 """worker_timeout_s where a worker hangs; elsewhere it is the default, since a start on a busy machine takes its time."""
 
@@ -173,6 +176,7 @@ class Training:
             ]
         settings = {**self.task.settings, "max_restarts": 1000, "seed": self.options.seed}
         settings |= {"worker_timeout_s": TIMEOUT_S} if self.fault in ("hang", "stop") else {}
+        settings |= {"num_learners": 2, "num_cpus": 8} if self.fault == "learner" else {}
         settings |= json.loads(self.options.settings)
         if self.fault in ENVIRONMENT:
             settings["env_config"] = {**settings["env_config"], "orders": str(self.folder / "orders")}
@@ -341,8 +345,7 @@ class Watch:
             return True
         rows = read_results(self.training.out) if self._num_points >= 3 else []
         row = {"library": "raypid", "lost": losses(rows), "injected": [asdict(x) for x in self.strikes.log]}
-        right: bool = accounted(row)[1]
-        return right and self._num_points >= 3
+        return accounted(row)[1] and self._num_points >= 3
 
     def _strike(self, kind: str) -> None:
         at = time.monotonic() - self.begin
@@ -554,23 +557,56 @@ def calm_of(fault: str) -> str:
     return CALM[fault in NODES]
 
 
-def done(name: str, library: str, fault: str, options: argparse.Namespace, store: Store) -> dict[str, Any]:
-    """The row of a run, stored or measured now; of one with faults, after that of the undisturbed run."""
+def done(name: str, library: str, fault: str, options: argparse.Namespace, store: Store) -> dict[str, Any] | None:
+    """The row of a run, stored or measured now; of one with faults, after that of the undisturbed run. None: it did not begin."""
     key = {"library": library, "task": name, "fault": fault, "minutes": options.minutes, "seed": options.seed}
     key |= {"settings": options.settings}
     if fault not in CALM:
-        key |= {"every": options.every, "random": options.random, "roles": options.roles}
+        key |= {"every": options.every, "random": options.random, "roles": options.roles, "counted": options.counted}
     row = store.find(key)
     if row is not None and (fault in CALM or not options.again):
         return row
-    usual = {} if fault in CALM or options.counted else done(name, library, calm_of(fault), options, store)["rates"]
+    needs_calm = fault not in CALM and not options.counted
+    calm = done(name, library, calm_of(fault), options, store) if needs_calm else None
+    if needs_calm and calm is None:
+        return None
     print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
-    row = measure(name, library, fault, options, usual) | key
-    if not row["trained_s"]:
-        raise SystemExit(f"Training did not begin: {' '.join(row['log'])}")
-    store.add(key, row)
-    print(f"  exit {row['exit']}; {accounted(row)[0]}; recovery {row['recovery']}", flush=True)
-    return row
+    for _ in range(2):
+        row = measure(name, library, fault, options, calm["rates"] if calm else {}) | key
+        if row["trained_s"]:
+            store.add(key, row)
+            print(f"  exit {row['exit']}; {accounted(row)[0]}; recovery {row['recovery']}", flush=True)
+            return row
+        print(f"  Training did not begin: {' '.join(row['log'])}", flush=True)
+    return None
+
+
+def wrong(row: dict[str, Any] | None) -> str:
+    """What is not as it should be in a run of raypid; nothing if all is well."""
+    if row is None:
+        return "did not begin"
+    text, right = accounted(row)
+    left = [*row["left"]["processes"], *row["left"]["shm"]]
+    well = row["exit"] == "0" and right and not left and not row["missed"]
+    return "" if well else f"exit {row['exit']}, {text}, not there {row['missed']}, left {left}, {row['log']}"
+
+
+def checked(options: argparse.Namespace, error: Callable[[str], Any]) -> None:
+    """Refuse what would do nothing."""
+    for name in options.tasks:
+        for fault in options.faults:
+            if fault in ROLES and fault not in TASKS[name].roles:
+                error(f"{name} has no {fault}; it has {', '.join(TASKS[name].roles)}.")
+            if fault in ENVIRONMENT and name in PEER:
+                error(f"The environment of {name} does not {fault}; those of {', '.join(LOOPS)} do.")
+    if "disk" in options.faults and os.geteuid() != 0:
+        error("disk mounts a small file system, which only root may do.")
+    if options.peer and not set(options.tasks) & set(PEER):
+        error(f"RLlib runs beside in {' and '.join(PEER)}, not in {', '.join(options.tasks)}.")
+    if options.peer and not set(options.faults) & {*CALM, *BESIDE_PEER}:
+        error(f"RLlib runs beside with {', '.join(BESIDE_PEER)}.")
+    if options.roles and "kills" not in options.faults:
+        error("--roles chooses what `kills` kills.")
 
 
 def main() -> int:
@@ -603,18 +639,17 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="only print the tables of what is stored")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where chaos.json and chaos.md are")
     options = parser.parse_args()
+    checked(options, parser.error)
     store = Store(options.out)
     failed = list[str]()
     for name in [] if options.table else options.tasks:
         for fault in options.faults:
-            libraries = ["raypid", *(["rllib"] if options.peer and name in PEER else [])]
+            peer = options.peer and name in PEER and fault in (*CALM, *BESIDE_PEER)
+            libraries = ["raypid", *(["rllib"] if peer else [])]
             for library in libraries:
                 row = done(name, library, fault, options, store)
-                left = [*row["left"]["processes"], *row["left"]["shm"]]
-                if library == "raypid" and (row["exit"] != "0" or not accounted(row)[1] or left):
-                    failed.append(
-                        f"{name}, {fault}: exit {row['exit']}, {accounted(row)[0]}, left {left}, {row['log']}"
-                    )
+                if library == "raypid" and (text := wrong(row)):
+                    failed.append(f"{name}, {fault}: {text}")
     print(store.write())
     if options.strict and failed:
         print("\n".join(failed))
