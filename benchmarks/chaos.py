@@ -465,11 +465,14 @@ def lost_samples(row: dict[str, Any]) -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A line for each run."""
-    calm = {(r["library"], r["task"], r["minutes"], r["fault"]): r for r in rows if r["fault"] in CALM}
+    calm = {
+        (r["library"], r["task"], r["fault"]): r for r in rows if r["fault"] in CALM
+    }  # the longest, as rows are sorted
     lines = []
     for r in rows:
-        twin = calm.get((r["library"], r["task"], r["minutes"], calm_of(r["fault"])))
-        share = "–" if twin is None or not twin["steps"] else f"{r['steps'] / twin['steps']:.0%}"
+        twin = calm.get((r["library"], r["task"], calm_of(r["fault"])))
+        known = twin is not None and twin["steps"] and r["trained_s"]
+        share = f"{r['steps'] / r['trained_s'] / (twin['steps'] / twin['trained_s']):.0%}" if known and twin else "–"
         values = [x for found in r["recovery"].values() for x in found]
         returns = [f"{r[k]:.0f}" if r.get(k) is not None else "–" for k in ("best", "last")]
         lasted = "" if r["trained_s"] >= r["minutes"] * 55 else f", after {r['trained_s']:.0f} s"
@@ -482,7 +485,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             "not" if r.get("reached_s") is None else f"{r['reached_s']:.0f}",
             f"{r['exit']}{lasted}{', resumed' if r['resumed'] else ''}", f"{stays}, files {r['open_files'][0]} → {r['open_files'][1]}",
         ))  # fmt: skip
-    header = ("", "task", "fault", "counted of injected", "lost samples", "steps, of undisturbed", "recovery, s: median / worst",
+    header = ("", "task", "fault", "counted of injected", "lost samples", "steps a second, of undisturbed", "recovery, s: median / worst",
               "return: best / last (known)", "known return after, s", "exit code", "left; open files")  # fmt: skip
     return markdown(header, lines)
 
@@ -567,7 +570,8 @@ def done(name: str, library: str, fault: str, options: argparse.Namespace, store
     if row is not None and (fault in CALM or not options.again):
         return row
     needs_calm = fault not in CALM and not options.counted
-    calm = done(name, library, calm_of(fault), options, store) if needs_calm else None
+    shorter = argparse.Namespace(**{**vars(options), "minutes": options.calm_minutes or options.minutes})
+    calm = done(name, library, calm_of(fault), shorter, store) if needs_calm else None
     if needs_calm and calm is None:
         return None
     print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
@@ -614,6 +618,7 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(LOOPS))
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=["kills"])
     parser.add_argument("--minutes", type=float, default=10.0, help="of training, for each run")
+    parser.add_argument("--calm-minutes", type=float, help="of undisturbed runs (default: as long as the others)")
     parser.add_argument("--every", type=float, default=15.0, help="seconds between faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--random", action="store_true", help="roles by chance rather than in turn")
