@@ -645,6 +645,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where chaos.json and chaos.md are")
     options = parser.parse_args()
     checked(options, parser.error)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended too
     store = Store(options.out)
     failed = list[str]()
     for name in [] if options.table else options.tasks:
