@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,15 +20,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
 NEEDED = ("ip", "nft", "nsenter", "unshare")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux") or os.geteuid() != 0 or not all(map(shutil.which, NEEDED)),
-        reason=f"hosts are made by root with {', '.join(NEEDED)}",
-    ),
-]
 
 
 def run(*words: object, stdin: str | None = None) -> str:
@@ -86,10 +76,10 @@ class Hosts:
 
     def let_in(self, ports: str) -> None:
         for name in self.names:
-            rules = (
-                "flush ruleset\ntable inet f { chain in { type filter hook input priority 0; policy drop; iif lo accept; "
-                f"ct state established,related accept; tcp dport {{ {ports} }} accept; counter drop; }} }}"
-            )
+            accept = ("iif lo", "ct state established,related", f"tcp dport {{ {ports} }}")
+            lines = [*(f"{what} accept" for what in accept), "counter drop"]
+            hook = "type filter hook input priority 0; policy drop"
+            rules = "\n".join(["flush ruleset", "table inet f {", "chain in {", hook, *lines, "}", "}", ""])
             run("ip", "netns", "exec", name, "nft", "-f", "-", stdin=rules)
 
     def dropped(self) -> int:
@@ -146,6 +136,12 @@ class Shell:
         raise AssertionError(said)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.geteuid() != 0 or not all(map(shutil.which, NEEDED)),
+    reason=f"hosts are made by root with {', '.join(NEEDED)}",
+)
 def test_training_needs_the_listed_ports_and_no_others(hosts: Hosts) -> None:
     """Workers and a parameter server on both hosts; then two learners, with the ports that these need besides."""
     always, with_learners = listed_ports()
