@@ -55,7 +55,10 @@ import os, subprocess, sys, time
 while subprocess.run(["ray", "health-check", "--address", os.environ["HEAD"]], capture_output=True).returncode:
     time.sleep(1)
 import ray
-ray.init(os.environ["HEAD"], logging_level="ERROR", log_to_driver=False)
+try:
+    ray.init(os.environ["HEAD"], logging_level="ERROR", log_to_driver=False)
+except Exception as error:
+    sys.exit(f"Ray did not start, as the nodes\x27 logs say: {error}")
 while sum(node["Alive"] for node in ray.nodes()) < int(os.environ["SLURM_JOB_NUM_NODES"]):
     time.sleep(1)
 ' && {
