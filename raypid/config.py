@@ -767,9 +767,11 @@ class Config(Settings):
             )
         if self.num_learners and self.backend == "local":
             raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
-        for name in ("num_learners", "evaluation_parallel", "parameter_server"):
+        for name, off in {"num_learners": "0", "evaluation_parallel": "none", "parameter_server": "false"}.items():
             if getattr(self, name) and not self.on_ray:
-                raise ConfigError(f"{name} asks for an actor on Ray: set num_workers, or backend ray.")
+                raise ConfigError(
+                    f"{name} asks for an actor on Ray: set num_workers, or backend ray; or {name} to {off}."
+                )
 
 
 def _numbers(config: Config) -> Iterator[tuple[str, object, object]]:

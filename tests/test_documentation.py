@@ -162,7 +162,7 @@ class Reader:
         self.makers: list[tuple[str, list[str]]] | None = None
         """Commands, each with its page, that may make a run when a command needs it; None: those of all pages."""
         shutil.copytree(ROOT / "examples", self.folder / "examples")
-        for path in (self.folder / "examples").rglob("*.yaml") if self.short else ():
+        for path in (self.folder / "examples" / "experiments").glob("*.yaml") if self.short else ():
             path.write_text(short_yaml(path.read_text()))
 
     def alone(self, block: Block) -> None:

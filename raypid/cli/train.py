@@ -48,7 +48,7 @@ _TEXTS = (
     "model.network",
 )
 """Settings whose values are names: never JSON."""
-_OR_NONE = ("callbacks", "evaluation_env", "intrinsic_reward")
+_OR_NONE = ("address", "callbacks", "evaluation_env", "gpu", "intrinsic_reward")
 """Those that a run may be without: none."""
 _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 """Settings that users' own options fill."""

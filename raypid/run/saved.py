@@ -29,7 +29,10 @@ def saved_run(
     manifest = checkpoint.read_manifest(folder)
     defaults: Config = ALGORITHMS.get(saved_algorithm(path, manifest, run=run, trust=trust)).Config()
     config = defaults.replace(overlay({**manifest["config"], "init_from": None}, given))
-    check_names(path, config.to_dict(), trusted=trust or manifest["signed"], given=given)
+    names = config.to_dict()
+    if not config.on_ray:
+        del names["address"]  # nothing will be joined
+    check_names(path, names, trusted=trust or manifest["signed"], given=given)
     return folder, manifest
 
 

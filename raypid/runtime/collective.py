@@ -29,6 +29,9 @@ T = TypeVar("T")
 NOTICE_S = 1.0
 """Seconds that the others get to notice a failure. A member that is silent for longer is presumed dead."""
 
+REACH_S = 10.0
+"""Seconds until a connection to rank 0, whose store is open already, has to stand."""
+
 
 class CollectiveLost(WorkerLost):
     """Another member of a collective died or did not answer in time."""
@@ -77,10 +80,11 @@ class TorchCollective:
         _use_interface(_own_ip(host))
         try:
             if self._store is None:
+                _try_to_reach(host, int(port))
                 self._store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)  # type: ignore[attr-defined]
             backend = "cpu:gloo,cuda:nccl" if self.nccl else "gloo"
             dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.size, timeout=timeout)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise self._failed(f"meeting at {address}", error) from error
         self.gather(None)
 
@@ -139,8 +143,9 @@ class TorchCollective:
         absent = self._absent()
         names = " and ".join(f"Learner {rank}" for rank in absent) or "Another learner"
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        waited = REACH_S if isinstance(error, OSError) else self.timeout_s
         self._lost = CollectiveLost(
-            f"{names} of {self.size} died or did not answer within {self.timeout_s:g} s: learner {self.rank} "
+            f"{names} of {self.size} died or did not answer within {waited:g} s: learner {self.rank} "
             f"waited in {what} ({reason})"
         )
         return self._lost
@@ -180,6 +185,18 @@ def _own_ip(peer: str = "192.0.2.1") -> str:
             return str(probe.getsockname()[0])
         except OSError:  # there is no network
             return "127.0.0.1"
+
+
+def _try_to_reach(host: str, port: int) -> None:
+    """Connect once, since torch would try for as long as the slowest call may take.
+
+    Raises:
+        OSError: there is no answer, with what may be the reason.
+    """
+    try:
+        socket.create_connection((host, port), REACH_S).close()
+    except TimeoutError:
+        raise OSError("a firewall? several learners talk over ports that the system chooses: docs/cluster.md") from None
 
 
 def _use_interface(ip: str) -> None:

@@ -58,11 +58,21 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.ci_slow
-def test_a_running_cluster_is_joined_and_left_running(cluster: str, start: Callable[..., Any]) -> None:
+def test_a_running_cluster_is_joined_and_left_running(
+    cluster: str, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was trained there goes on elsewhere without it, for a user whose folder it is not."""
     more = ("--env", "fragile:Fragile", "--address", cluster, "--stop", '{"training_iteration": 2}')
     for folder in ("a", "b"):
         done = start(*TRAIN, *more, "--num-workers", 2, "--out", folder).finish()
         assert (done.returncode, done.stderr) == (0, ""), done
+    elsewhere = ("train", "--resume", "a", "--env", "fragile:Fragile", "--stop", '{"training_iteration": 3}')
+    with monkeypatch.context() as patched:
+        patched.setenv("RAYPID_DATA", str(tmp_path / "laptop"))
+        refused = start(*elsewhere).finish()
+        assert refused.returncode == 2 and f"a names the Ray cluster '{cluster}'" in refused.stderr
+        done = start(*elsewhere, "--num-workers", 0).finish()
+        assert (done.returncode, done.stderr) == (0, "") and "Going on from step" in done.stdout
     refused = start(*TRAIN, *more, "--num-workers", 4, "--out", "c").finish()
     assert refused.returncode == 2
     assert "4 workers of 1 CPU need 4 CPUs, the cluster (free now) has 3" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from typing import Any
 
@@ -18,6 +19,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_cells import initial_memory
 from raypid.registry import ALGORITHMS
 from raypid.roles.learner import Learner
+from raypid.runtime import collective
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.learner_group import split
@@ -173,3 +175,17 @@ def test_a_member_that_hangs_is_named_after_the_timeout(ray_session: Any, ray_ba
             ray_backend.get(group.handles[1 - lost].submit(Member.gather, 1), timeout=60)
     finally:
         os.kill(hung, signal.SIGKILL)
+
+
+def test_a_firewall_is_noticed_before_the_slowest_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that does not answer: one whose list of callers is full."""
+    monkeypatch.setattr(collective, "REACH_S", 1.0)
+    with socket.socket() as mute, socket.socket() as one, socket.socket() as another:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen(0)
+        for caller in (one, another):
+            caller.setblocking(False)
+            caller.connect_ex(mute.getsockname())
+        member = collective.TorchCollective(1, 2, timeout_s=300.0)
+        with pytest.raises(CollectiveLost, match=r"within 1 s: learner 1 waited in meeting at 127.* \(a firewall\?"):
+            member.join("{}:{}".format(*mute.getsockname()))
