@@ -56,13 +56,14 @@ def _check_lets_in(address: str) -> None:
     """Ask the cluster which Ray it is.
 
     Raises:
-        UserError: it is another one, or asks for a token that this process lacks.
+        UserError: it is another one, or asks for a token that this process lacks, or has no node on this machine.
     """
     try:
         ensure_token_if_auth_enabled(create_token_if_missing=False)
         with _quiet():
             client = _RAYLET.GcsClient(address=address)
             about = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=ANSWER_S) or b"{}")
+            nodes = client.get_all_node_info(timeout=ANSWER_S).values()
     except ray.exceptions.AuthenticationError as error:
         has = "the token here is another one" if _has_token() else "there is none here"
         raise UserError(
@@ -79,6 +80,11 @@ def _check_lets_in(address: str) -> None:
         raise UserError(
             f"The Ray cluster at {address!r} runs Ray {there[0]} on Python {there[1]}, this process Ray {here[0]} on Python {here[1]}: "
             "both must be the same on all hosts."
+        )
+    if nodes and not any(os.path.exists(node.raylet_socket_name) for node in nodes):  # Ray would look for a minute
+        raise UserError(
+            f"This machine is no node of the Ray cluster at {address!r}: `ray start --address {address}` makes it one (--num-cpus 0: without "
+            "workers). Or run this on a node, or join with ray://host:10001."
         )
 
 
