@@ -139,7 +139,8 @@ NAMED |= {"env_config": {"inner": ["their_code:Env-v0"]}, "address": "their.host
 def test_a_checkpoint_imports_nothing(
     setting: str, code: Code, foreign: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = foreign(config={setting: NAMED.get(setting, "their_code:Env")})
+    joins = {"num_workers": 1} if setting == "address" else {}  # else it would not be joined
+    run = foreign(config={setting: NAMED.get(setting, "their_code:Env"), **joins})
     with pytest.raises(UntrustedError, match=r"their[_.].*--trust \(trust=True\)"):
         raypid.Agent.from_checkpoint(run)
     assert main(["train", "--resume", str(run)]) == 2

@@ -114,7 +114,7 @@ class Replay(Buffer, ABC):
     def save(self, folder: str, previous: str | None) -> None:
         """Write the buffer into `folder`. What the save in `previous` has already is linked."""
         state = {
-            "lineage": self.lineage,
+            **({"lineage": self.lineage} if self.lineage else {}),  # none in a buffer that an earlier version saved
             "num_skipped": self.num_skipped,
             "max_priority": self.max_priority,
             "rng": self.rng.bit_generator.state,

@@ -21,7 +21,7 @@ _ALWAYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",
     "learner_updates_total", "episode_reward_mean", "episode_reward_min", "episode_reward_max",
     "episode_reward_this_iter", "episode_len_mean",
-    "lost/workers", "lost/timeouts", "lost/nodes", "lost/fragments", "lost/env_crashes", "lost/evaluators",
+    "lost/workers", "lost/timeouts", "lost/env_crashes", "lost/evaluators",
     "timing/env", "timing/inference", "timing/transport", "timing/learner", "timing/evaluation",
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def known_keys(run: str, config: Config) -> KnownKeys:
     if config.on_divergence == "rollback":
         keys.add("lost/rollbacks")
     if config.on_ray:
-        keys |= {f"lost/{kind}" for kind in kinds_of_losses(config)}
+        keys |= {"lost/nodes", *(f"lost/{kind}" for kind in kinds_of_losses(config))}
     if config.parameter_server:
         counts = ("version", "pushes", "pulls", "refused")
         keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in counts)}

@@ -156,7 +156,7 @@ def _find(root: Path, number: int, packing: _Packing) -> None:
 def _is_used(root: Path) -> bool:
     """Whether a module that this process has imported lies in the folder, raypid's own aside."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    places = [Path(file).resolve() for file in files if file and "site-packages" not in file]
+    places = [Path(file).resolve() for file in files if file and os.path.isabs(file) and "site-packages" not in file]
     return any(place.is_relative_to(root) and not place.is_relative_to(_PACKAGE) for place in places)
 
 

@@ -151,6 +151,7 @@ def test_a_lost_server_is_built_anew_within_the_budget() -> None:
 def test_by_reference_nothing_can_be_mended() -> None:
     backend = LocalBackend()
     published = ByReference(backend, backend.spawn(Learner))
+    published.publish(backend.put(7))  # type: ignore[arg-type]
     assert not published.mend(None) and published.metrics() == {} and published.lost == 0
 
 

@@ -28,8 +28,9 @@ CLOCKS = ("time_", "timing/", "env_steps_per_s")
 
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on a clock."""
-    return {k: v for k, v in result.items() if not k.startswith(CLOCKS)}
+    """What does not depend on a clock, nor on where roles are: on Ray there is more to lose."""
+    assert not any(v for k, v in result.items() if k.startswith("lost/"))
+    return {k: v for k, v in result.items() if not k.startswith((*CLOCKS, "lost/"))}
 
 
 def history(agent: Agent, num: int) -> list[dict[str, Any]]:

@@ -113,8 +113,10 @@ def test_what_fit_made_of_it_is_a_change_at_the_start(tmp_path: Path, monkeypatc
 
 def _half(config: Any) -> Any:
     from raypid.runtime.local import LocalBackend
+    from raypid.runtime.plan import Node, Roles, plan
 
-    return config.replace({"num_envs_per_worker": 2}), LocalBackend(), []
+    here = plan(Roles(num_workers=1, worker={}), [Node("", "this machine", {}, {})])
+    return config.replace({"num_envs_per_worker": 2}), LocalBackend(), here, []
 
 
 def test_a_changed_run_does_not_count_as_one_with_its_new_settings(changed: Path, tmp_path: Path) -> None:
