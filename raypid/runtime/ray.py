@@ -122,6 +122,10 @@ _LOST = (
 )
 
 
+class _NotYet(TimeoutError):
+    """A value is not there yet. (A role's own TimeoutError is a value that is there.)"""
+
+
 class _Role(LocalHandle):
     """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised: of an actor
     that fails to start, Ray would give the text and not the type."""
@@ -495,7 +499,7 @@ class RayBackend:
             self._check()
             try:
                 return _fetched(ref, KNOCK_S)
-            except TimeoutError:
+            except _NotYet:
                 if self.is_lost(ref):
                     raise ArgumentLost("It was on a node that does not answer.") from None
             except WorkerLost as error:
@@ -530,7 +534,7 @@ class RayBackend:
         ref: ray.ObjectRef[T] = future
         try:
             for seconds in self._patiently(timeout):
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(_NotYet):
                     return _fetched(ref, seconds)
         except WorkerLost:
             if self._session is not None:
@@ -664,7 +668,7 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
     try:
         return ray.get(ref, timeout=timeout)
     except ray.exceptions.GetTimeoutError as error:
-        raise TimeoutError(str(error)) from None
+        raise _NotYet(str(error)) from None
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, _LOST):
             raise ArgumentLost(str(error.cause)) from error

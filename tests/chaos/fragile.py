@@ -162,6 +162,9 @@ class Echo:
     def fail(self, text: str) -> Any:
         raise KeyError(text)
 
+    def time_out(self, text: str) -> Any:
+        raise TimeoutError(text)
+
     def pid(self) -> int:
         return os.getpid()
 

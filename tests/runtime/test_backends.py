@@ -132,6 +132,13 @@ def test_an_overdue_call_is_a_timeout_and_kill_ends_it(ray_backend: Any) -> None
         time.sleep(0.05)
 
 
+def test_a_timeout_that_the_role_itself_raises_is_its_error(backend: Any) -> None:
+    """A simulator that does not answer, for instance: the call has ended, and nobody goes on waiting for it."""
+    waiting = backend.spawn(fragile.Echo).submit(fragile.Echo.time_out, "the simulator is silent")
+    with pytest.raises(TimeoutError, match="the simulator is silent"):
+        backend.get(waiting)
+
+
 def test_what_cannot_be_unpickled_there_is_named(ray_backend: Any) -> None:
     handle = ray_backend.spawn(partial(fragile.Echo, fragile.Unreadable()))
     with pytest.raises(RuntimeError, match="left_at_home"):
