@@ -116,6 +116,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 _LOST = (
     ray.exceptions.RayActorError,
+    ray.exceptions.ActorUnschedulableError,  # the node where it was to be ended meanwhile
     ray.exceptions.ObjectLostError,
     ray.exceptions.WorkerCrashedError,
     ray.exceptions.OutOfMemoryError,
@@ -156,7 +157,7 @@ class _Role(LocalHandle):
         return str(ray.get_runtime_context().get_node_id())
 
     def call(self, method: str, *args: object) -> object:
-        self.built()
+        self.ready.result()
         return getattr(self.role, method)(*args)
 
 
@@ -406,6 +407,8 @@ class RayBackend:
         if self._gone:
             return False
         if self._reserved.holds(place):
+            if self._watch is None:
+                self._reserved.look()
             node = self._reserved.node_of(place)
             if self._lost.get(node) == "silent":
                 node = self._reserved.moved(place, list(self._lost))
@@ -467,8 +470,7 @@ class RayBackend:
         if node not in self._lost:
             handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
             for handle in handles:  # calls of them end now, and not only when Ray notices
-                with contextlib.suppress(Exception):
-                    ray.kill(handle.actor)
+                _kill(handle)
             places = tuple(handle.place for handle in handles)
             self._news.append(LostNode(self._names.get(node, node[:6]), _STATES[state], places, tuple(handles)))
         self._lost[node] = state
@@ -521,9 +523,9 @@ class RayBackend:
             raise ClusterLost(self._gone)
 
     def put(self, value: T | Future[T]) -> Future[T]:
-        self._check()
         ref: Any = value.passed() if isinstance(value, LocalFuture) else value
         if not isinstance(ref, ray.ObjectRef):
+            self._check()
             ref = ray.put(resolve(ref))
         return ref
 
@@ -566,8 +568,7 @@ class RayBackend:
 
     def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle) and not self._gone:
-            with contextlib.suppress(Exception):
-                ray.kill(handle.actor)
+            _kill(handle)
             with contextlib.suppress(ValueError):
                 self._handles.remove(handle)
 
@@ -590,6 +591,13 @@ class RayBackend:
     def _leave(self) -> None:
         if self._session is not None:
             self._session.close()
+
+
+def _kill(handle: RayHandle) -> None:
+    """End an actor. Once Ray was shut down by somebody else, there is none, and the call would start Ray anew."""
+    if ray.is_initialized():
+        with contextlib.suppress(Exception):
+            ray.kill(handle.actor)
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:
