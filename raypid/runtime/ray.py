@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -226,7 +226,9 @@ class RayBackend:
         """What messages call each node."""
         self._lost: dict[str, State] = {}
         """Nodes that do not answer, by id."""
-        self._news: deque[LostNode] = deque()
+        self._news: list[LostNode] = []
+        self._changing = threading.Lock()
+        """Held where a node is added to both, or the news are taken: a node is told of once, and before its roles are seen to be dead."""
         self._gone = ""
         """Why there is no cluster any more, once it is gone."""
         self._address = self._here = ""
@@ -409,8 +411,9 @@ class RayBackend:
         if self._reserved.holds(place):
             if self._watch is None:
                 self._reserved.look()
-            node = self._reserved.node_of(place)
-            if self._lost.get(node) == "silent":
+            if not (node := self._reserved.node_of(place)):
+                self._reserved.unpin(place)
+            elif self._lost.get(node) == "silent":
                 node = self._reserved.moved(place, list(self._lost))
             elif node not in self._lost:
                 self._reserved.stay(place)
@@ -425,7 +428,9 @@ class RayBackend:
         self._watch_all(self._watch)
         if isinstance(suspect, RayHandle):
             self._suspect(self._where_is(suspect))
-        return [self._news.popleft() for _ in range(len(self._news))]
+        with self._changing:
+            news, self._news = self._news, []
+        return news
 
     def is_lost(self, future: object) -> bool:
         if not self._lost or not isinstance(future, ray.ObjectRef):
@@ -464,16 +469,18 @@ class RayBackend:
             what = f"{'its head' if node == _HEAD else 'Ray on this machine'} {ended}"
             self._gone = "" if state == "answers" else f"The Ray cluster at {self._address} is gone: {what}."
             return
-        if state == "answers":
-            self._lost.pop(node, None)
-            return
-        if node not in self._lost:
-            handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
-            for handle in handles:  # calls of them end now, and not only when Ray notices
-                _kill(handle)
-            places = tuple(handle.place for handle in handles)
-            self._news.append(LostNode(self._names.get(node, node[:6]), _STATES[state], places, tuple(handles)))
-        self._lost[node] = state
+        handles: list[RayHandle] = []
+        with self._changing:
+            if state == "answers":
+                self._lost.pop(node, None)
+                return
+            if node not in self._lost:
+                handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
+                places = tuple(handle.place for handle in handles)
+                self._news.append(LostNode(self._names.get(node, node[:6]), _STATES[state], places, tuple(handles)))
+            self._lost[node] = state
+        for handle in handles:  # calls of them end now, and not only when Ray notices
+            _kill(handle)
 
     def _where_is(self, handle: RayHandle) -> str:
         return handle.node or self._reserved.node_of(handle.place)
