@@ -233,8 +233,8 @@ class AsynchronousLearners(LearnersReplay):
         super().__init__(backend, learners, config, losses)
         self.factory, self.place = factory, place
         self.shared = backend.spawn(factory, place)
-        self._running: dict[int, tuple[Future[int], Future[Learnt]]] = {}
-        """Learner -> what its `learn_from` under way will return."""
+        self._running: dict[int, tuple[Handle, Future[int], Future[Learnt]]] = {}
+        """Learner -> whose parameters its `learn_from` under way began with, and what that will return."""
         self._weights: Future[Weights] | None = None
         self._newest = 0
         """The learner whose parameters are the newest, besides the shared ones."""
@@ -249,8 +249,9 @@ class AsynchronousLearners(LearnersReplay):
         for rank in range(len(self.learners)):
             if rank not in self._running and rank not in self._refilling:
                 newest = self.shared.submit(SharedParameters.newest)
-                self._running[rank] = self.learners.submit_parts_to(
-                    rank, ReplayLearner.learn_from, newest, timesteps, num_updates
+                self._running[rank] = (
+                    self.shared,
+                    *self.learners.submit_parts_to(rank, ReplayLearner.learn_from, newest, timesteps, num_updates),
                 )
         self._wait()
         num, self._done = divmod(self._done, len(self.learners))
@@ -293,7 +294,7 @@ class AsynchronousLearners(LearnersReplay):
         """Wait until a learner, or more, has ended its portion."""
         if not self._running:
             return
-        calls = {r: list(num.parts) for r, (num, _) in self._running.items() if isinstance(num, LocalFuture)}
+        calls = {r: list(num.parts) for r, (_, num, _) in self._running.items() if isinstance(num, LocalFuture)}
         pending = [part for parts in calls.values() for part in parts]
         if pending:
             self.backend.wait(pending, num=1, timeout=self.learners.timeout_s)
@@ -304,13 +305,14 @@ class AsynchronousLearners(LearnersReplay):
     def _end(self, rank: int) -> None:
         """Wait for a learner's portion, and only then add its change: an actor serves its calls in order, so a change that
         is not there yet would hold up the other learners."""
-        num, learnt = self._running.pop(rank)
+        shared, num, learnt = self._running.pop(rank)
         try:
             done = self.backend.get(num)
         except LearnerRebuilt:
             return
         except ArgumentLost as error:  # the shared parameters, which it was to begin with
-            self._rebuild_shared(error)
+            if shared is self.shared:  # several learners find it, each by its own call
+                self._rebuild_shared(error)
             return self._share()
         self._done, self._newest = self._done + done, rank
         self._weights = self.shared.submit(SharedParameters.add, self.backend.put(learnt))
@@ -387,7 +389,7 @@ class ShardedReplay(ReplaySource):
         self._ahead.clear()
 
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
-        index = worker % len(self._ready)
+        index = self.buffer_of(worker)
         if index in self._loading and not self._has_loaded(index):  # nobody waits until it stands
             self._ready[index] = self._submit(index, Replay.add, worker, fragment)
         else:
@@ -397,6 +399,8 @@ class ShardedReplay(ReplaySource):
 
     def _rows(self, index: int) -> int:
         """As in every source; but if the shard is lost, nobody waits for the new one."""
+        if index in self._loading and not self._has_loaded(index):
+            return 0
         call = self._ready[index]
         if isinstance(call, ShardCall) and not call.is_answered():
             self._ready[index] = call

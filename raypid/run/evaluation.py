@@ -22,7 +22,6 @@ from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
 from raypid.runtime.supervisor import GRACE_S, LossBudget, WorkerGroup
 from raypid.types import Weights
 
-EvaluatorGroup: TypeAlias = WorkerGroup[Evaluation, None]
 NICENESS = 10
 _POLL_S = 0.2
 
@@ -356,6 +355,13 @@ class PoliteEvaluator:
         self.evaluator.close()
 
 
+class EvaluatorGroup(WorkerGroup[Evaluation, None]):
+    """The evaluator, which is kept there. It reserves nothing, so there is always room for it."""
+
+    def look(self, suspect: int | None = None) -> None:
+        """Nothing: of each lost node one group is told, which is that of the workers."""
+
+
 class Beside(Remote):
     """An evaluator in a process of its own, which plays one evaluation at a time. The first evaluation starts the process."""
 
@@ -405,7 +411,7 @@ class Beside(Remote):
     def _workers(self) -> EvaluatorGroup:
         """The group of one evaluator, built if there is none."""
         if self._group is None:
-            self._group = WorkerGroup(
+            self._group = EvaluatorGroup(
                 self.context.backend,
                 lambda index, restarts: partial(PoliteEvaluator, self.spec),
                 1,

@@ -44,7 +44,7 @@ from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
 from raypid.runtime.handle import WorkerLost
-from raypid.runtime.local import LocalHandle
+from raypid.runtime.local import LocalHandle, passed
 from raypid.spaces import brief
 from raypid.types import Array, Report, Weights
 
@@ -748,11 +748,9 @@ class Training(metaclass=_Answering):
 
     def unsaved_reason(self, patience_s: float) -> str:
         """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
-        put, learner = (
-            self.backend.put,
-            self.context.learner,
-        )  # put, since these are to be waited for no longer than that
-        whole, weights = put(learner.submit(Learner.is_whole)), put(learner.submit(Learner.weights))
+        learner = self.context.learner
+        # of each what another process works out, since a group of learners would rather build one anew than wait no longer
+        whole, weights = passed(learner.submit(Learner.is_whole)), passed(learner.submit(Learner.weights))
         if not self.backend.get(whole, patience_s):
             return "the learner broke off in an update"
         return "" if self.backend.get(weights, patience_s).version else "nothing had been learnt"

@@ -99,7 +99,7 @@ class LostNode:
     """What is known of it, such as "does not answer"."""
     places: tuple[Place, ...]
     handles: tuple[Handle, ...]
-    """The roles at these places. Their processes have been ended as far as they can be reached; calls of them raise WorkerLost."""
+    """The roles at these places. Their processes are being ended as far as they can be reached; calls of them raise WorkerLost."""
 
 
 class Backend(Protocol):

@@ -283,10 +283,11 @@ class LearnerGroup:
         """Wait until a learner that was lost can be built, as long as one may take to start.
 
         Raises:
-            LearnersFailed: there is no room.
+            LearnersFailed: there is no room. ClusterLost: there is no cluster any more, as the call in the loop says.
         """
         deadline = time.monotonic() + self.start_s
         while not self.backend.has_room(self._place(rank)):
+            self.backend.wait([self.ready], timeout=0)
             if time.monotonic() > deadline:
                 raise LearnersFailed(f"{what} It found no place in the cluster within {self.start_s:g} s.")
             time.sleep(0.5)

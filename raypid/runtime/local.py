@@ -61,6 +61,11 @@ def resolve(x: object) -> object:
     return x.result() if isinstance(x, LocalFuture) else x
 
 
+def passed(future: Future[T]) -> Future[T]:
+    """What can be given to other roles in place of a future; see `LocalFuture.passed`."""
+    return future.passed() if isinstance(future, LocalFuture) else future
+
+
 class LocalHandle:
     """A role in this process. `resolve` fetches arguments that are futures of another backend."""
 

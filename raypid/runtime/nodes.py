@@ -76,7 +76,8 @@ class Line:
             pass
         if knock(*self.address) == "refuses":
             return True
-        self._open()  # it had enough of a client that says nothing
+        with contextlib.suppress(OSError):  # as long as it does not answer, there is none
+            self._open()  # it had enough of a client that says nothing
         return False
 
 

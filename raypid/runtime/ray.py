@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 _LOST = (
     ray.exceptions.RayActorError,
+    ray.exceptions.ActorUnschedulableError,  # the node where it was to be ended meanwhile
     ray.exceptions.ObjectLostError,
     ray.exceptions.WorkerCrashedError,
     ray.exceptions.OutOfMemoryError,
@@ -156,7 +157,7 @@ class _Role(LocalHandle):
         return str(ray.get_runtime_context().get_node_id())
 
     def call(self, method: str, *args: object) -> object:
-        self.built()
+        self.ready.result()
         return getattr(self.role, method)(*args)
 
 
@@ -225,7 +226,9 @@ class RayBackend:
         """What messages call each node."""
         self._lost: dict[str, State] = {}
         """Nodes that do not answer, by id."""
-        self._news: deque[LostNode] = deque()
+        self._news: list[LostNode] = []
+        self._changing = threading.Lock()
+        """Held where a node is added to both, or the news are taken: a node is told of once, and before its roles are seen to be dead."""
         self._gone = ""
         """Why there is no cluster any more, once it is gone."""
         self._address = self._here = ""
@@ -406,8 +409,11 @@ class RayBackend:
         if self._gone:
             return False
         if self._reserved.holds(place):
-            node = self._reserved.node_of(place)
-            if self._lost.get(node) == "silent":
+            if self._watch is None:
+                self._reserved.look()
+            if not (node := self._reserved.node_of(place)):
+                self._reserved.unpin(place)
+            elif self._lost.get(node) == "silent":
                 node = self._reserved.moved(place, list(self._lost))
             elif node not in self._lost:
                 self._reserved.stay(place)
@@ -422,7 +428,9 @@ class RayBackend:
         self._watch_all(self._watch)
         if isinstance(suspect, RayHandle):
             self._suspect(self._where_is(suspect))
-        return [self._news.popleft() for _ in range(len(self._news))]
+        with self._changing:
+            news, self._news = self._news, []
+        return news
 
     def is_lost(self, future: object) -> bool:
         if not self._lost or not isinstance(future, ray.ObjectRef):
@@ -461,17 +469,18 @@ class RayBackend:
             what = f"{'its head' if node == _HEAD else 'Ray on this machine'} {ended}"
             self._gone = "" if state == "answers" else f"The Ray cluster at {self._address} is gone: {what}."
             return
-        if state == "answers":
-            self._lost.pop(node, None)
-            return
-        if node not in self._lost:
-            handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
-            for handle in handles:  # calls of them end now, and not only when Ray notices
-                with contextlib.suppress(Exception):
-                    ray.kill(handle.actor)
-            places = tuple(handle.place for handle in handles)
-            self._news.append(LostNode(self._names.get(node, node[:6]), _STATES[state], places, tuple(handles)))
-        self._lost[node] = state
+        handles: list[RayHandle] = []
+        with self._changing:
+            if state == "answers":
+                self._lost.pop(node, None)
+                return
+            if node not in self._lost:
+                handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
+                places = tuple(handle.place for handle in handles)
+                self._news.append(LostNode(self._names.get(node, node[:6]), _STATES[state], places, tuple(handles)))
+            self._lost[node] = state
+        for handle in handles:  # calls of them end now, and not only when Ray notices
+            _kill(handle)
 
     def _where_is(self, handle: RayHandle) -> str:
         return handle.node or self._reserved.node_of(handle.place)
@@ -521,9 +530,9 @@ class RayBackend:
             raise ClusterLost(self._gone)
 
     def put(self, value: T | Future[T]) -> Future[T]:
-        self._check()
         ref: Any = value.passed() if isinstance(value, LocalFuture) else value
         if not isinstance(ref, ray.ObjectRef):
+            self._check()
             ref = ray.put(resolve(ref))
         return ref
 
@@ -566,8 +575,7 @@ class RayBackend:
 
     def kill(self, handle: Handle) -> None:
         if isinstance(handle, RayHandle) and not self._gone:
-            with contextlib.suppress(Exception):
-                ray.kill(handle.actor)
+            _kill(handle)
             with contextlib.suppress(ValueError):
                 self._handles.remove(handle)
 
@@ -590,6 +598,13 @@ class RayBackend:
     def _leave(self) -> None:
         if self._session is not None:
             self._session.close()
+
+
+def _kill(handle: RayHandle) -> None:
+    """End an actor. Once Ray was shut down by somebody else, there is none, and the call would start Ray anew."""
+    if ray.is_initialized():
+        with contextlib.suppress(Exception):
+            ray.kill(handle.actor)
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:

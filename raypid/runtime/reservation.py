@@ -98,12 +98,12 @@ class Reservation:
     def node_of(self, place: Place) -> str:
         """The node where a place is reserved; "" if it is nowhere now, since its node was lost and no other has room."""
         seat = self._seats.get(key_of(place))
-        if seat is None:
-            return ""
-        if not (node := self._node_of(seat)) and seat.is_pinned:  # Ray would wait for that very node to come back
-            seat = self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [None]), 0)
-            node = self._node_of(seat)
-        return node
+        return "" if seat is None else self._node_of(seat)
+
+    def unpin(self, place: Place) -> None:
+        """Have a place anywhere whose planned node is gone: Ray would wait for that very node to come back."""
+        if self._seats[key_of(place)].is_pinned:
+            self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [None]), 0)
 
     def moved(self, place: Place, lost: Collection[str]) -> str:
         """Have a place, which is on a lost node, anew on another one; returns its node, "" while there is no room.

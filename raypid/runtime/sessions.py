@@ -20,6 +20,10 @@ _OURS = "raypid"
 """A file in the folder of a session that raypid has started; locked as long as its driver lives."""
 
 
+_open: set[Session] = set()
+"""Those that nobody has closed, and whoever started them may have forgotten: guard and lock last as long as Ray."""
+
+
 class Session:
     """Ray's processes and its folder, from before they start until they have ended.
 
@@ -56,6 +60,7 @@ class Session:
 
     def begin(self, folder: Path) -> None:
         """Once Ray has started: take its folder, and remove the oldest of those that nobody holds."""
+        _open.add(self)
         if self._guard is not None:
             own = {pid: _name(pid) for pid in guard.sessions(os.getpid(), self.mark, ())}
             self._vital = {pid: name for pid, name in own.items() if name in ("gcs_server", "raylet")}
@@ -75,6 +80,7 @@ class Session:
 
     def close(self) -> None:
         """Let go of the folder, once Ray has ended. The guard ends those of its agents that are still there."""
+        _open.discard(self)
         if self._guard is not None:
             assert self._guard.stdin is not None
             self._guard.stdin.close()

@@ -154,10 +154,11 @@ class ByServers(ByReference):
         return True
 
     def metrics(self) -> dict[str, float]:
-        """The oldest version on any server, and sums of the servers' counts. A server that is gone is built anew first."""
+        """The oldest version on any server, and sums of the servers' counts. A server that is gone or hangs is built anew first."""
         try:
-            found = [self.backend.get(s.submit(ServerRole.metrics)) for s in self.servers.values()]
-        except WorkerLost:
+            asked = [server.submit(ServerRole.metrics) for server in self.servers.values()]
+            found = [self.backend.get(numbers, timeout=self.timeout_s) for numbers in asked]
+        except (WorkerLost, TimeoutError):
             for node in list(self.servers):
                 self._rebuilt(node)
             return self.metrics()

@@ -12,6 +12,7 @@ import pytest
 from patience import wait_until
 
 from raypid.errors import Halted
+from raypid.run.evaluation import EvaluatorGroup
 from raypid.runtime.handle import ClusterLost, LostNode, Place
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.nodes import Line, State, Watch, knock, numbers_text, roles_text
@@ -73,6 +74,15 @@ def test_a_watch_tells_of_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None
     time.sleep(0.3)
     watch.close()
     assert told == [("a", "refuses")]
+
+
+def test_a_line_to_a_process_that_is_stopped_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.1)
+    monkeypatch.setattr("raypid.runtime.nodes.knock", lambda host, port: "silent")
+    lively = Greeter()
+    line = Line("127.0.0.1", lively.port)
+    lively.end()  # no other line can be opened
+    wait_until(lambda: not line.has_ended())
 
 
 def test_numbers_and_roles_in_words() -> None:
@@ -139,6 +149,16 @@ def test_workers_of_a_lost_node_are_absent_until_there_is_room() -> None:
     backend.room, workers._looked = True, 0.0
     assert workers.call_each(Role.collect) == {i: f"{i} {int(i in (1, 2))}" for i in range(4)}
     assert told[1:] == ["Workers 1 and 2 are back: 4 of 4 workers go on."]
+
+
+def test_the_evaluator_leaves_the_news_of_lost_nodes_to_the_workers() -> None:
+    backend, workers, told = cluster()
+    evaluator: Any = EvaluatorGroup(
+        backend, lambda index, restarts: partial(Role, index, restarts), 1, num_cpus=0, timeout_s=5, max_restarts=0
+    )
+    backend.lose(workers, 1)
+    assert evaluator.call_all(Role.collect) == ["0 0"] and evaluator.finished(0.0) == []
+    assert len(workers.call_all(Role.collect)) == 3 and len(told) == 1
 
 
 def test_without_any_worker_a_group_waits_until_it_is_stopped() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,25 @@ def test_the_guard_ends_with_the_session() -> None:
     assert process is not None and process.poll() is None
     session.close()
     assert process.poll() is not None
+
+
+def test_a_session_that_is_forgotten_is_held_until_the_process_ends(tmp_path: Path) -> None:
+    session = Session()
+    session.watch()
+    session.begin(living := folder(tmp_path, 0))
+    process, known = session._guard, weakref.ref(session)
+    del session
+    gc.collect()
+    assert process is not None and process.poll() is None
+    for number in range(1, 3 + KEPT):
+        folder(tmp_path, number)
+    other = Session()
+    other.begin(folder(tmp_path, 59))
+    assert living.exists()
+    other.close()
+    left = known()
+    assert left is not None
+    left.close()
 
 
 def folder(parent: Path, number: int, *, ours: bool = True) -> Path:
