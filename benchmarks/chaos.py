@@ -45,7 +45,7 @@ from typing import Any
 
 from chaos_faults import ROLES, START_S, Cluster, Strikes, abandoned, open_files, small_disk
 from chaos_trace import PLACE, Progress, recovery
-from marked import end, end_with_this_process, marked, with_mark
+from processes import end, end_with_this_process, marked, with_mark
 from reporting import RESULTS, machine, markdown
 
 from raypid.checkpoint import list_checkpoints

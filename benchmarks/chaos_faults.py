@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marked import marked
+from processes import marked
 
 if TYPE_CHECKING:  # imports Ray, which takes a second, and which only clusters need
     from ray_nodes import Node, Nodes

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marked import end, marked, send, with_mark
+from processes import end, marked, send, with_mark
 
 RAY = str(Path(sys.executable).parent / "ray")
 START_S = 300.0

@@ -22,8 +22,8 @@ _DATA = tempfile.TemporaryDirectory(prefix="raypid-tests-")
 os.environ["RAYPID_DATA"] = _DATA.name  # the secret of these tests, not that of whoever runs them
 os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PYTHONPATH")) if p)
 
-from marked import end, end_with_this_process, marked, with_mark  # noqa: E402  (it lies in benchmarks)
 from patience import PATIENCE_S, wait_until  # noqa: E402  (it lies in CHAOS)
+from processes import end, end_with_this_process, marked, with_mark  # noqa: E402  (it lies in benchmarks)
 
 
 def pytest_sessionstart() -> None:

@@ -45,13 +45,12 @@ def real(agent: Agent) -> dict[str, Counter[str]]:
     """Node -> how many roles of each kind are there."""
     context, backend = agent.context, agent.backend
     learner, replay = context.learner, context.replay
-    several = isinstance(learner, LearnerGroup)
     found = {
         "worker": context.workers.handles,
-        "learner": learner.handles if isinstance(learner, LearnerGroup) else [learner] * agent.config.num_learners,
+        "learner": learner.handles if isinstance(learner, LearnerGroup) else [],
         "shard": replay.source.buffers if replay and getattr(agent.config, "num_replay_shards", 0) else [],
         "server": list(getattr(context.weights, "servers", {}).values()),
-        "other": [replay.source.shared] if replay and several else [],  # type: ignore[attr-defined]
+        "other": [replay.source.shared] if replay and hasattr(replay.source, "shared") else [],
         "evaluator": agent.evaluations.beside._group.handles
         if agent.evaluations.beside and agent.evaluations.beside._group
         else [],

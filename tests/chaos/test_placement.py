@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 

@@ -8,12 +8,12 @@ import sys
 import uuid
 
 import pytest
-from marked import marked, with_mark
 from patience import wait_until
+from processes import marked, with_mark
 
 STARTS = """
 import os, subprocess, sys
-from marked import end_with_this_process
+from processes import end_with_this_process
 
 end_with_this_process(sys.argv[1])
 subprocess.Popen(["sleep", "600"], start_new_session=True)
