@@ -16,8 +16,8 @@ that run's windows of 1 s (two iterations, where these take longer). Recovery is
 of 5 s have 90% of it, in environment steps and in learner updates (chaos_trace.py has it exactly); the row of the undisturbed
 run has what the same measure makes of it at the same times. A loss that is not over when the next one comes counts as "not".
 
-Rows go to benchmarks/results/chaos.json as runs end, the tables to chaos.md beside it and to docs/failures.md, and a second call
-does what is missing (--again: all of it). A run that stands still for --patience seconds is ended, and its row says so.
+Rows go to benchmarks/results/chaos.json as runs end, the tables to chaos.md beside it, recovery by role to docs/failures.md too, and
+a second call does what is missing (--again: all of it). A run that stands still for --patience seconds is ended, and its row says so.
 
 RLlib runs in an environment of its own (pip install "ray[rllib]==2.60.0" torch), with its own settings for faults.
 """
@@ -38,13 +38,14 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos_faults import MARK, ROLES, START_S, Cluster, Strikes, abandoned, end, marked, open_files, small_disk
+from chaos_faults import ROLES, START_S, Cluster, Strikes, abandoned, open_files, small_disk
 from chaos_trace import PLACE, Progress, recovery
+from processes import end, end_with_this_process, marked, with_mark
 from reporting import RESULTS, machine, markdown
 
 from raypid.checkpoint import list_checkpoints
@@ -54,7 +55,7 @@ from raypid.tuned import TUNED
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "failures.md"
 BEGIN, END = "<!-- tables of benchmarks/chaos.py -->\n", "<!-- end of the tables -->\n"
-"""Where in PAGE the tables are."""
+"""Where in PAGE recovery by role is."""
 ENVIRONMENT, NODES = ("raise", "exit", "hang", "leak"), ("node-none", "node-kill", "node-stop", "node-add")
 FAULTS = ("none", "kills", *ROLES, *ENVIRONMENT, "pause", "stop", "disk", *NODES)
 CALM = ("none", "node-none")
@@ -149,10 +150,11 @@ class Training:
             place.mkdir(parents=True, exist_ok=True)
         self.before = {f"/dev/shm/{file}" for file in os.listdir("/dev/shm")}
         path = os.pathsep.join(p for p in (str(HERE), os.environ.get("PYTHONPATH")) if p)
-        self.environment = {**os.environ, MARK: self.mark, PLACE: str(self.trace), "PYTHONPATH": path}
+        self.environment = {**with_mark(self.mark, {**os.environ}), PLACE: str(self.trace), "PYTHONPATH": path}
         if fault == "leak":  # what the machine uses now, and 3 GiB
             self.environment["RAY_memory_usage_threshold"] = f"{memory_in_use() + (3 << 30) / total_memory():.3f}"
         self.resumed = 0
+        end_with_this_process(self.mark)
 
     def command(self, address: str | None) -> list[str]:
         seconds = self.options.minutes * 60 * (1000 if self.options.counted and self.fault not in CALM else 1)
@@ -232,8 +234,7 @@ class Training:
         def processes() -> list[str]:
             if cluster is None:
                 return list(marked(self.mark).values())
-            lines = [line for node in (0, *cluster.alive) for line in marked(self.mark, node).values()]
-            return [line for line in lines if line.startswith("ray::") and "Agent" not in line]
+            return cluster.processes()
 
         begin, at_once = time.monotonic(), len(processes())
         while (there := processes()) and time.monotonic() - begin < LEFT_S:
@@ -259,6 +260,16 @@ def total_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@contextlib.contextmanager
+def cluster_of(training: Training, cpus: list[int]) -> Iterator[Cluster]:
+    """Nodes of their own for a training, which have its mark too."""
+    from ray_nodes import Nodes
+
+    with Nodes(training.folder, cpus[0], environment=training.environment) as nodes:
+        training.environment |= nodes.env
+        yield Cluster(nodes, cpus)
+
+
 def measure(
     name: str, library: str, fault: str, options: argparse.Namespace, usual: dict[str, float]
 ) -> dict[str, Any]:
@@ -270,13 +281,11 @@ def measure(
         if fault == "disk":
             stack.enter_context(small_disk(folder / "disk", 64))
         stack.callback(end, training.mark)
-        cluster = stack.enter_context(Cluster(training.mark, folder, cpus)) if fault in NODES else None
-        if cluster is not None:
-            training.environment |= {k: cluster.environment[k] for k in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+        cluster = stack.enter_context(cluster_of(training, cpus)) if fault in NODES else None
         wait_s = options.patience if options.counted else options.every
         strikes = Strikes(training.mark, random.Random(options.seed), folder, cluster, wait_s=wait_s)
         watch = Watch(training, strikes, schedule(training.task, fault, options, strikes.rng), options)
-        training.start(training.command(cluster.address if cluster else None))
+        training.start(training.command(cluster.nodes.address if cluster else None))
         watch()
         row: dict[str, Any] = {"left": training.left(cluster)} | learnt(training) | {"log": said(folder / "log")}
     row |= recovered(Progress.read(training.trace), strikes, watch.begin, watch.last, usual, options)
@@ -530,7 +539,7 @@ class Store:
         self.write()
 
     def write(self) -> str:
-        """Write rows and tables, the tables into the documentation too; returns the tables."""
+        """Write rows and tables, and recovery by role into the documentation too; returns the tables."""
         if self.torch_s is None:
             self.torch_s = import_seconds()
         order = [*TASKS]
@@ -543,13 +552,17 @@ class Store:
                 r["fault"] not in CALM,
             )
         )
-        notes = f"`import torch` takes {self.torch_s:.1f} s on this machine ({machine()['cpus']} cores).\n"
-        text = f"{table(self.rows)}\n{by_role(self.rows)}\n{notes}"
+        recovered = (
+            f"{by_role(self.rows)}\nA process that learns imports torch when it is built anew, which takes {self.torch_s:.1f} s on this "
+            f"machine ({machine()['cpus']} cores).\n"
+        )
+        text = f"{table(self.rows)}\n{recovered}"
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.page.write_text(text)
         if self.file.parent == RESULTS:
             before, rest = PAGE.read_text().split(BEGIN)
-            PAGE.write_text(f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}")
+            link = "All that was counted is in [chaos.md](../benchmarks/results/chaos.md).\n"
+            PAGE.write_text(f"{before}{BEGIN}{recovered}{link}{END}{rest.split(END)[1]}")
         content = {"machine": machine(), "import_torch_s": self.torch_s, "rows": self.rows}
         self.file.write_text(json.dumps(content, indent=1) + "\n")
         return text

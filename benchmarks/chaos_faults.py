@@ -6,20 +6,19 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-MARK = "RAYPID_CHAOS_MARK"
-NODE = "RAYPID_CHAOS_NODE"
+from processes import marked
+
+if TYPE_CHECKING:  # imports Ray, which takes a second, and which only clusters need
+    from ray_nodes import Node, Nodes
+
 ROLES = {
     "worker": r"\w*Rollout|(Single|Multi)AgentEnvRunner|\w*AggregatorActor",
     "learner": r"\w*Learner|_WrappedExecutable",
@@ -29,7 +28,7 @@ ROLES = {
 }
 """Which processes of Ray are which role, by the class that Ray names them after (raypid's and RLlib's)."""
 START_S = 300.0
-"""Seconds in which Ray, a node or the first iteration must have come up on a busy machine, and in which a run must end."""
+"""Seconds in which Ray or the first iteration must have come up on a busy machine, and in which a run must end."""
 
 
 def _read(path: str) -> bytes:
@@ -37,20 +36,6 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:
         return b""
-
-
-def marked(mark: str, node: int | None = None) -> dict[int, str]:
-    """pid -> command line of the processes that inherited the mark (and are of this node), without zombies."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        environment = _read(f"/proc/{pid}/environ").split(b"\0")
-        if f"{MARK}={mark}".encode() not in environment:
-            continue
-        if node is not None and f"{NODE}={node}".encode() not in environment:
-            continue
-        if line := _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip():
-            found[int(pid)] = line
-    return found
 
 
 def roles(mark: str) -> dict[str, list[int]]:
@@ -81,13 +66,6 @@ def abandoned(before: set[str]) -> list[str]:
         with contextlib.suppress(OSError):
             files -= {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
     return sorted(path for path in files if os.path.exists(path))
-
-
-def end(mark: str) -> None:
-    """Kill whatever has the mark, also what is stopped."""
-    for pid in marked(mark):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
 
 
 @dataclass(slots=True)
@@ -202,71 +180,31 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
 
 
 class Cluster:
-    """Nodes of Ray on this machine, each a head or `ray start` of its own, known by a mark and a number."""
+    """What is done to the nodes of a cluster. The head, on which the run is, is left alone."""
 
-    def __init__(self, mark: str, folder: Path, cpus: list[int]) -> None:
-        self.mark, self.folder, self.cpus = mark, folder, cpus
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
-        self.environment = {**os.environ, **token, MARK: mark, "RAY_raylet_start_wait_time_s": f"{START_S:.0f}"}
-        self.temp = Path(f"/tmp/chaos-{mark[:8]}")
-        self.num_nodes = 0
-        self.alive: list[int] = []
-        """Numbers of the nodes but the head that nothing was done to."""
-        import ray  # takes a second, which only clusters need
-
-        with socket.socket() as free:
-            free.bind(("", 0))
-            self.address = f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
-
-    def __enter__(self) -> Cluster:
-        for cpus in self.cpus:
-            self.add(cpus)
-        return self
-
-    def add(self, cpus: int) -> None:
-        """Start a node, the head first; returns once it is there."""
-        number, self.num_nodes = self.num_nodes, self.num_nodes + 1
-        if number == 0:
-            own = [
-                "--head",
-                f"--port={self.address.rpartition(':')[2]}",
-                "--include-dashboard=false",
-                f"--temp-dir={self.temp}",
-            ]
-        else:
-            own = [f"--address={self.address}"]
-            self.alive.append(number)
-        more = [f"--num-cpus={cpus}", "--min-worker-port=0", "--max-worker-port=0"]
-        ray = str(Path(sys.executable).parent / "ray")
-        command = [ray, "start", "--block", *own, *more, "--disable-usage-stats", "--object-store-memory=200000000"]
-        with (self.folder / f"node{number}.log").open("w") as log:
-            node = subprocess.Popen(
-                command, env={**self.environment, NODE: str(number)}, stdout=log, stderr=log, start_new_session=True
-            )
-        deadline = time.monotonic() + START_S
-        while b"Ray runtime started" not in _read(str(self.folder / f"node{number}.log")):
-            if time.monotonic() > deadline or node.poll() is not None:
-                raise RuntimeError(f"Node {number} did not start: {self.folder}/node{number}.log")
-            time.sleep(0.2)
+    def __init__(self, nodes: Nodes, cpus: list[int]) -> None:
+        """Add nodes to a head: `cpus` are those of all."""
+        self.nodes, self.cpus = nodes, cpus
+        self.alive: list[Node] = [nodes.add(num) for num in cpus[1:]]
+        """The nodes but the head that nothing was done to."""
 
     def strike(self, fault: str) -> Injected | None:
         """node-kill, node-stop (cut off: no process of it runs, nothing is closed) or node-add."""
         if fault == "node-add":
             begin = time.monotonic()
-            self.add(self.cpus[-1])
-            return Injected(fault, begin, what=f"node {self.num_nodes - 1}")
+            self.alive.append(self.nodes.add(self.cpus[-1]))
+            return Injected(fault, begin, what=self.alive[-1].log.stem)
         if not self.alive:
             return None
-        number = self.alive.pop(0)
-        found = Injected(fault, time.monotonic(), what=f"node {number}: {' '.join(self._roles_of(number))}")
-        for pid in marked(self.mark, number):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL if fault == "node-kill" else signal.SIGSTOP)
+        node = self.alive.pop(0)
+        found = Injected(fault, time.monotonic(), what=f"{node.log.stem}: {' '.join(_roles_of(node))}")
+        node.signal(signal.SIGKILL if fault == "node-kill" else signal.SIGSTOP)
         return found
 
-    def _roles_of(self, number: int) -> list[str]:
-        return [line for line in marked(self.mark, number).values() if line.startswith("ray::") and "Agent" not in line]
+    def processes(self) -> list[str]:
+        """The command lines of the roles on nodes that nothing was done to."""
+        return [line for node in (self.nodes.head, *self.alive) for line in _roles_of(node)]
 
-    def __exit__(self, *_: Any) -> None:
-        end(self.mark)
-        shutil.rmtree(self.temp, ignore_errors=True)
+
+def _roles_of(node: Node) -> list[str]:
+    return [line for line in node.processes().values() if line.startswith("ray::") and "Agent" not in line]

@@ -26,6 +26,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from processes import end_with_this_process, marked, with_mark
 from reporting import RESULTS, markdown, save
 from soak import roles
 
@@ -70,19 +71,18 @@ class Victim:
         self.shm = set(os.listdir("/dev/shm"))
         command = [sys.executable, "-m", "raypid", *TRAIN, "--out", str(folder)]
         self.log = (folder.parent / "log").open("w+")
-        environment = {**os.environ, "LEFTOVERS": self.mark}
+        environment = with_mark(self.mark, {**os.environ})
         self.process = subprocess.Popen(
             command, stdout=self.log, stderr=self.log, env=environment, start_new_session=True
         )
+        end_with_this_process(self.mark)
 
     def left(self) -> dict[int, str]:
         """pid -> name of its processes, zombies left out."""
-        found = {}
+        found, known = {}, marked(self.mark)
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             with contextlib.suppress(OSError):
-                if (session := session_of(pid)) in self.sessions or self.mark.encode() in Path(
-                    f"/proc/{pid}/environ"
-                ).read_bytes():
+                if (session := session_of(pid)) in self.sessions or pid in known:
                     found[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
                     self.sessions |= {session} - {0}
         return found

@@ -36,6 +36,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from processes import end_with_this_process, with_mark
 from reporting import RESULTS, markdown, save
 
 COMMON = {
@@ -253,7 +255,9 @@ class Soak:
         with (self.place / "driver.log").open("wb") as log:
             # the raylet writes its record every 10 s, unless it is told otherwise
             environment = {**os.environ, "RAY_debug_dump_period_milliseconds": "2000"}
+            environment = with_mark(mark := uuid.uuid4().hex, environment)
             self.process = subprocess.Popen([sys.executable, __file__, *order], stdout=log, stderr=log, env=environment)
+        end_with_this_process(mark)
 
     @property
     def is_over(self) -> bool:
@@ -521,7 +525,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/soak"), help="for runs and samples")
     parser.add_argument("--table", type=Path, help="only write the table of the samples in this folder")
     parser.add_argument("--quick", action="store_true", help="results go into --out, not beside the stored ones")
-    parser.add_argument("--pause", type=float, help="seconds: stop each role in turn for so long (pauses.md)")
+    parser.add_argument("--pause", type=float, help="seconds: stop each role in turn for so long (soak_pauses.md)")
     parser.add_argument(
         "--roles", default="", help="only these are paused: learner, learners, worker, shard, server, evaluator, driver"
     )
@@ -536,7 +540,7 @@ def main() -> int:
         found = [
             row for loop in loops for row in pauses(loop, out, args.pause, [r for r in args.roles.split(",") if r])
         ]
-        save("pauses", pauses_table(found), {"rows": found}, folder)
+        save("soak_pauses", pauses_table(found), {"rows": found}, folder)
         return any(math.isinf(row["goes_on_s"]) or row["ended"] for row in found)
     for some in [] if args.table else [loops] if args.beside else [[loop] for loop in loops]:
         soak(some, out, args.minutes, args.every)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 10_000_000
 """Size of the largest file that is read."""
 Keys = tuple[str | int, ...]
-_FLOAT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+|[-+]?(\d+\.\d*|\.\d+)")
+_FLOAT = re.compile(r"[-+]?((\d+(\.\d*)?|\.\d+)[eE][-+]?\d+|(\d+\.\d*|\.\d+))\Z")
 """What YAML 1.2 and JSON read as a number with a fraction or an exponent; YAML 1.1 takes 1e-3 for text."""
 
 

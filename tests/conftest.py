@@ -23,6 +23,15 @@ os.environ["RAYPID_DATA"] = _DATA.name  # the secret of these tests, not that of
 os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PYTHONPATH")) if p)
 
 from patience import PATIENCE_S, wait_until  # noqa: E402  (it lies in CHAOS)
+from processes import end, end_with_this_process, marked, with_mark  # noqa: E402  (it lies in benchmarks)
+
+
+def pytest_sessionstart() -> None:
+    """What tests start ends with them, also where pytest-timeout ends them, which leaves no time for fixtures."""
+    if sys.platform == "linux":
+        mark = uuid.uuid4().hex
+        os.environ.update(with_mark(mark, {**os.environ}))
+        end_with_this_process(mark)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -80,7 +89,7 @@ class Command:
         self.shm = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
         self.cwd = cwd
         pipe = subprocess.PIPE
-        environment = {**os.environ, "RAYPID_TEST_MARK": self.mark, **env}
+        environment = {**with_mark(self.mark, {**os.environ}), **env}
         self.process = subprocess.Popen(
             argv, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
             preexec_fn=_heed_ctrl_c,
@@ -107,19 +116,12 @@ class Command:
 
     def processes(self) -> dict[int, str]:
         """pid -> command line of what carries the mark and is no zombie."""
-        found = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                if self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                    found[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+        return marked(self.mark)
 
     def kill_all(self) -> None:
         """Used where a test has failed: nothing that it started outlives it."""
         if self.process.poll() is None:
-            for pid in self.processes():
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            end(self.mark)
 
     def assert_nothing_left(self) -> None:
         with contextlib.suppress(AssertionError):

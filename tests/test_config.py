@@ -164,6 +164,11 @@ def test_parse_value() -> None:
     assert [parse_value(t) for t in texts] == values
 
 
+def test_what_only_begins_as_a_number_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("address: 192.0.2.2:6379\nnum_workers: 1\nlr: 1.e-3\n")
+    assert load_file(tmp_path / "a.yaml") == {"address": "192.0.2.2:6379", "num_workers": 1, "lr": 0.001}
+
+
 def test_load_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("lr: 1e-3\nmodel: {hidden: [8]}\n")
     (tmp_path / "a.json").write_text('{"lr": 0.001}')

@@ -38,17 +38,19 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+RAYPID = [sys.executable, "-m", "raypid", "train", "--run", "PPO", "--env", "CartPole-v1"]
+
+
 def real(agent: Agent) -> dict[str, Counter[str]]:
     """Node -> how many roles of each kind are there."""
     context, backend = agent.context, agent.backend
     learner, replay = context.learner, context.replay
-    several = isinstance(learner, LearnerGroup)
     found = {
         "worker": context.workers.handles,
-        "learner": learner.handles if isinstance(learner, LearnerGroup) else [learner] * agent.config.num_learners,
+        "learner": learner.handles if isinstance(learner, LearnerGroup) else [],
         "shard": replay.source.buffers if replay and getattr(agent.config, "num_replay_shards", 0) else [],
         "server": list(getattr(context.weights, "servers", {}).values()),
-        "other": [replay.source.shared] if replay and several else [],  # type: ignore[attr-defined]
+        "other": [replay.source.shared] if replay and hasattr(replay.source, "shared") else [],
         "evaluator": agent.evaluations.beside._group.handles
         if agent.evaluations.beside and agent.evaluations.beside._group
         else [],
@@ -133,22 +135,8 @@ def race(address: str, rounds: str) -> dict[str, Any]:
 
 
 def train(address: str, out: str, *words: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "raypid",
-        "train",
-        "--run",
-        "PPO",
-        "--env",
-        "CartPole-v1",
-        "--address",
-        address,
-        "--seed",
-        "0",
-    ]
-    more = ["--final-episodes", "0", "--quiet", "--out", out, *words]
-    return subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [*RAYPID, "--address", address, "--seed", "0", "--final-episodes", "0", "--quiet", "--out", out, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def full(address: str) -> dict[str, Any]:
@@ -160,24 +148,23 @@ def full(address: str) -> dict[str, Any]:
     while not Path("c", "result.json").exists():
         assert held.poll() is None
         time.sleep(0.2)
-    seen = subprocess.run([sys.executable, "-m", "raypid", "train", "--run", "PPO", "--env", "CartPole-v1", "--address", address, "--num-workers",
-                           "2", "--fit", "--explain"], capture_output=True, text=True)  # fmt: skip
+    looks = [*RAYPID, "--address", address, "--num-workers", "2", "--fit", "--explain"]
+    seen = subprocess.run(looks, capture_output=True, text=True)
     waits = train(address, "d", "--num-workers", "2", "--wait-for-room-s", "120", "--stop", '{"training_iteration": 1}')
-    time.sleep(15)  # it has joined, and waits
-    waited = waits.poll() is None and not Path("d", "result.json").exists()
-    held.kill()
-    killed = time.monotonic()
     ray.init(address, log_to_driver=False, logging_level="ERROR")
+    while not any(group["state"] == "PENDING" for group in ray.util.placement_group_table().values()):
+        assert waits.poll() is None
+        time.sleep(0.2)
+    waited = not Path("d", "result.json").exists()
+    held.kill()
     while (free := ray.available_resources().get("CPU", 0.0)) < 3:
         time.sleep(0.05)
-    given_back_s = time.monotonic() - killed
     end = (*waits.communicate(), waits.returncode)
     return {
         "ends": ends,
         "seen": (seen.stderr, seen.returncode),
         "waited": waited,
         "free": free,
-        "given_back_s": given_back_s,
         "end": end,
     }
 

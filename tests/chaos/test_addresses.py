@@ -119,7 +119,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
         monkeypatch.delenv(name, raising=False)
     made = Nodes(tmp_path, num_cpus=2)
     yield made
-    made.stop()
+    made.close()
 
 
 @pytest.mark.slow

@@ -3,58 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_nodes import Nodes
 
-RAY = str(Path(sys.executable).parent / "ray")
 TRAIN = ("train", "--run", "PPO", "--num-envs-per-worker", 2, "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Address of a head node of 3 CPUs; its processes are known by a mark and ended one by one.
-
-    It has a token of its own, made up here, so that no token or setting of the user's plays a part.
-    """
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
-    from raypid.runtime.ray import ray
-
-    host = ray.util.get_node_ip_address()
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    mark = uuid.uuid4().hex
-    options = ["--num-cpus=3", "--include-dashboard=false", f"--temp-dir=/tmp/ray-{mark[:8]}", "--disable-usage-stats"]
-    node = [f"--port={port}", "--min-worker-port=0"]
-    command = [RAY, "start", "--head", "--block", *node, "--max-worker-port=0", *options]
-    environment = {**os.environ, "RAYPID_CLUSTER_MARK": mark}
-    log = (tmp_path / "head.log").open("w")
-    head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        status = [RAY, "health-check", "--address", f"{host}:{port}"]
-        for _ in range(60):
-            if subprocess.run(status, capture_output=True).returncode == 0:
-                break
-            assert head.poll() is None, (tmp_path / "head.log").read_text()
-        yield f"{host}:{port}"
-    finally:
-        head.terminate()
-        head.wait(60)
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                    os.kill(int(pid), 9)
-            except OSError:
-                continue
+    """Address of a head node of 3 CPUs, with a token of its own, so that no token or setting of the user's plays a part."""
+    with Nodes(tmp_path, 3) as nodes:
+        for name, value in nodes.env.items():
+            monkeypatch.setenv(name, value)
+        yield nodes.address
 
 
 @pytest.mark.ci_slow

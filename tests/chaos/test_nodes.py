@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import Nodes
 from patience import PATIENCE_S, wait_until
+from ray_nodes import Nodes
 
 from raypid import checkpoint
 
@@ -166,9 +166,8 @@ def test_a_head_that_dies_is_named_and_what_was_learnt_is_saved(
     nodes = cluster(4)
     training = Run(start, nodes, run)
     nodes.head.process.kill()  # it would end the head's raylet too, to which the run is connected
-    for pid in nodes.head.pids():
-        if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text():
-            os.kill(pid, signal.SIGKILL)
+    (server,) = [pid for pid, line in nodes.head.processes().items() if "gcs_server" in line.split()[0]]
+    os.kill(server, signal.SIGKILL)
     assert training.end(interrupt=False) == 1, training.said
     said = training.command.process.stderr.read()
     assert f"The Ray cluster at {nodes.address} is gone: " in said and "Saved: checkpoint_" in said

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
 
 @pytest.fixture
 def placed(start: Callable[..., Any]) -> Callable[..., Any]:
@@ -17,14 +19,13 @@ def placed(start: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*words: object) -> Any:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
-        done = start(*words, python=str(Path(__file__).with_name("placed.py")), **token).finish()
+        done = start(*words, python=str(Path(__file__).with_name("placed.py")), **token).finish(500)
         assert done.returncode == 0, done
         return json.loads(done.stdout.rsplit("REPORT", 1)[1])
 
     return run
 
 
-@pytest.mark.slow
 def test_what_is_printed_is_where_ray_has_placed_it_and_what_it_has_reserved(placed: Callable[..., Any]) -> None:
     """Nodes of 2, 3 and 2 CPUs; the second declares a GPU."""
     report = placed("plans")
@@ -43,28 +44,15 @@ def test_what_is_printed_is_where_ray_has_placed_it_and_what_it_has_reserved(pla
     assert driver["roles"] == {"learner": 2, "other": 1}
 
 
-def check_race(answers: list[list[str]]) -> None:
-    for round_ in answers:
-        (refused,) = (answer for answer in round_ if answer != "trains")
-        assert refused.startswith("refused 3 workers of 1 CPU need 3 CPUs, the cluster (free now) has 2 (free: "), (
-            refused
-        )
-        assert "What fits: --num-workers 2" in refused
-
-
-@pytest.mark.ci_slow
-def test_of_two_runs_at_the_same_moment_one_is_placed(placed: Callable[..., Any]) -> None:
-    check_race(placed("race", 2)["answers"])
-
-
-@pytest.mark.slow
 def test_of_two_runs_at_the_same_moment_one_is_placed_every_time(placed: Callable[..., Any]) -> None:
     answers = placed("race", 20)["answers"]
     assert len(answers) == 20
-    check_race(answers)
+    for both in answers:
+        (refused,) = (answer for answer in both if answer != "trains")
+        assert refused.startswith("refused 3 workers of 1 CPU need 3 CPUs, the cluster (free now) has 2 (free: "), both
+        assert "What fits: --num-workers 2" in refused
 
 
-@pytest.mark.slow
 def test_whole_runs_at_once_one_that_is_killed_and_one_that_waits_for_room(placed: Callable[..., Any]) -> None:
     report = placed("full")
     trained, refused = sorted(report["ends"], key=lambda end: end[2])
