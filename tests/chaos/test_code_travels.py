@@ -97,8 +97,9 @@ def write_code(folder: Path, word: str = "first") -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with code, which is the current one and all that is on the path."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with code, which is the current one and all that is on the path. What is imported of it is forgotten."""
+    before = {*sys.modules}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         sys, "path", [str(tmp_path), *(path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)))]
@@ -108,7 +109,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path.parent / f"{tmp_path.name}-tmp"))
     (tmp_path.parent / f"{tmp_path.name}-tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", None)
-    return write_code(tmp_path)
+    yield write_code(tmp_path)
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in ("parts", "my_env", "reacher"):
+            del sys.modules[name]
 
 
 def names_in(data: bytes) -> set[str]:

@@ -88,8 +88,9 @@ class Run:
         return code
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("run", LOOPS)
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=pytest.mark.ci_slow if run == "PPO" else pytest.mark.slow) for run in LOOPS]
+)
 def test_a_killed_node_is_named_and_its_workers_come_back_on_a_new_one(
     cluster: Callable[..., Nodes], start: Callable[..., Any], run: str
 ) -> None:
