@@ -70,13 +70,11 @@ def test_processes_without_the_mark_are_nobody_s_roles() -> None:
 @pytest.mark.parametrize("task", chaos.LOOPS)
 def test_all_that_was_killed_is_counted_and_nothing_stays(task: str, tmp_path: Path) -> None:
     """Each kill waits until the one before was counted and training has gone on; then Ctrl-C ends the run."""
-    command = [sys.executable, chaos.__file__, "--tasks", task, "--roles", *KILLED, "--minutes", "0.2", "--every", "2"]
+    kinds = ["worker", "server", "evaluator", "learner", *["shard"] * (task == "replay")]
+    command = [sys.executable, chaos.__file__, "--tasks", task, "--roles", *kinds, "--minutes", "0.3", "--every", "2"]
     done = subprocess.run(
         [*command, "--counted", "--strict", "--patience", "300", "--out", tmp_path], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "chaos.json").read_text())["rows"][0]
-    assert {x["kind"] for x in found["injected"]} == set(KILLED) and not found["missed"], found
-
-
-KILLED = ("worker", "server", "evaluator")
+    assert {x["kind"] for x in found["injected"]} == set(kinds) and not found["missed"], found
