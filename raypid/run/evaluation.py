@@ -289,8 +289,10 @@ class Remote(ABC):
 
 
 class InWorker(Remote):
-    """Evaluates in the process of the first rollout worker that is there, after what that has under way, so that an environment which dies or hangs
-    takes neither the driver nor a CPU of its own with it. The first evaluation builds the environments, which stay."""
+    """Evaluates in the process of the first rollout worker that is there, after what that has under way.
+
+    So an environment that dies or hangs does not take the driver with it, and takes no CPU of its own. The first evaluation builds the
+    environments, which stay."""
 
     _call: Future[Evaluation] | None = None
     _worker = 0
