@@ -18,7 +18,7 @@ ANSWER_S = 5.0
 """Seconds that a host may take to answer."""
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]@]+)"
 # HTTP/2, which Ray speaks, begins with this greeting and an empty SETTINGS frame; the answer begins with such a frame too
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 def check_form(address: str) -> None:
@@ -125,7 +125,7 @@ def _greets(line: socket.socket) -> bool:
     line.settimeout(ANSWER_S)
     answer = b""
     with contextlib.suppress(OSError):
-        line.sendall(_GREETING)
+        line.sendall(GREETING)
         while len(answer) < 4 and (part := line.recv(9)):
             answer += part
     return len(answer) >= 4 and answer[3] == 4

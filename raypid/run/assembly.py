@@ -324,8 +324,7 @@ def assemble(
     try:
         inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
         settled, surprises = algorithm.settled(inner, network)
-        notes += surprises
-        notes += _unseeded(config, found.sample)
+        notes += [*surprises, *_unseeded(config, found.sample)]
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
         spec = RolloutSpec(
             env=env_spec_of(config),
@@ -350,21 +349,23 @@ def assemble(
         publisher = _publisher(inner, network, backend, learner, workers, planned)
         context = Context(backend, workers, learner, publisher, losses)
         context.fewest = max(1, config.num_learners)
-        context.replay = (
-            _replay_plan(algorithm, inner, network, backend, learner, losses, planned)
-            if algorithm.flow == "replay"
-            else None
-        )
-        context.plan = _asynchronous_plan(algorithm, inner, backend, program) if algorithm.flow == "async" else None
-        parallel = bool(config.evaluation_parallel) if backend.name == "local" else bool(planned.at["evaluator"])
-        evaluated = replace(spec, env=found.evaluation_env)
-        there = planned.place("evaluator").node
-        evaluations = Evaluations(config, context, evaluated, parallel=parallel, node=there)
+        if algorithm.flow == "replay":
+            context.replay = _replay_plan(algorithm, inner, network, backend, learner, losses, planned)
+        if algorithm.flow == "async":
+            context.plan = _asynchronous_plan(algorithm, inner, backend, program)
+        evaluations = _evaluations(config, context, replace(spec, env=found.evaluation_env), planned)
         observation_space, action_space = found.sample.observation_space, found.sample.action_space
         return System(config, network, planned, context, evaluations, callbacks, observation_space, action_space, notes)
     except BaseException:
         backend.shutdown()
         raise
+
+
+def _evaluations(config: Config, context: Context, spec: RolloutSpec, planned: Plan) -> Evaluations:
+    """The evaluations of a run, with a process of their own if the plan has a place for it."""
+    local = context.backend.name == "local"
+    parallel = bool(config.evaluation_parallel) if local else bool(planned.at["evaluator"])
+    return Evaluations(config, context, spec, parallel=parallel, node=planned.place("evaluator").node)
 
 
 def _unseeded(config: Config, sample: Sample) -> list[str]:

@@ -18,7 +18,7 @@ from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Ev
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
 from raypid.run.loops import Context
-from raypid.runtime.handle import ArgumentLost, Future, WorkerLost
+from raypid.runtime.handle import ArgumentLost, Future, Handle, WorkerLost
 from raypid.runtime.supervisor import GRACE_S, LossBudget, WorkerGroup
 from raypid.types import Weights
 
@@ -289,11 +289,15 @@ class Remote(ABC):
 
 
 class InWorker(Remote):
-    """Evaluates in the process of the first rollout worker that is there, after what that has under way, so that an environment which dies or hangs
-    takes neither the driver nor a CPU of its own with it. The first evaluation builds the environments, which stay."""
+    """Evaluates in the process of the first rollout worker that is there, after what that has under way.
+
+    So an environment that dies or hangs does not take the driver with it, and takes no CPU of its own. The first evaluation builds the
+    environments, which stay."""
 
     _call: Future[Evaluation] | None = None
     _worker = 0
+    _handle: Handle
+    """Of that worker when it was called; it may have been built anew since."""
     _deadline = 0.0
     _seconds = 0.0
 
@@ -309,7 +313,8 @@ class InWorker(Remote):
             return
         self._seconds, self._worker = self._time_for(order), workers.present[0]
         self._deadline = workers.due(self._worker, self._seconds)
-        self._call = workers.handles[self._worker].submit(RolloutWorker.evaluate, self.spec, self._weights, order)
+        self._handle = workers.handles[self._worker]
+        self._call = self._handle.submit(RolloutWorker.evaluate, self.spec, self._weights, order)
 
     def result(self, wait_s: float = 0.0) -> Played | None:
         if self._call is None:
@@ -329,13 +334,20 @@ class InWorker(Remote):
                 self._weights_lost()
                 return None
             self._timeouts += isinstance(error, TimeoutError)
-            self.context.workers.recover(self._worker, "evaluate()", error, self._seconds)
+            if self._is_there:
+                self.context.workers.recover(self._worker, "evaluate()", error, self._seconds)
         return None
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether the worker that was called is still the same, and has not been lost with its node."""
+        workers = self.context.workers
+        return self._worker in workers.present and workers.handles[self._worker] is self._handle
 
     def close(self) -> None:
         if self._call is not None:  # whoever calls the worker next would wait for it
             self._call = None
-            if self._worker in self.context.workers.present:
+            if self._is_there:
                 self.context.workers.renew(self._worker)
 
 

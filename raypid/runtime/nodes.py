@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from raypid.address import GREETING
 from raypid.runtime.handle import Place
 
 State = Literal["answers", "refuses", "silent"]
@@ -27,8 +28,6 @@ SILENT_S = 45.0
 """Seconds without an answer after which a node is lost. Ray's own patience is 15 to 30 s; a machine that swaps may need as long."""
 _REFUSALS = 2
 """Knocks in a row that are refused: then no process is there. One may be an accident."""
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""What a client of HTTP/2 says first: its preface and an empty SETTINGS frame."""
 
 
 def knock(host: str, port: int, timeout_s: float = KNOCK_S) -> State:
@@ -37,7 +36,7 @@ def knock(host: str, port: int, timeout_s: float = KNOCK_S) -> State:
         with socket.create_connection((host, port), timeout_s) as door:
             if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
                 return _handshake(door)
-            door.sendall(_PREFACE)
+            door.sendall(GREETING)
             return "answers" if door.recv(64) else "refuses"
     except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
         return "refuses"

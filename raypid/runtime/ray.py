@@ -489,10 +489,10 @@ class RayBackend:
         """The node's id, or "" if the actor is still being built after `wait_s` seconds and nothing is reserved for it."""
         if not isinstance(handle, RayHandle):
             return str(ray.get_runtime_context().get_node_id())
-        if not handle.node and ray.wait([handle.ready], timeout=wait_s)[0]:
+        if not handle.node and ray.wait([handle.ready], timeout=0.0 if self._where_is(handle) else wait_s)[0]:
             with contextlib.suppress(Exception):  # what its factory raised is told to whoever calls it
                 handle.node = str(self.get(handle.ready))
-        return handle.node or self._reserved.node_of(handle.place)
+        return self._where_is(handle)
 
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         """Build a role in the driver. Futures among the arguments of its calls are fetched before the call."""

@@ -347,7 +347,7 @@ def run_trials(
         trials: what to run.
         out: the folder of the experiment.
         resumed: leave out those that have ended well before, and go on with the others.
-        address: of a Ray cluster. None: start Ray here.
+        address: of a Ray cluster. None: the one that RAY_ADDRESS names, or else Ray is started here.
         max_concurrent: most trials at a time.
         population: lets the trials learn from each other.
 
@@ -374,11 +374,9 @@ def run_trials(
             try:
                 for note in backend.notes:
                     board.note(note)
-                _check_fits(
-                    left, [node["Resources"] for node in ray.nodes() if node["Alive"]], "no node of the cluster"
-                )
-                watch = _Watch(out, board, ended)
-                _run_all(left, out, watch, max_concurrent, population)
+                nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+                _check_fits(left, nodes, "no node of the cluster")
+                _run_all(left, out, watch := _Watch(out, board, ended), max_concurrent, population)
             finally:
                 backend.shutdown()
                 shutil.rmtree(out / _SCRATCH, ignore_errors=True)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from patience import wait_until
 
+from raypid.config import Config
 from raypid.errors import Halted
-from raypid.run.evaluation import EvaluatorGroup
-from raypid.runtime.handle import ClusterLost, LostNode, Place
-from raypid.runtime.local import LocalBackend
+from raypid.run.evaluation import EvaluatorGroup, InWorker
+from raypid.run.loops import Context
+from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost
+from raypid.runtime.local import Failed, LocalBackend
 from raypid.runtime.nodes import Line, State, Watch, knock, numbers_text, roles_text
 from raypid.runtime.supervisor import WorkerGroup
 
@@ -159,6 +161,17 @@ def test_the_evaluator_leaves_the_news_of_lost_nodes_to_the_workers() -> None:
     backend.lose(workers, 1)
     assert evaluator.call_all(Role.collect) == ["0 0"] and evaluator.finished(0.0) == []
     assert len(workers.call_all(Role.collect)) == 3 and len(told) == 1
+
+
+def test_a_worker_that_is_built_anew_is_not_blamed_for_the_evaluation_that_was_lost_with_its_node() -> None:
+    backend, workers, _ = cluster()
+    inline = InWorker(Config(), Context(backend, workers, None, None), None)  # type: ignore[arg-type]
+    inline._call, inline._worker, inline._handle = Failed(WorkerLost("gone")), 1, workers.handles[1]
+    inline._deadline = time.monotonic() + 60
+    backend.lose(workers, 1)
+    backend.room = True
+    assert inline.result() is None and not inline.busy
+    assert workers.restarts == [0, 1, 0, 0] and not workers.budget._times
 
 
 def test_without_any_worker_a_group_waits_until_it_is_stopped() -> None:
