@@ -99,9 +99,14 @@ def received(ref: ray.ObjectRef[Carried[T]]) -> T:
         value = ray.get(ref).value
     except ray.exceptions.RaySystemError as error:
         raise (error.client_exc if isinstance(error.client_exc, Exception) else error) from None
+    enter_folder()
+    return value
+
+
+def enter_folder() -> None:
+    """Go to the folder of the user's code that was the current one where it came from, if code has come."""
     if _parcel is not None:
         enter(_parcel.code)
-    return value
 
 
 def _this_node() -> str:

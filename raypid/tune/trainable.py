@@ -23,7 +23,7 @@ from raypid.run.agent import Agent
 from raypid.run.assembly import tuned_settings
 from raypid.run.placement import bundles
 from raypid.run.training import algorithm_of
-from raypid.runtime.parcel import Carried
+from raypid.runtime.parcel import Carried, enter_folder
 from raypid.tune.exploit import Exploits, write_fingerprints
 
 CPUS, GPUS, DRIVER_CPUS = "cpu", "gpu", "driver_cpu_limit"
@@ -121,6 +121,7 @@ def go_home() -> None:
     """Leave the trial's folder, where Tune goes before each trial: paths in settings are meant from where the user is."""
     with contextlib.suppress(KeyError):
         os.chdir(os.environ["TUNE_ORIG_WORKING_DIR"])
+    enter_folder()  # on a cluster
 
 
 def _find_env(env: object) -> None:
