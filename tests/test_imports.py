@@ -79,10 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BELOW_ROLES | {"roles", "reporting", "run", "envcheck", "experiments", "tune", "deploy", "public"},
 }
 RAY_FILES = {
-    "runtime/ray.py",
-    "runtime/reservation.py",
-    "runtime/parcel.py",
-    "runtime/joining.py",
+    *(f"runtime/{file.name}" for file in (PACKAGE / "runtime").glob("ray*.py")),
     *(f"tune/{file.name}" for file in (PACKAGE / "tune").glob("*.py")),
 }
 TORCH_FILES = {

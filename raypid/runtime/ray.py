@@ -76,9 +76,9 @@ with warnings.catch_warnings():
     from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-    from raypid.runtime.joining import joinable
-    from raypid.runtime.parcel import Carried, on_this_node, packed, parcel_now, received, sends_code
-    from raypid.runtime.reservation import RESERVE_S, Reservation
+    from raypid.runtime.ray_joining import joinable
+    from raypid.runtime.ray_parcel import Carried, on_this_node, packed, parcel_now, received, sends_code
+    from raypid.runtime.ray_reservation import RESERVE_S, Reservation
 
 _HEAD = "head"
 _STATES: dict[State, str] = {"refuses": "its Ray has ended", "silent": "it does not answer", "answers": "it answers"}

@@ -38,8 +38,8 @@ from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
-from raypid.runtime.parcel import Carried
 from raypid.runtime.ray import RayBackend
+from raypid.runtime.ray_parcel import Carried
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints

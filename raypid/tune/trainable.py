@@ -23,7 +23,7 @@ from raypid.run.agent import Agent
 from raypid.run.assembly import tuned_settings
 from raypid.run.placement import bundles
 from raypid.run.training import algorithm_of
-from raypid.runtime.parcel import Carried, enter_folder
+from raypid.runtime.ray_parcel import Carried, enter_folder
 from raypid.tune.exploit import Exploits, write_fingerprints
 
 CPUS, GPUS, DRIVER_CPUS = "cpu", "gpu", "driver_cpu_limit"
