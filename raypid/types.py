@@ -383,6 +383,8 @@ class LearnerCopy:
     """Updates that it has seen."""
     state: dict[str, Any]
     """As `state_dict` returns it."""
+    weights: Weights
+    """What workers act with in that state."""
     seconds: float = 0.0
     """What it took to make, about; the way to other processes included."""
 

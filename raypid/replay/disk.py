@@ -99,6 +99,18 @@ def _checksums(index: Mapping[str, Any]) -> dict[str, str]:
     return {_LINKS_FILE: index["links_sha256"], **{s["file"]: s["sha256"] for s in index["segments"]}}
 
 
+def link_save(before: Path, folder: Path) -> None:
+    """Make `folder` the same save as `before`."""
+    shutil.copytree(before, folder, copy_function=_link)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
 def _linked(buffer: Buffer, folder: Path, previous: Path | None, lineage: object) -> list[dict[str, Any]]:
     """Link the segments of the previous save that still hold rows of this buffer; returns them."""
     if previous is None or not (previous / _INDEX).exists():
@@ -110,11 +122,7 @@ def _linked(buffer: Buffer, folder: Path, previous: Path | None, lineage: object
         return []
     segments = [s for s in before["segments"] if s["stop"] > buffer.oldest]
     for segment in segments:
-        source, target = previous / segment["file"], folder / segment["file"]
-        try:
-            os.link(source, target)
-        except OSError:  # a file system without links
-            shutil.copyfile(source, target)
+        _link(previous / segment["file"], folder / segment["file"])
     return segments
 
 

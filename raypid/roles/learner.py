@@ -202,9 +202,10 @@ class Learner:
             Diverged: it is of no use.
         """
         start = time.perf_counter()
-        state = self.state_dict()
-        way_s = sum(leaf.nbytes for _, leaf in tree_leaves(state) if isinstance(leaf, np.ndarray)) / COPY_BYTES_PER_S
-        return LearnerCopy(self.num_updates, state, time.perf_counter() - start + way_s)
+        state, weights = self.state_dict(), self.algorithm.weights()
+        num_bytes = sum(leaf.nbytes for _, leaf in tree_leaves(state) if isinstance(leaf, np.ndarray))
+        way_s = (num_bytes + weights.flat.nbytes) / COPY_BYTES_PER_S
+        return LearnerCopy(self.num_updates, state, weights, time.perf_counter() - start + way_s)
 
     def standing(self) -> int:
         """How many updates `newest_whole` has seen; -1 if there is no such state."""

@@ -463,7 +463,11 @@ class Run:
         """Save what was learnt before the error `ending` ends the run; returns what was saved and how to go on."""
         parent = self.folder / "checkpoints"
         try:
-            why = self.agent.unsaved_reason(RESCUE_S if isinstance(ending, ClusterLost) else RESCUE_LEARNER_S)
+            patience_s = RESCUE_S if isinstance(ending, ClusterLost) else RESCUE_LEARNER_S
+            self.agent.fall_back(patience_s)
+            why = self.agent.unsaved_reason(patience_s)
+            if not why and self._is_newest(checkpoint.latest(parent)):
+                why = "what was learnt since is lost"
             if not why:
                 self._save({}, patience_s=RESCUE_S)
         except Exception as error:
@@ -479,7 +483,30 @@ class Run:
         go_on = f"`{how}` goes on"
         if why:
             return f"Nothing was saved: {why}; {go_on} from {newest.name}."
-        return f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {go_on}."
+        saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {go_on}."
+        if gone_back := self.agent.gone_back:
+            ErrorFile(self.folder).add(f"{gone_back}\n\n")
+        return f"{saved} {gone_back}".strip()
+
+    def _has_fallen_back(self) -> bool:
+        """After an iteration was broken off: go back to what there is, if learners are lost; returns whether it is to be saved."""
+        try:
+            self.agent.fall_back(RESCUE_LEARNER_S)
+        except Halted:
+            return False
+        return not self._is_newest(checkpoint.latest(self.folder / "checkpoints"))
+
+    def _tell_gone_back(self) -> None:
+        """Say what is not of the newest state in what was saved."""
+        if gone_back := self.agent.gone_back:
+            ErrorFile(self.folder).add(f"{gone_back}\n\n")
+            self.progress.message(gone_back)
+
+    def _is_newest(self, saved: Path | None) -> bool:
+        """Whether a checkpoint is as new as what the agent has gone back to, if it has."""
+        if saved is None or not self.agent.gone_back:
+            return False
+        return int(saved.name.rpartition("_")[2]) >= self.agent.iteration
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
@@ -620,8 +647,11 @@ class Run:
     def _finish(self, result: Mapping[str, float]) -> Path | None:
         if not result:
             return None
+        if self._broke_off and not self._has_fallen_back():
+            return checkpoint.latest(self.folder / "checkpoints")
         if self._saved_iteration != self.agent.iteration:
             self._save(result, patience_s=RESCUE_S if self._broke_off else None)
+        self._tell_gone_back()
         if self.options.plot:
             from raypid.reporting.plots import learning_curve
 

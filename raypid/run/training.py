@@ -7,6 +7,8 @@ import time
 from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
@@ -23,7 +25,8 @@ from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile
 from raypid.phases import Tell, nobody, phase
 from raypid.registry import ALGORITHMS, Registries, get_registry
-from raypid.replay.disk import checksums_in
+from raypid.replay.base import Replay
+from raypid.replay.disk import checksums_in, link_save
 from raypid.roles.evaluator import Evaluation, Order, cut_note
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
@@ -43,7 +46,8 @@ from raypid.run.assembly import (
 from raypid.run.evaluation import Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
-from raypid.runtime.handle import WorkerLost
+from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
+from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
 from raypid.runtime.local import LocalHandle, passed
 from raypid.spaces import brief
 from raypid.types import Array, Report, Weights
@@ -59,6 +63,19 @@ _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.repla
 
 
 A = TypeVar("A", bound="Training")
+
+
+_GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
+"""What asking roles raises that are gone for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """How far a run was when an iteration ended."""
+
+    counters: Mapping[str, float]
+    rewards: tuple[float, ...]
+    lengths: tuple[int, ...]
 
 
 _COUNTERS = ("timesteps_total", "iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
@@ -217,6 +234,7 @@ class Training(metaclass=_Answering):
         """Called with the name of a hook and what it raised, where the run goes on in spite of it."""
         self.detach()
         self._loop = self._new_loop()
+        self._mark()
         self._closed = False
 
     def _begin_counts(self) -> None:
@@ -230,6 +248,9 @@ class Training(metaclass=_Answering):
         """Updates lost with learners that `num_updates` no longer has."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self.gone_back = ""
+        """What the last save is not of the newest state of, where learners or replay buffers were gone, in sentences."""
+        self._buffers_gone = False
 
     def _algorithm(self, given: Sequence[object], run: object) -> str | None:
         """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
@@ -288,8 +309,10 @@ class Training(metaclass=_Answering):
 
     def while_workers_are_lost(self, tell: Tell, stopping: Callable[[], bool]) -> None:
         """Let `tell` know in one line of each node that is lost and of workers that come back, and `stopping` end the wait for one
-        while there is none: `train` then raises Halted."""
+        while there is none, or for a learner: `train` then raises Halted."""
         self.context.workers.tell, self.context.workers.stopping = tell, stopping
+        if isinstance(self.context.learner, LearnerGroup):
+            self.context.learner.stopping = stopping
 
     def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
         """Write down that a setting, or the stop criteria, have another value from here on."""
@@ -461,7 +484,13 @@ class Training(metaclass=_Answering):
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
         if self.callbacks is not None:
             self.callbacks.on_iteration(result)
+        self._mark()
         return result
+
+    def _mark(self) -> None:
+        """Let a copy of the learners' state that is asked for from here on know how far the run is."""
+        if isinstance(self.context.learner, LearnerGroup):
+            self.context.learner.mark = _Mark(self._counters(), tuple(self.rewards), tuple(self.lengths))
 
     def _take_back_updates(self) -> None:
         """Count no longer what was learnt and has been lost with a learner since this was asked last."""
@@ -725,17 +754,64 @@ class Training(metaclass=_Answering):
             if replay is None or not replay.config.save_replay:
                 return {}
             rows = place / checkpoint.REPLAY
-            replay.source.save(rows, self._replay_at)
+            if self._buffers_gone:
+                self._keep_rows(rows)
+            else:
+                replay.source.save(rows, self._replay_at)
             return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
 
         name = checkpoint.checkpoint_name(self.iteration)
         path = self._last_save = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
-        if replay is not None and replay.config.save_replay:
+        if replay is not None and (path / checkpoint.REPLAY).is_dir():
             before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
             replay.source.saved = self._replay_at
             if before is not None and before.parent != path and before.parent.parent == parent:
                 checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         return path
+
+    def fall_back(self, patience_s: float) -> None:
+        """Where learners or replay buffers are gone for good, go back to what this process has of them, so that it can be saved: the
+        newest copy of the learners' state, with the end of the iteration that it belongs to, and the rows of the newest checkpoint.
+        `gone_back` says so. Nothing can be trained from here on.
+
+        patience_s: how long they have to answer.
+
+        Raises:
+            ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError: there is no copy of anything that was learnt.
+        """
+        group, replay = self.context.learner, self.context.replay
+        learners_gone = isinstance(group, LearnerGroup) and not self._answers(group, Learner.is_whole, patience_s)
+        if isinstance(group, LearnerGroup) and learners_gone:
+            if group.kept is None or not isinstance(mark := group.kept_mark, _Mark):
+                self.backend.get(passed(group.submit(Learner.is_whole)), patience_s)  # raises why
+                return
+            iteration, updates = self.iteration, max(0, group.num_updates - group.kept.num_updates)
+            self._take_counters(mark.counters)
+            self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
+            self.context.learner = LocalHandle(partial(KeptLearner, group.kept))
+            self.gone_back = (
+                f"The state of the {'learners' if len(group) > 1 else 'learner'} is that of {group.kept_s:.0f} s ago (iterations lost: "
+                f"{iteration - self.iteration:,}, updates lost: {updates:,})."
+            )
+        if replay is not None and replay.config.num_replay_shards:
+            self._buffers_gone = not all(self._answers(b, Replay.metrics, patience_s) for b in replay.source.buffers)
+        elif replay is not None:
+            self._buffers_gone = learners_gone
+
+    def _answers(self, role: Handle, method: Callable[..., object], patience_s: float) -> bool:
+        try:
+            self.backend.get(passed(role.submit(method)), patience_s)
+            return True
+        except _GONE:
+            return False
+
+    def _keep_rows(self, rows: Path) -> None:
+        """In place of replay buffers that are gone, save those of the newest checkpoint again. `gone_back` says so."""
+        before, said = self._replay_at, "The replay buffer is lost."
+        if before is not None and before.is_dir():
+            link_save(before, rows)
+            said = f"The replay buffer is that of {before.parent.name}."
+        self.gone_back = f"{self.gone_back} {said}".strip()
 
     def export(self, folder: str | Path) -> Path:
         """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
@@ -818,10 +894,7 @@ class Training(metaclass=_Answering):
         self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
         self.context.weights.start(self.context.learner.submit(Learner.weights))
-        self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
-        self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
-        self._updates_lost = self.context.losses.counts.get("updates", 0)
-        self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
+        self._take_counters(counters)
         self._slow_down(int(counters.get("rollbacks", 0)))
         self._take_history(manifest)
         self._last_save = folder
@@ -839,6 +912,16 @@ class Training(metaclass=_Answering):
         self.context.workers.call_all(Rollout.boundary, self.num_saves)
         self._loop = self._new_loop()
         self._policy_is_current = False
+        self._mark()
+        if isinstance(self.context.learner, LearnerGroup):  # the copy is of what was loaded
+            self.context.learner.kept_mark = self.context.learner.mark
+
+    def _take_counters(self, counters: Mapping[str, float]) -> None:
+        """Go on counting from here."""
+        self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
+        self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
+        self._updates_lost = self.context.losses.counts.get("updates", 0)
+        self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
 
     def _take_history(self, manifest: checkpoint.Manifest) -> None:
         """Go on with the changes up to a checkpoint, and write down which of its settings are others from here on."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from raypid.errors import Diverged
+from raypid.errors import Diverged, Halted
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
 from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, Place, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
@@ -131,6 +131,13 @@ class LearnerGroup:
         """Fills the buffers of learners that were built anew, if they have some; returns what to say of it."""
         self.kept: LearnerCopy | None = None
         """The newest copy of the state in this process, which outlives all learners and their nodes."""
+        self.mark: object = None
+        """Whatever whoever trains has to know of the moment when a copy was asked for: it is kept with the copy."""
+        self.kept_mark: object = None
+        """That of the copy that is kept."""
+        self._asked_mark: object = None
+        self.stopping: Callable[[], bool] = lambda: False
+        """Asked while there is no room for a learner that was lost: whether the run is to end."""
         self._copying: Future[LearnerCopy] | None = None
         self._asked_at = self._kept_at = self._copy_at = time.monotonic()
         """When a copy was asked for last, when the one here was, and when the next one is due."""
@@ -222,6 +229,7 @@ class LearnerGroup:
 
     def _ask_for_copy(self) -> None:
         self._copying, self._asked_at = self.handles[0].submit(LearnerRole.copied), time.monotonic()
+        self._asked_mark = self.mark
 
     def _take_copy(self) -> None:
         """Take the copy that was asked for. If there is none, its learner is lost, or has diverged: the next call says so."""
@@ -232,7 +240,12 @@ class LearnerGroup:
         except (WorkerLost, TimeoutError, Diverged):
             return
         if self.kept is None or copy.num_updates >= self.kept.num_updates:
-            self.kept, self._kept_at = copy, self._asked_at
+            self.kept, self._kept_at, self.kept_mark = copy, self._asked_at, self._asked_mark
+
+    @property
+    def kept_s(self) -> float:
+        """Seconds since the state was as it is in the copy that is kept."""
+        return time.monotonic() - self._kept_at
 
     def renew_copy(self) -> None:
         """Take a copy of the state that the learners were given from outside: an earlier one is of no use from here on."""
@@ -283,11 +296,19 @@ class LearnerGroup:
         """Wait until a learner that was lost can be built, as long as one may take to start.
 
         Raises:
-            LearnersFailed: there is no room. ClusterLost: there is no cluster any more, as the call in the loop says.
+            LearnersFailed: there is no room. Halted: the run is to end. ClusterLost: there is no cluster any more, as the call in
+                the loop says.
         """
-        deadline = time.monotonic() + self.start_s
+        deadline, told = time.monotonic() + self.start_s, False
         while not self.backend.has_room(self._place(rank)):
             self.backend.wait([self.ready], timeout=0)
+            if not told:
+                self.losses.tell(
+                    f"{what} Training waits until there is room for another one; Ctrl-C ends the run with a checkpoint."
+                )
+            told = True
+            if self.stopping():
+                raise Halted(f"{what} There was no room for another one yet: the iteration was dropped.")
             if time.monotonic() > deadline:
                 raise LearnersFailed(f"{what} It found no place in the cluster within {self.start_s:g} s.")
             time.sleep(0.5)
@@ -319,7 +340,7 @@ class LearnerGroup:
             where = f"{who} on from the state of learner {best}"
         elif self.kept is not None:
             newest, state = self.kept.num_updates, self.backend.put(self.kept)
-            where = f"{who} on from its state of {time.monotonic() - self._kept_at:.0f} s ago"
+            where = f"{who} on from its state of {self.kept_s:.0f} s ago"
         else:  # it was lost before there was a copy: nothing had been learnt
             newest, state = 0, self.handles[0].submit(LearnerRole.newest_whole)
             where = f"{who} on from the start"
@@ -360,6 +381,22 @@ class LearnerGroup:
         if errors:
             raise _Gone(lost, f"{'its start' if method is None else f'{method.__name__}()'}", errors[0])
         return found
+
+
+class KeptLearner:
+    """What is left of learners that are gone for good: it answers from the newest copy of their state, and learns no more."""
+
+    def __init__(self, kept: LearnerCopy) -> None:
+        self.kept = kept
+
+    def is_whole(self) -> bool:
+        return True
+
+    def weights(self) -> Weights:
+        return self.kept.weights
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.kept.state
 
 
 class Together(LocalFuture[T]):

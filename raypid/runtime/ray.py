@@ -272,6 +272,8 @@ class RayBackend:
                 if session is not None:
                     session.begin(Path(started.address_info["session_dir"]))
                     self._session = session
+                    (node,) = ray.nodes()
+                    self._line = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
@@ -521,7 +523,9 @@ class RayBackend:
             ClusterLost: it is not.
         """
         if not self._gone and self._line is not None and self._line.has_ended():
-            self._changed(self._here, "refuses")
+            if self._session is None:
+                self._changed(self._here, "refuses")
+            self._look_due = 0.0
         if self._session is not None and not self._gone and time.monotonic() >= self._look_due:
             self._look_due = time.monotonic() + LOOK_S
             if name := self._session.lost:
@@ -533,7 +537,8 @@ class RayBackend:
         ref: Any = value.passed() if isinstance(value, LocalFuture) else value
         if not isinstance(ref, ray.ObjectRef):
             self._check()
-            ref = ray.put(resolve(ref))
+            with self._breaking():
+                ref = ray.put(resolve(ref))
         return ref
 
     def get(self, future: Future[T], timeout: float | None = None) -> T:
@@ -543,7 +548,7 @@ class RayBackend:
         ref: ray.ObjectRef[T] = future
         try:
             for seconds in self._patiently(timeout):
-                with contextlib.suppress(_NotYet):
+                with contextlib.suppress(_NotYet), self._breaking():
                     return _fetched(ref, seconds)
         except WorkerLost:
             if self._session is not None:
@@ -558,10 +563,25 @@ class RayBackend:
         ready: list[Any] = []
         others: list[Any] = refs
         for seconds in self._patiently(timeout):
-            ready, others = ray.wait(refs, num_returns=num, timeout=seconds)
+            with self._breaking():
+                ready, others = ray.wait(refs, num_returns=num, timeout=seconds)
             if len(ready) >= num:
                 break
         return ready, others
+
+    @contextlib.contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """For a call of Ray's, in the middle of which its servers may end.
+
+        Raises:
+            ClusterLost: they did. Exception: what the call raises otherwise.
+        """
+        try:
+            yield
+        except (OSError, ray.exceptions.RaySystemError):  # a broken pipe
+            self._look_due = 0.0
+            self._check()
+            raise
 
     def _patiently(self, timeout: float | None) -> Iterator[float]:
         """Portions of the time that a call may take (None: of any time). Before each it looks whether Ray is still there."""

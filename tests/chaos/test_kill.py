@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import wait_until
 
 from raypid import checkpoint
 from raypid.reporting.logger import read_results
@@ -121,3 +123,43 @@ def test_a_killed_driver_resumes(
     rows = command.results()
     assert [row["training_iteration"] for row in rows] == list(range(1, goal + 1))
     assert rows[:saved] == before[:saved]
+
+
+PATIENT = ("--num-workers", 2, "--num-cpus-per-worker", 0.1, "--num-cpus", 4, "--evaluation-interval", 0, "--seed", 0)
+LEARNERS = {
+    "PPO": ("--env", "CartPole-v1", "--num-learners", 1, "--checkpoint-interval", 1_000_000),
+    "IMPALA": ("--env", "CartPole-v1", "--num-learners", 2, "--checkpoint-interval", 1_000_000),
+    "SAC": ("--env", "Pendulum-v1", "--num-learners", 1, "--start-steps", 200, "--steps-per-iteration", 200),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=pytest.mark.ci_slow if run == "PPO" else pytest.mark.slow) for run in LEARNERS]
+)
+def test_where_all_of_ray_is_killed_the_copy_of_the_learner_is_saved(run: str, start: Callable[..., Any]) -> None:
+    command = start("train", "--run", run, *PATIENT, *LEARNERS[run], "--out", "run", "--quiet")
+    command.wait_for_results(1)
+    # a copy of what has been learnt comes a second after the start; SAC also saves after ten
+    wait_until(lambda: command.results()[-1]["time_total_s"] > (15 if run == "SAC" else 4))
+    servers = [pid for pid, line in command.processes().items() if line.split()[0].endswith(("/gcs_server", "/raylet"))]
+    assert len(servers) == 2
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    done = command.finish()
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done
+    assert "was ended from outside" in done.stderr and "Saved: checkpoint_" in done.stderr
+    assert f"The state of the learner{'s' * (run == 'IMPALA')} is that of " in done.stderr
+    assert ("The replay buffer is that of checkpoint_" in done.stderr) == (run == "SAC")
+    command.assert_nothing_left()
+    assert "The state of the learner" in (command.cwd / "run" / "errors.txt").read_text()
+    newest = checkpoint.latest(command.cwd / "run" / "checkpoints")
+    assert newest is not None
+    saved = checkpoint.read_manifest(newest)["counters"]
+    rows = command.results()
+    row = rows[int(saved["iteration"]) - 1]
+    assert (saved["timesteps_total"], saved["num_updates"]) == (row["timesteps_total"], row["learner_updates_total"])
+    goal = int(saved["iteration"]) + 2
+    done = start("train", "--resume", "run", "--stop", json.dumps({"training_iteration": goal}), "--quiet").finish()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [row["training_iteration"] for row in command.results()] == list(range(1, goal + 1))

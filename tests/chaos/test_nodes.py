@@ -128,6 +128,26 @@ def test_without_any_worker_a_run_waits_and_ctrl_c_saves(
 
 
 @pytest.mark.slow
+def test_without_room_for_a_learner_ctrl_c_saves_the_copy_of_it(
+    cluster: Callable[..., Nodes], start: Callable[..., Any]
+) -> None:
+    nodes = cluster(0)
+    second = nodes.add(6)
+    training = Run(start, nodes, "IMPALA", "--num-learners", 1)
+    wait_until(lambda: training.result()["time_total_s"] > 4)  # a copy of what has been learnt comes after a second
+    second.kill()
+    training.wait_to_hear("Ctrl-C ends the run with a checkpoint")
+    assert training.end() == 0, training.said
+    assert training.hears("The state of the learner is that of ")
+    assert training.command.process.stderr.read() == ""
+    newest = checkpoint.latest(training.folder / "checkpoints")
+    assert newest is not None
+    saved = checkpoint.read_manifest(newest)["counters"]
+    row = training.command.results()[int(saved["iteration"]) - 1]
+    assert saved["timesteps_total"] == row["timesteps_total"]
+
+
+@pytest.mark.slow
 def test_a_node_that_is_cut_off_is_lost_and_used_again(
     cluster: Callable[..., Nodes], start: Callable[..., Any]
 ) -> None:

@@ -72,7 +72,7 @@ class ScriptedLearner:
     def submit(self, method: Callable[..., Any], *args: Any) -> Any:
         name, backend = method.__name__, self.backend
         if name == "copied":
-            return Answer((self.rank, LearnerCopy(backend.copied, {"copy": backend.copied})))
+            return Answer((self.rank, LearnerCopy(backend.copied, {"copy": backend.copied}, backend.copied)))
         backend.calls.append((self.rank, name, args))
         if name == "standing":
             return Answer((self.rank, backend.standing[self.rank]))
