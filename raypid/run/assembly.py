@@ -346,7 +346,7 @@ def assemble(
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = _workers(algorithm, settled, spec, backend, program)
         losses.errors = workers.errors
-        publisher = _publisher(inner, network, backend, learner, workers, planned)
+        publisher = _publisher(inner, network, backend, learner, workers, losses, planned)
         context = Context(backend, workers, learner, publisher, losses)
         context.fewest = max(1, config.num_learners)
         if algorithm.flow == "replay":
@@ -643,7 +643,13 @@ def _asynchronous_plan(
 
 
 def _publisher(
-    c: Config, network: NetworkSpec, backend: Backend, learner: Handle, workers: Workers, planned: Plan
+    c: Config,
+    network: NetworkSpec,
+    backend: Backend,
+    learner: Handle,
+    workers: Workers,
+    losses: Losses,
+    planned: Plan,
 ) -> ByReference:
     """Sends the weights with each call, or from a parameter server on each node that has workers."""
     if not c.parameter_server:
@@ -651,7 +657,7 @@ def _publisher(
     servers = [planned.place("server", i).node for i in range(len(planned.at["server"]))]
     nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
     factory = partial(ParameterServer, network)
-    return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, max_restarts=c.max_restarts)
+    return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=losses)
 
 
 def _learners(c: Config, build: Callable[..., Learner], backend: Backend, losses: Losses) -> LearnerGroup:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from raypid.runtime.handle import Argument, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerRole
-from raypid.runtime.supervisor import LossBudget
+from raypid.runtime.supervisor import LossBudget, Losses
 from raypid.types import Weights
 
 
@@ -86,10 +86,11 @@ class ByServers(ByReference):
         nodes: Sequence[str],
         *,
         timeout_s: float,
-        max_restarts: int,
+        losses: Losses,
     ) -> None:
         ByReference.__init__(self, backend, learner)
-        self.factory, self.timeout_s, self.budget = factory, timeout_s, LossBudget(max_restarts)
+        self.factory, self.timeout_s = factory, timeout_s
+        self.losses, self.budget = losses, LossBudget(losses.max_restarts)
         self.places = {node: Place("server", i, node=node) for i, node in enumerate(nodes)}
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, place) for node, place in self.places.items()}
         self._asked = WeakKeyDictionary[object, tuple[str, Handle]]()
@@ -140,17 +141,23 @@ class ByServers(ByReference):
         try:
             self.backend.get(self.servers[node].submit(ServerRole.ready), timeout=self.timeout_s)
             return False
-        except (WorkerLost, TimeoutError):
-            self.lost += 1
+        except (WorkerLost, TimeoutError) as error:
+            lost_by = error
+        self.lost += 1
+        how = f"did not answer within {self.timeout_s:g} s" if isinstance(lost_by, TimeoutError) else "died"
+        what = f"A parameter server {how}."
+        self.losses.errors.add(f"{what}\n{lost_by}\n\n")
         self.backend.kill(self.servers[node])
         if len(self.servers) > 1 and not self.backend.has_room(self.places[node]):
             del self.servers[
                 node
             ]  # with its node: workers elsewhere have others, and one that comes back is opened a new one
+            self.losses.tell(f"{what} Workers elsewhere have others.")
             return True
-        self.budget.spend("A parameter server died.")
+        self.budget.spend(what)
         self.servers[node] = self.backend.spawn(self.factory, self.places[node])
         self.servers[node].submit(ServerRole.reset, self._newest)
+        self.losses.tell(f"{what} Another one has the newest weights.")
         return True
 
     def metrics(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ from raypid.run import loops
 from raypid.run.agent import Agent
 from raypid.runtime.handle import OTHER, ArgumentLost, Place
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
+from raypid.runtime.supervisor import Losses, WorkerGroup, WorkersFailed
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.types import Report, Update, Weights
 
@@ -107,7 +107,7 @@ def context(max_restarts: int = 3) -> loops.Context:
     workers = WorkerGroup(backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=9, max_restarts=0)
     learner = backend.spawn(Learner)
     factory = partial(ParameterServer, SPEC)
-    more = {"timeout_s": 9.0, "max_restarts": max_restarts}
+    more = {"timeout_s": 9.0, "losses": Losses(max_restarts)}
     servers = ByServers(backend, learner, factory, ["node 0", "node 1"], **more)  # type: ignore[arg-type]
     return loops.Context(backend, workers, learner, servers)
 
@@ -127,8 +127,9 @@ def test_workers_pull_from_the_server_of_their_node() -> None:
     assert Worker.log[-1] == (2, 1)
 
 
-def test_a_lost_server_is_built_anew_within_the_budget() -> None:
-    ctx = context(max_restarts=1)
+def test_a_lost_server_is_told_and_built_anew_within_the_budget(tmp_path: Path) -> None:
+    ctx, told = context(max_restarts=1), list[str]()
+    ctx.weights.losses.tell, ctx.weights.losses.errors.folder = told.append, tmp_path
     loop = loops.sync(ctx)
     next(loop)
 
@@ -139,6 +140,8 @@ def test_a_lost_server_is_built_anew_within_the_budget() -> None:
     server.pull = server.ready = gone
     next(loop)
     assert ctx.weights.lost == 1 and ctx.workers.lost == {"workers": 0, "timeouts": 0}
+    assert told == ["A parameter server died. Another one has the newest weights."]
+    assert "A parameter server died.\nthe server died" in (tmp_path / "errors.txt").read_text()
     assert Worker.log[3:] == [(1, 5), (0, 5), (2, 5)]
     server = ctx.weights.servers["node 0"].role
     server.pull = server.ready = gone
