@@ -82,6 +82,8 @@ with warnings.catch_warnings():
 
 _HEAD = "head"
 _STATES: dict[State, str] = {"refuses": "its Ray has ended", "silent": "it does not answer", "answers": "it answers"}
+_WORD_S = 30.0
+"""Seconds within which Ray notices that a node was killed."""
 _LEAVE_S = 3.0
 """Seconds for Ray to take leave of a cluster that is gone."""
 _starting = False
@@ -224,6 +226,8 @@ class RayBackend:
         self._watched: set[str] = set()
         self._names: dict[str, str] = {}
         """What messages call each node."""
+        self._suspected: dict[str, float] = {}
+        """When a role has died on a node, of which only Ray can say whether it is lost; by time.monotonic()."""
         self._lost: dict[str, State] = {}
         """Nodes that do not answer, by id."""
         self._news: list[LostNode] = []
@@ -339,7 +343,7 @@ class RayBackend:
         """
         if self.is_shared:
             self._reserved.make(places, wait_s)
-        if self._shared and self._watch is None and not client.is_connected():  # a client may not reach the nodes
+        if self._shared and self._watch is None:
             self._begin_watch()
 
     def nodes_of(self, places: Iterable[Place]) -> list[str]:
@@ -363,6 +367,9 @@ class RayBackend:
 
         self._watch = Watch(tell, look)
         weakref.finalize(self, self._watch.close)  # an agent that was never closed
+        if client.is_connected():
+            self.notes.append("through ray:// a node that is lost is noticed when Ray says so, 15 to 30 s later")
+            return
         self._address, self._here = context.gcs_address, context.get_node_id()
         host, _, port = self._address.rpartition(":")
         self._watch.add(_HEAD, host.strip("[]"), int(port))
@@ -403,6 +410,10 @@ class RayBackend:
     def _look(self) -> None:
         """Ask Ray's head which nodes there are, and where what is reserved is. Waits where the head is gone: for a thread."""
         self._nodes = ray.nodes()
+        if client.is_connected():  # a client may not reach the nodes, but is told of them
+            for node in self._nodes:
+                if node["NodeID"] in self._watched and node["Alive"] == (node["NodeID"] in self._lost):
+                    self._changed(node["NodeID"], "answers" if node["Alive"] else "refuses")
         self._reserved.look()
 
     # -- nodes that come and go ----------------------------------------------------------------------------------------
@@ -435,7 +446,7 @@ class RayBackend:
         return news
 
     def is_lost(self, future: object) -> bool:
-        if not self._lost or not isinstance(future, ray.ObjectRef):
+        if not self._lost or not isinstance(future, ray.ObjectRef) or client.is_connected():
             return False
         found = get_local_object_locations([future]).get(future, {}).get("node_ids") or []
         return bool(found) and all(node in self._lost for node in found)
@@ -454,15 +465,28 @@ class RayBackend:
                 if node["NodeID"] in new:
                     self._watched.add(node["NodeID"])
                     self._names[node["NodeID"]] = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
-                    watch.add(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"])
+                    if not client.is_connected():
+                        watch.add(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def _suspect(self, name: str) -> None:
         """Look at once whether a node is still there: when it ends in an orderly way, Ray's notice of each role comes first."""
         node = next((node for node in self._nodes if node["NodeID"] == name), None)
         if node is None or name in self._lost or name == self._here:
             return
-        if not node["Alive"] or knock(node["NodeManagerAddress"], node["NodeManagerPort"]) == "refuses":
+        if client.is_connected():
+            self._wait_for_word(name)
+        elif not node["Alive"] or knock(node["NodeManagerAddress"], node["NodeManagerPort"]) == "refuses":
             self._changed(name, "refuses")
+
+    def _wait_for_word(self, name: str) -> None:
+        """A client cannot look at a node where a role has died, and Ray takes a while to notice that it is lost. If another one dies
+        there meanwhile, wait for what Ray says: what is built there until then dies too, and would count for max_restarts."""
+        now = time.monotonic()
+        if now - self._suspected.get(name, -math.inf) > _WORD_S:
+            self._suspected[name] = now
+            return
+        while time.monotonic() - self._suspected[name] < _WORD_S and name not in self._lost:
+            time.sleep(0.1)
 
     def _changed(self, node: str, state: State) -> None:
         """A node that roles are on, or the head, stops or starts to answer. Called from a thread."""
