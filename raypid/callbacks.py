@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +67,8 @@ def check_hooks(callbacks: Callbacks) -> None:
         if not name.startswith("on_") or not callable(method := getattr(callbacks, name)):
             continue
         if name not in HOOKS:
+            from difflib import get_close_matches
+
             near = get_close_matches(name, HOOKS, 1, 0.7)
             meant = f"Did you mean {near[0]}?" if near else f"The hooks are {', '.join(HOOKS)}."
             raise ConfigError(

@@ -148,7 +148,6 @@ class ObservationLayout:
                 bounds = f"outside its bounds [{low}, {high}]; declare the bounds that hold, or infinite ones"
                 raise ObservationError(f"{part.label} of reset() is {array[place]}{at}, {bounds}.", place[0])
 
-    @np.errstate(over="ignore")
     def check(self, arrays: list[Array]) -> None:
         """Check the observations of any step.
 
@@ -157,9 +156,9 @@ class ObservationLayout:
         """
         for part, array in zip(self.parts, arrays):
             if part.is_float:
-                flat = array.reshape(-1)
-                # one reduction without temporaries: NaN and inf survive a sum of squares; overflow is sorted out below
-                if math.isfinite(flat.dot(flat)):
+                # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is
+                # sorted out below
+                if math.isfinite(np.vdot(array, array)):
                     continue
                 bad = ~np.isfinite(array)
                 what = "is not finite"

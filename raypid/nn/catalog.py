@@ -7,7 +7,8 @@ import math
 import numpy as np
 from gymnasium import spaces
 
-from raypid.config import ConfigError, ModelConfig
+from raypid.config import ModelConfig
+from raypid.errors import ConfigError
 from raypid.modules import name_of
 from raypid.nn.network_spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.nn.numpy_cells import STEPS

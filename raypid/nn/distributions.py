@@ -225,6 +225,7 @@ class ActionDistribution:
     def __init__(self, leaves: tuple[ActionLeaf, ...]) -> None:
         self.leaves = leaves
         self.parts = [_KINDS[leaf.kind](leaf) for leaf in leaves]
+        self._only = self.parts[0] if len(leaves) == 1 and not leaves[0].path else None
         self._params = _slices([leaf.num_params for leaf in leaves])
         self._log_std = _slices([leaf.size if leaf.kind == "gaussian" else 0 for leaf in leaves])
         self._masks = _slices([leaf.mask_size for leaf in leaves])
@@ -246,6 +247,8 @@ class ActionDistribution:
         return [(d, params[..., s], scale) for d, s, scale in zip(self.parts, self._params, scales, strict=True)]
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Tree:
+        if self._only is not None:
+            return self._only.sample(params, log_std, rng)
         return _whole({d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)})
 
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Tree:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
-from raypid.config import coerce
 from raypid.errors import shown
 from raypid.types import Table
 
@@ -226,6 +225,8 @@ _hints: Callable[[type], dict[str, Any]] = functools.cache(get_type_hints)
 
 def _from_plain(cls: type[S], values: dict[str, Any], **parts: object) -> S:
     """Build a dataclass from values of JSON, whose types are checked, and from `parts` that are built already."""
+    from raypid.config import coerce  # not needed by workers, whose spec is built already
+
     hints = _hints(cls)
     if unknown := values.keys() - hints.keys():
         raise ValueError(f"{min(unknown)!r} is unknown in a {cls.__name__}")

@@ -64,6 +64,15 @@ class Pipeline:
         self._rest = [leaf for leaf in spec.leaves if leaf.kind != "image"]
         self.normalized_size = sum(leaf.width for leaf in self._rest if leaf.kind == "vector")
         self.load(zero_moments(self.normalized_size))
+        only = spec.leaves[0]
+        self._is_plain = (
+            len(spec.leaves) == 1
+            and (only.kind, only.path, only.scale) == ("vector", "", 1)
+            and spec.frame_stack == 1
+            and not spec.normalize
+            and not spec.mask_size
+        )
+        """Whether inputs are observations as they are: the usual case, in which a step costs two calls."""
 
     def load(self, moments: Moments) -> None:
         """Normalise by these moments from now on."""
@@ -135,6 +144,9 @@ class Pipeline:
 
     def step(self, obs: Tree, state: Tree | None, first: Array) -> tuple[Inputs, Tree | None]:
         """Compute inputs [B, *] for one step of B streams, and the next state."""
+        if self._is_plain:
+            assert isinstance(obs, np.ndarray)
+            return Inputs(obs.reshape(len(obs), -1).astype(np.float32, copy=False), {}), None
         if state is None:
             return self.batch(obs), None
         stack = self.push(obs, state, first)

@@ -17,7 +17,6 @@ from raypid.nn.network_spec import NetworkSpec, check_weights
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import ModelPolicy
 from raypid.registry import NETWORKS
-from raypid.trust import check_names
 from raypid.types import Array, Tree, Weights, matching, tree_leaves, tree_map
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
@@ -233,6 +232,8 @@ def check_network_name(path: str | Path, spec: NetworkSpec, *, trusted: bool) ->
     Raises:
         UntrustedError: it is a class that may not.
     """
+    from raypid.trust import check_names  # not for workers, which load no folders
+
     entry = spec.network if spec.network in NETWORKS or not spec.target else spec.target
     check_names(path, {"network": entry, "custom": spec.custom}, trusted=trusted)
 

@@ -11,8 +11,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from raypid.arguments import arguments
-from raypid.config import ConfigError
-from raypid.errors import CodeError, UserError
+from raypid.errors import CodeError, ConfigError, UserError
 from raypid.extras import install_hint
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec

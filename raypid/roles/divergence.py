@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm
-from raypid.config import Config
 from raypid.errors import Diverged
 from raypid.types import Array, Fitness, Gradients, Tree, Update, to_numpy, tree_leaves
+
+if TYPE_CHECKING:
+    from raypid.algorithms.base import Algorithm
+    from raypid.config import Config
 
 quiet = np.errstate(all="ignore")
 """Decorator: what is not finite is found by the checks here, so NumPy says nothing of it."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from raypid.checkpoint import find_policy
-from raypid.config import ConfigError
+from raypid.errors import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.types import Array, Weights
