@@ -187,6 +187,22 @@ def test_a_head_that_dies_is_named_and_what_was_learnt_is_saved(
         assert training.has_saved_all()
 
 
+@pytest.mark.slow
+def test_ray_on_the_drivers_machine_that_ends_is_named(
+    cluster: Callable[..., Nodes], start: Callable[..., Any]
+) -> None:
+    """In the midst of a call Ray ends the driver, and another process has to say so."""
+    nodes = cluster(8)
+    trainings = [Run(start, nodes, run) for run in ("PPO", "IMPALA")]
+    nodes.head.process.send_signal(signal.SIGSTOP)
+    kill_its("raylet", nodes.head)
+    for training in trainings:
+        assert training.end(interrupt=False) == 1, training.said
+        said = training.command.process.stderr.read()
+        assert "Ray on this machine (" in said or f"The Ray cluster at {nodes.address} is gone: " in said, said
+        assert "Traceback" not in said and len(said.splitlines()) == 1, said
+
+
 def kill_its(server: str, node: Node) -> None:
     (found,) = [pid for pid, line in node.processes().items() if server == line.split()[0].rpartition("/")[2]]
     os.kill(found, signal.SIGKILL)
