@@ -108,7 +108,7 @@ def test_a_killed_node_is_named_and_its_workers_come_back_on_a_new_one(
     shutil.copy(fragile.__file__, folder / "own.py")
     alone = shutil.which("unshare") and not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
     hidden = folder if alone else None
-    nodes = cluster(2)
+    nodes = cluster(2, RAY_health_check_period_ms="1000")  # of 3000: Ray gives the places anew after five
     second = nodes.add(2, hide=hidden)
     training = Run(start, nodes, "PPO", "--env", "own.py:Fragile", cwd=folder)
     assert training.result()["lost/nodes"] == 0
