@@ -9,6 +9,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from raypid.address import chosen, from_environment
 from raypid.errors import UserError, one_line
 from raypid.ownership import outside_of_runs
 from raypid.phases import phase
+from raypid.runtime import witness
 from raypid.runtime.code import pack, raypid_here
 from raypid.runtime.handle import (
     OTHER,
@@ -221,6 +223,8 @@ class RayBackend:
         self._watch: Watch | None = None
         self._line: Line | None = None
         """To Ray on this machine: a call that needs it once it has ended would end this process without a word."""
+        self._witness: subprocess.Popen[bytes] | None = None
+        """Says so if that happens in the midst of a call."""
         self._nodes: list[dict[str, Any]] = []
         """What Ray's head said of all nodes when it was asked last. Only a thread asks it: it may be gone."""
         self._watched: set[str] = set()
@@ -378,6 +382,16 @@ class RayBackend:
                 self._watched.add(self._here)
                 self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
                 self._line = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
+                if self._group is None:  # a trial's words would come to a log of Ray's
+                    self._begin_witness(node["NodeManagerAddress"], node["NodeManagerPort"])
+
+    def _begin_witness(self, host: str, port: int) -> None:
+        command = [sys.executable, "-I", "-S", witness.__file__, host, str(port)]
+        with contextlib.suppress(OSError):
+            self._witness = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/"
+            )
+            weakref.finalize(self, _end, self._witness)
 
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> RayHandle:
         role = _actor_class(_role_name(factory))
@@ -640,8 +654,15 @@ class RayBackend:
         self._leave()
 
     def _leave(self) -> None:
+        if self._witness is not None:
+            _end(self._witness)
         if self._session is not None:
             self._session.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
 
 
 def _kill(handle: RayHandle) -> None:

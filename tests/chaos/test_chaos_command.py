@@ -67,7 +67,8 @@ def test_processes_without_the_mark_are_nobody_s_roles() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", chaos.LOOPS)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("task", ["async", "replay"])
 def test_all_that_was_killed_is_counted_and_nothing_stays(task: str, tmp_path: Path) -> None:
     """Each kill waits until the one before was counted and training has gone on; then Ctrl-C ends the run."""
     kinds = ["worker", "server", "evaluator", "learner", *["shard"] * (task == "replay")]

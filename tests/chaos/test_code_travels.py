@@ -61,19 +61,20 @@ class Mine(Reach):
     """Of the script itself."""
 
 
-which, address, log = sys.argv[1:]
-if which == "joined":
+address, log, *kinds = sys.argv[1:]
+if kinds == ["joined"]:
     import logging
 
     import ray
 
     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    which, address = "class", None
+    kinds, address = ["class"], None
 envs = {"class": Reach, "script": Mine, "name": "mine", "module": "my_env:Reach"}
 small = {"num_envs_per_worker": 1, "fragment_length": 16, "batch_size": 32, "seed": 0}
-with raypid.PPO(env=envs[which], env_config={"log": log}, num_workers=2, address=address, **small) as agent:
-    agent.train()
-    assert len({agent.backend.node_of(worker, 30.0) for worker in agent.context.workers.handles}) == 2
+for kind in kinds:
+    with raypid.PPO(env=envs[kind], env_config={"log": log}, num_workers=2, address=address, **small) as agent:
+        agent.train()
+        assert len({agent.backend.node_of(worker, 30.0) for worker in agent.context.workers.handles}) == 2
 '''
 TRAIN = ("train", "--run", "PPO", "--fragment-length", 16, "--num-envs-per-worker", 1, "--batch-size", 32, "--seed", 0)
 SHORT = ("--num-workers", 2, "--stop", '{"training_iteration": 2}', "--final-episodes", 0)
@@ -218,30 +219,19 @@ def words(log: Path) -> set[str]:
     return {line.split()[0] for line in log.read_text().splitlines()}
 
 
-@pytest.mark.ci_slow
-@pytest.mark.timeout(600)
-def test_a_file_reaches_a_node_with_another_disk(nodes: Nodes, start: Callable[..., Any], tmp_path: Path) -> None:
-    folder = write_code(tmp_path / "code")
-    nodes.add(1, hide=folder)
-    done = start(*TRAIN, *SHORT, "--env", "reacher.py:Reach", "--address", nodes.address, cwd=folder).finish()
-    assert (done.returncode, done.stderr) == (0, ""), done
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("shared", [False, True])
-def test_code_of_all_kinds_reaches_every_node(
-    nodes: Nodes, start: Callable[..., Any], tmp_path: Path, shared: bool
-) -> None:
+def test_code_of_all_kinds_reaches_every_node(nodes: Nodes, start: Callable[..., Any], tmp_path: Path) -> None:
+    """A node that has the driver's disk, the head, and one that has not. (A file of its own has test_nodes.)"""
     folder, log = write_code(tmp_path / "code"), tmp_path / "log"
-    nodes.add(1, hide=None if shared else folder)
-    for which in ("class", "script", "name", "module", "joined"):
-        done = start(which, nodes.address, log, python=str(folder / "train.py"), cwd=folder).finish()
+    nodes.add(1, hide=folder)
+    for which in (("class", "script", "name", "module"), ("joined",)):
+        done = start(nodes.address, log, *which, python=str(folder / "train.py"), cwd=folder).finish()
         assert (done.returncode, done.stderr) == (0, ""), (which, done)
     assert words(log) == {"first"}
     log.unlink()
     write_code(folder, "second")  # the second run on the same cluster has the new code
-    done = start("class", nodes.address, log, python=str(folder / "train.py"), cwd=folder).finish()
+    done = start(nodes.address, log, "class", python=str(folder / "train.py"), cwd=folder).finish()
     assert (done.returncode, done.stderr) == (0, ""), done
     places = {line.split()[1] for line in log.read_text().splitlines() if str(folder) not in line}
     assert words(log) == {"second"} and len(places) == 1
@@ -299,11 +289,10 @@ def test_a_node_that_is_not_like_the_others_is_named(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
-@pytest.mark.parametrize("run", ["PPO", "IMPALA", "SAC"])
-def test_clocks_that_differ(nodes: Nodes, start: Callable[..., Any], run: str) -> None:
+def test_clocks_that_differ(nodes: Nodes, start: Callable[..., Any]) -> None:
     """A node that is a year ahead: nothing compares the clocks of two hosts."""
     nodes.add(2, before=["faketime", "-f", "+1y"])
-    env = "Pendulum-v1" if run == "SAC" else "CartPole-v1"
-    train = ("train", "--run", run, "--env", env, "--address", nodes.address, "--seed", 0, "--out", "a")
-    done = start(*train, *SHORT[:2], "--stop", '{"timesteps_total": 3000}', "--worker-timeout-s", 60).finish()
-    assert (done.returncode, done.stderr) == (0, "") and "lost" not in done.stdout, done
+    for run, env in {"PPO": "CartPole-v1", "IMPALA": "CartPole-v1", "SAC": "Pendulum-v1"}.items():
+        train = ("train", "--run", run, "--env", env, "--address", nodes.address, "--seed", 0, "--out", run)
+        done = start(*train, *SHORT[:2], "--stop", '{"timesteps_total": 3000}', "--worker-timeout-s", 60).finish()
+        assert (done.returncode, done.stderr) == (0, "") and "lost" not in done.stdout, done
