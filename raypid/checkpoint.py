@@ -222,7 +222,8 @@ def find(path: Path | str) -> Path:
         chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(
-            f"{path} holds no checkpoint (a run writes its first after about 10 seconds); found there: {_found(path)}."
+            f"{path} holds no checkpoint (a run writes its first after about 10 seconds, or as --checkpoint-interval says); found there: "
+            f"{_found(path)}."
         )
     try:
         _verify(chosen, "manifest.json")

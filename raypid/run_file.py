@@ -33,6 +33,8 @@ OTHER_WORDS = {
     "resources_per_trial": "resources", "max_concurrent_trials": "max_concurrent",
 }  # fmt: skip
 """What Ray Tune calls the same."""
+PROGRAM = "program"
+"""Key in params.json of the class whose own `run` and `update` trained (`raypid.DistributedAgent`)."""
 RUN_WORDS = ("run", "stop", "config", "out", "tuned", *OPTIONS)
 """Keys beside the settings."""
 SEVERAL_WORDS = ("resources", "num_samples", "repeat", "max_concurrent", "population", "local_dir")
@@ -67,6 +69,8 @@ class RunFile:
     options: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What a user should know of the file: changes that are not repeated, keys that are left out."""
+    is_begun: bool = False
+    """Whether `recorded` is of a run that begins anew in its own folder (`raypid.run.saved.begun_run`)."""
 
 
 def read_run(text: str | Path, *, option: str = "--config") -> RunFile:
@@ -288,23 +292,24 @@ def _recorded(where: str, params: Mapping[str, object]) -> RunFile:
     """Take a run's params.json apart."""
     first = first_settings(params)
     first.pop(SIGNATURE, None)
+    first.pop(PROGRAM, None)
     run, stop = first.pop("run"), first.pop("stop")
     options = {word: first.pop(word) for word in OPTIONS if word in first}
     notes = [*_not_repeated(where, params)]
-    if not stop and (steps := _last_step(where)):
+    if not stop and where and (steps := steps_reached(Path(where).parent)):
         stop = {"timesteps_total": steps}
         notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
     checked = _checked(where, {"run": run, "stop": stop, **options})
     return RunFile(recorded=Given(first, "file", where), recorded_run=str(run), notes=tuple(notes), **checked)
 
 
-def _last_step(where: str) -> int:
-    """The environment steps of the last result beside a params.json; 0 if there is none."""
+def steps_reached(folder: Path) -> int:
+    """The environment steps of a run's last result; 0 if there is none."""
     with contextlib.suppress(ValueError, OSError, IndexError):
-        with (Path(where).parent / "result.json").open("rb") as file:
+        with (folder / "result.json").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             last = read_json(file.read().decode(errors="replace").splitlines()[-1])
-        steps = last.get("timesteps_total") if isinstance(last, dict) and where else None
+        steps = last.get("timesteps_total") if isinstance(last, dict) else None
         return int(steps) if isinstance(steps, int | float) and 0 < steps < 2**63 else 0
     return 0
 
@@ -318,7 +323,7 @@ def notes_of(file: RunFile, given: Mapping[str, object], stop: object) -> list[s
     notes = list(file.notes)
     interval = overlay(file.recorded, given).get("evaluation_interval")
     ends = isinstance(stop, Mapping) and any(str(key).startswith("evaluation/") for key in stop)
-    if file.recorded and ends and interval is None:
+    if file.recorded and not file.is_begun and ends and interval is None:
         notes.append(
             "Evaluations go by the clock, so this run may end at another step than the one that it repeats: with evaluation_interval it "
             "would not."
@@ -352,6 +357,7 @@ def joined(files: Sequence[RunFile]) -> RunFile:
             out=one.out or whole.out,
             options={**whole.options, **one.options},
             notes=(*whole.notes, *one.notes),
+            is_begun=one.is_begun or whole.is_begun,
         )
     return whole
 

@@ -84,7 +84,8 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
         if not trusted:
             raise UntrustedError(
                 f"{folder} names the Ray cluster {text!r}, which could run any code here, and you did not write it. Give an "
-                "address of your own (--address local starts Ray here), or --trust (trust=True) if you know where it comes from."
+                "address of your own (--address local starts Ray here), --num-workers 0 to do without Ray, or --trust (trust=True) if you "
+                "know where it comes from."
             )
         return
     module, attribute = apart(text)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,22 +103,14 @@ def test_the_manifest_fits_in_itself() -> None:
     assert int(re.search(r"--num-workers (\d+)", spec["entrypoint"])[1]) <= cpus
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_the_entrypoint_begins_or_goes_on(there: bool, tmp_path: Path) -> None:
-    """The shell command of the manifest, with a `raypid` that tells its arguments."""
-    (tmp_path / "raypid").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "raypid").chmod(0o755)
-    run = tmp_path / "runs" / "ppo"
-    if there:
-        run.mkdir(parents=True)
-        (run / "params.json").write_text("{}")
-    command = manifest()["spec"]["entrypoint"].replace("/runs/ppo", str(run))
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    words = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment).stdout.split("\n")
-    assert words[0] == "train" and words[-5:-1] == ["--address", "auto", "--num-workers", "6"]
-    assert ("--resume" in words) == there
-    if not there:
-        assert json.loads(words[words.index("--stop") + 1])["timesteps_total"] > 0
+def test_the_entrypoint_begins_and_goes_on(in_process: Callable[..., Any], tmp_path: Path) -> None:
+    """The command of the manifest, three times: with flags behind it that take no cluster and end it soon."""
+    words = shlex.split(manifest()["spec"]["entrypoint"].replace("/runs/ppo", "run"))
+    assert words[0] == "raypid" and words[-4:] == ["--address", "auto", "--num-workers", "6"]
+    here = ["--address", "none", "--num-workers", "0", "--fragment-length", "16", "--final-episodes", "0"]
+    for steps, says in ((300, "timesteps_total reached"), (600, "Going on from step"), (600, "at its stop already")):
+        done = in_process(*words[1:], *here, "--stop", steps)
+        assert done.returncode == 0 and says in done.stdout, done
 
 
 @pytest.mark.ci_slow

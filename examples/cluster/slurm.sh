@@ -62,8 +62,8 @@ except Exception as error:
 while sum(node["Alive"] for node in ray.nodes()) < int(os.environ["SLURM_JOB_NUM_NODES"]):
     time.sleep(1)
 ' && {
-    if [ -e "$run/params.json" ]; then how=(--resume "$run"); else how=("${train[@]}" --out "$run"); fi
-    run python -m raypid train "${how[@]}" --address "$HEAD" --num-workers "$workers"
+    # --resume without a folder: the run in $run goes on, or begins if none is there or it has no checkpoint yet
+    run python -m raypid train "${train[@]}" --out "$run" --resume --address "$HEAD" --num-workers "$workers"
 }
 scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null; wait "$nodes"    # Ray ends and removes its files
 case $again$status in 10 | 1143) scontrol requeue "$SLURM_JOB_ID" ;; esac    # saved, or not yet begun

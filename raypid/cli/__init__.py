@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _command(arguments)
         except BaseException as error:
             if came or isinstance(error, KeyboardInterrupt):
-                print("raypid: stopped at once.", file=sys.stderr)
+                print(f"raypid: stopped at once. {getattr(error, 'saved', '')}".rstrip(), file=sys.stderr)
                 return INTERRUPTED
             if not isinstance(error, SystemExit) or error.code:
                 raise

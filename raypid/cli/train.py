@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,8 +149,8 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     for flags, key in SAME_AS_STOP.items():
         more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
-    text = "go on with the run, or experiments, in this folder"
-    add("--resume", metavar="DIR", help=text)
+    text = "go on with the run, or experiments, in this folder; without DIR: with the run in that of --out, which begins if it is not there"
+    add("--resume", nargs="?", const=True, metavar="DIR", help=text)
     text = "what to run, in YAML or JSON: one run, or experiments (grids, seeds)"
     add("-f", "--file", metavar="FILE", help=text)
     more("--dry-run", action="store_true", help="with -f: show the trials, and run none")
@@ -177,16 +178,18 @@ def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
         ("--run", "run"),
         ("--algo", "run"),
         ("--algorithm", "run"),
-        ("--resume", "resume"),
+        ("--out", "out"),
         ("--env-id", "env_id"),
         *_NAMED,
     )
     for flag, dest in flags:
         early.add_argument(flag, dest=dest, nargs="?")
+    early.add_argument("--resume", nargs="?", const=True)
     early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
     named = early.parse_known_args(argv)[0]
+    named.resume = named.out if named.resume is True else named.resume
     named.run = ALGORITHMS.canonical(named.run) if named.run is not None else None
     named.env = named.env or named.env_id
     return named
@@ -337,8 +340,10 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     if name in ALGORITHMS:
         return name
     from raypid.checkpoint import find, read_manifest
-    from raypid.run.saved import saved_algorithm
+    from raypid.run.saved import begun_run, saved_algorithm
 
+    if (begun := begun_run(folder, {}, trust=trust)) is not None:
+        return begun.run
     return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
 
 
@@ -417,13 +422,14 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.known_keys import check_stop, known_keys
     from raypid.run_file import RunFile, notes_of, saved_options
 
+    again = _settle_resume(options)
     _check_together(options)
     _take_record(options)
     flags = flags_of(options)
     file = files_of(options, flags)
     if options.resume and experiments_in(Path(options.resume)):
         return resume_experiments(options, _by_our_names(overlay(overlay(file.recorded, file.settings), flags)))
-    file = _under_flags(options, file)
+    file = _under_flags(options, _taken_up(options, file, flags, again))
     given = _by_our_names(overlay(file.settings, flags))
     said = _stop(options)
     stop = file.stop if said is None else said
@@ -445,7 +451,8 @@ def main(options: argparse.Namespace) -> int:
         file = RunFile()
     _check_overwrite(options)
     out = Path(options.resume or options.out) if options.resume or options.out else None
-    check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=options.overwrite)
+    overwrite = options.overwrite = options.overwrite or file.is_begun
+    check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=overwrite)
     name, given, below, stop = (_saved if options.resume else _new)(options, file, given, stop)
     config = resolve_config(name, given, below)
     criteria = check_stop(stop, known_keys(name, config))
@@ -682,6 +689,64 @@ def _check_together(options: argparse.Namespace) -> None:
     if options.max_concurrent and not (options.file or options.resume):
         raise ConfigError("--max-concurrent is for experiments, which have several trials: -f FILE.")
     _check_resume(options)
+
+
+def _settle_resume(options: argparse.Namespace) -> bool:
+    """Read `--resume` without a folder, which a machine may repeat as it is: it means the folder of `--out` if a run is there, and nothing
+    else. Returns whether a run is there; what only its beginning needs is dropped then.
+
+    Raises:
+        ConfigError: it does not go with another option.
+    """
+    from raypid.checkpoint import latest
+    from raypid.experiments.plan import experiments_in
+    from raypid.run_file import is_record
+
+    if options.resume is not True:
+        return False
+    if not options.out:
+        raise ConfigError(
+            "--resume without a folder means that of --out, where the run goes on or begins: give --out DIR, or --resume DIR."
+        )
+    if options.file:
+        raise ConfigError(
+            "--resume without a folder is for one run: name its file by --config. `--resume DIR` goes on with experiments."
+        )
+    options.resume = options.out
+    _check_resume(argparse.Namespace(**{**vars(options), "tuned": False}))
+    folder = Path(options.out)
+    has_checkpoint = latest(folder / "checkpoints") is not None
+    if not (has_checkpoint or experiments_in(folder) or is_record(read_params(folder))):
+        options.resume = None
+        return False
+    options.tuned = False
+    if has_checkpoint:
+        for name in _BEGINS_FROM:
+            vars(options).pop(f"{SETTING}{name}", None)
+    return True
+
+
+_BEGINS_FROM = ("init_from", "weights_file")
+"""Settings that say where a new run begins."""
+
+
+def _taken_up(options: argparse.Namespace, file: RunFile, flags: Mapping[str, object], again: bool) -> RunFile:
+    """What files say of the run that is resumed, if one is. One that was ended before its first checkpoint begins anew: then its own
+    settings are below. `again`: the same command may have begun it (`_settle_resume`)."""
+    from raypid.run.saved import begun_run
+    from raypid.run_file import joined
+
+    if not options.resume:
+        return file
+    given, named = overlay(file.settings, flags), options.run or file.run
+    begun = begun_run(options.resume, given, run=named, trust=options.trust)
+    if again:
+        file = replace(file, tuned=False)
+    if begun is None:
+        return replace(file, settings=file.settings.without(*_BEGINS_FROM)) if again else file
+    options.config.insert(0, str(Path(options.resume) / "params.json"))
+    options.out, options.resume = options.resume, None
+    return joined([begun, file])
 
 
 def _check_resume(options: argparse.Namespace) -> None:

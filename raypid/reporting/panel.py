@@ -273,7 +273,8 @@ class PlainLines(Progress):
         self._stopped = True
         if self._is_new:
             self._print_state()
-        hint = bottleneck(self._state.shares(), self._state.info)
+        # only of a run that ended as it should: one that an error ended has other worries than its speed
+        hint = bottleneck(self._state.shares(), self._state.info) if "ended" in dict(summary) else ""
         for line in [hint] * bool(hint) + summary_lines(summary):
             self.message(line)
 

@@ -45,7 +45,7 @@ from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.post_mortem import DIVERGED
 from raypid.run.training import Training
-from raypid.run_file import OPTIONS
+from raypid.run_file import OPTIONS, PROGRAM
 from raypid.runtime.handle import ClusterLost
 
 MIN_EPISODES = 20
@@ -347,12 +347,16 @@ class Run:
                     unwritten = self._write_error(error)
                     rescued = "" if isinstance(error, Diverged) else self._rescue(error)  # it says itself what there is
                     error.saved = " ".join(filter(None, [rescued, unwritten]))  # type: ignore[attr-defined]  # the command line says it too
+                elif not isinstance(error, Exception):
+                    error.saved = self._left_at_once()  # type: ignore[attr-defined]
                 self.progress.stop(self._failure(error))
                 self.agent.end_hooks(
                     self._outcome(end_by(error), checkpoint.latest(self.folder / "checkpoints"), error)
                 )
                 if isinstance(error, Exception) and self._interrupts > 1:
-                    raise KeyboardInterrupt from error  # what it broke off said something of its own
+                    at_once = KeyboardInterrupt()
+                    at_once.saved = self._left_at_once()  # type: ignore[attr-defined]
+                    raise at_once from error  # what it broke off said something of its own
             finally:
                 self.leave()
             raise
@@ -421,7 +425,8 @@ class Run:
         plain, default = RunOptions(), self.options
         options = {name: value for name in OPTIONS if (value := getattr(default, name)) != getattr(plain, name)}
         changes = {CHANGES: self.agent.changes} if self.agent.changes else {}
-        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | options | changes
+        program = {PROGRAM: self.agent.program} if self.agent.has_own_program else {}
+        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | program | options | changes
 
     def _note_stop(self) -> None:
         """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones: that of the
@@ -461,32 +466,51 @@ class Run:
 
     def _rescue(self, ending: Exception) -> str:
         """Save what was learnt before the error `ending` ends the run; returns what was saved and how to go on."""
-        parent = self.folder / "checkpoints"
+        parent, is_saved = self.folder / "checkpoints", False
         try:
             patience_s = RESCUE_S if isinstance(ending, ClusterLost) else RESCUE_LEARNER_S
             self.agent.fall_back(patience_s)
             why = self.agent.unsaved_reason(patience_s)
-            if not why and self._is_newest(checkpoint.latest(parent)):
-                why = "what was learnt since is lost"
-            if not why:
+            if not why and not self._is_newest(checkpoint.latest(parent)):
                 self._save({}, patience_s=RESCUE_S)
+                is_saved = True
         except Exception as error:
             why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
             known = why in str(ending) or (isinstance(error, Unwritten) and isinstance(ending, Unwritten))
-            why = "what was learnt since is lost" if known else why
+            why = "" if known else why
         newest = checkpoint.latest(parent)
-        if newest is None:
-            return f"Nothing was saved: {why}."
-        own = self.agent.has_own_program
-        shell = quoted("raypid train --resume", self.folder)
-        how = f"restore({str(self.folder)!r})" if own else self._resuming() if self._speaks_python() else shell
-        go_on = f"`{how}` goes on"
-        if why:
-            return f"Nothing was saved: {why}; {go_on} from {newest.name}."
-        saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {go_on}."
+        if not is_saved or newest is None:
+            lost = self._lost_since(newest)
+            return f"Nothing was saved{': ' * bool(why or lost)}{'; '.join(filter(None, [why, lost, self._goes_on_from(newest)]))}."
+        saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {self._goes_on()}."
         if gone_back := self.agent.gone_back:
             ErrorFile(self.folder).add(f"{gone_back}\n\n")
         return f"{saved} {gone_back}".strip()
+
+    def _goes_on(self) -> str:
+        own = self.agent.has_own_program
+        shell = quoted("raypid train --resume", self.folder)
+        how = f"restore({str(self.folder)!r})" if own else self._resuming() if self._speaks_python() else shell
+        return f"`{how}` goes on"
+
+    def _goes_on_from(self, newest: Path | None) -> str:
+        return "" if newest is None else f"{self._goes_on()} from {newest.name}"
+
+    def _lost_since(self, newest: Path | None) -> str:
+        """Say which iterations are lost if the run goes on from its newest checkpoint; "" if none is."""
+        first = 1 if newest is None else int(newest.name.rpartition("_")[2]) + 1
+        last = max(self.agent.iteration, int(self.result.get("training_iteration", 0)))
+        if last < first:
+            return ""
+        return f"iteration {first} is lost" if first == last else f"iterations {first:,} to {last:,} are lost"
+
+    def _left_at_once(self) -> str:
+        """What a run that was ended at once leaves: its newest checkpoint, and what that lacks."""
+        newest = checkpoint.latest(self.folder / "checkpoints")
+        lost = self._lost_since(newest)
+        if newest is None:
+            return f"There is no checkpoint: {lost}." if lost else ""
+        return f"{lost.capitalize()}; {self._goes_on_from(newest)}." if lost else f"{self._goes_on_from(newest)}."
 
     def _has_fallen_back(self) -> bool:
         """After an iteration was broken off: go back to what there is, if learners are lost; returns whether it is to be saved."""
@@ -769,9 +793,10 @@ class Run:
                 )  # impatience with what the second one set going: the command line's ends the process
             if self._interrupts > 1:
                 raise KeyboardInterrupt
-            ends = "now" if self._playing else "after this iteration, with a checkpoint"
             again = "Interrupting again" if self.notebook else "Ctrl-C again"
-            self.progress.message(f"Stopping {ends}. {again} stops at once.")
+            without = "" if self._playing else ", without a checkpoint"
+            ends = "now" if self._playing else "after this iteration, with a checkpoint"
+            self.progress.message(f"Stopping {ends}. {again} stops at once{without}.")
 
         numbers = [signal.SIGINT, signal.SIGTERM]
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from raypid import checkpoint
 from raypid.checkpoint import Manifest
-from raypid.config import Config, overlay
+from raypid.config import Config, ConfigError, canonical, overlay
+from raypid.ownership import has_signature
 from raypid.registry import ALGORITHMS
+from raypid.reporting.logger import PARAMS, read_params
+from raypid.run_file import PROGRAM, RunFile, is_record, read_run, steps_reached
 from raypid.trust import check_names
 
 
@@ -45,3 +49,38 @@ def saved_algorithm(path: str | Path, manifest: Manifest, *, run: str | None = N
     trusted, name = trust or manifest["signed"], manifest["algorithm"]
     check_names(path, {"algorithm": name}, trusted=trusted, given={"algorithm": run or ""})
     return name
+
+
+def begun_run(
+    folder: str | Path, given: Mapping[str, object], *, run: str | None = None, trust: bool = False
+) -> RunFile | None:
+    """Read the settings of a run that was ended before its first checkpoint, so that it can begin anew; None if `folder` holds no such
+    run. Nothing is imported.
+
+    `best/` is written with a checkpoint: a folder that has it and no checkpoint has lost its checkpoints, which beginning anew would
+    hide. A run with a program of its own begins anew in Python alone. Arguments as in `saved_run`.
+
+    Raises:
+        ConfigError: it is a run of another algorithm than `run`. UntrustedError: it names code that may not be imported.
+    """
+    folder = Path(folder)
+    params = read_params(folder)
+    policies = [folder / name for name in (checkpoint.BEST, checkpoint.OLD_BEST)]
+    if not is_record(params) or any(path.exists() for path in policies) or params.get(PROGRAM):
+        return None
+    if checkpoint.latest(folder / "checkpoints") is not None:
+        return None
+    file = read_run(folder / PARAMS)
+    trusted = trust or has_signature(PARAMS, params)
+    check_names(folder, {"algorithm": file.run}, trusted=trusted, given={"algorithm": run or ""})
+    if run is not None and run != file.run:
+        raise ConfigError(f"{folder} holds a run of {file.run}, not of {run}.")
+    names = overlay(file.recorded, given)
+    where = {key: value for key, value in names.items() if canonical(key) in ("backend", "num_workers")}
+    if not Config().replace(where).on_ray:
+        names = names.without("address")  # nothing will be joined
+    check_names(folder, names, trusted=trusted, given=given)
+    steps = steps_reached(folder)
+    lost = f" Steps lost: {steps:,}." if steps else ""
+    note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
+    return replace(file, stop=params["stop"], tuned=False, notes=(note,), is_begun=True)

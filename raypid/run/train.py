@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raypid import checkpoint
 from raypid.config import Config, ConfigError, Given, overlay
 from raypid.outcome import Outcome
 from raypid.phases import Phases
@@ -19,9 +21,9 @@ from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import tuned_runs_here
-from raypid.run.saved import saved_run
+from raypid.run.saved import begun_run, saved_run
 from raypid.run.training import algorithm_of, settings_of
-from raypid.run_file import RunFile, notes_of, read_for
+from raypid.run_file import RunFile, for_algorithm, is_record, joined, notes_of, read_for
 from raypid.stops import read_stop, stop_with
 from raypid.tuned import TUNED
 
@@ -34,7 +36,7 @@ def train(
     stop: int | float | Mapping[str, object] | None = None,
     out: str | Path | None = None,
     tuned: bool | str = False,
-    resume: str | Path | None = None,
+    resume: str | Path | bool | None = None,
     trust: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -58,7 +60,8 @@ def train(
             Ctrl-C, a resumed one to the criteria that it had.
         out: the run's folder; by default a new one under runs/.
         tuned: start from tuned settings: True, or the name of those that a search has saved.
-        resume: go on with the run in this folder, with its settings and those given here.
+        resume: go on with the run in this folder, with its settings and those given here. True: with the run in `out`, or begin it there,
+            so that a machine may repeat the call. A run that was ended before its first checkpoint begins anew.
         trust: import what only that folder names, though this user's raypid did not write it.
         overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`; None: as a file says, or as there.
         settings: those of the algorithm, and `callbacks`. total_timesteps, timesteps and their kin are stop criteria, as elsewhere.
@@ -68,24 +71,31 @@ def train(
     """
     stop, settings = stop_with(stop, settings)
     _check_order(run, env)
+    again = resume is True
+    folder = _taken_up(out, overwrite) if again else None if resume is None else Path(str(resume))
     name, file = _read(config, run, trust, settings)
     run = name if run is None else run
-    counts = _counts(file, checkpoint_interval, keep_checkpoints, final_episodes)
-    stop = file.stop if stop is None and resume is None else stop
     given = settings_of([env], file.settings if isinstance(config, str | Path) else config, settings)
+    if folder is not None:
+        _check_beside_resume(folder, out, tuned and not again, overwrite)
+        file, given, is_anew = _goes_on(folder, run, name, file, given, again, trust)
+        tuned = False
+        if is_anew:
+            run, name, out, folder, overwrite = run or file.run, file.run, folder, None, True
+    counts = _counts(file, checkpoint_interval, keep_checkpoints, final_episodes)
+    stop = file.stop if stop is None and folder is None else stop
     progress = progress_here({}, quiet)
     agent: Agent | DistributedAgent
     with Phases(progress.working).heard():
-        if resume is None:
+        if folder is None:
             agent = _new(run, name, file, given, stop, out := out or file.out, tuned or file.tuned, overwrite)
         else:
-            _check_beside_resume(resume, out, tuned, overwrite)
-            agent, stop = _resumed(run, name, Path(resume), file, given, stop, trust)
+            agent, stop = _resumed(run, name, folder, file, given, stop, trust)
         with agent:
             if isinstance(agent, Agent):
-                agent.notes += [*notes_of(file, given, stop), *_hints(agent, resume is not None, tuned or file.tuned)]
+                agent.notes += [*notes_of(file, given, stop), *_hints(agent, folder is not None, tuned or file.tuned)]
                 agent._shown_before = progress
-            return agent.fit(stop, out=resume or out, overwrite=overwrite, quiet=quiet, **counts)
+            return agent.fit(stop, out=folder or out, overwrite=overwrite, quiet=quiet, **counts)
 
 
 def _counts(file: RunFile, *asked: int | None) -> dict[str, int]:
@@ -148,6 +158,38 @@ def _distributed(run: Any, given: Mapping[str, Any], tuned: bool | str) -> Distr
 
 def _agent_class(run: object) -> type[Agent]:
     return run if inspect.isclass(run) and issubclass(run, Agent) else Agent
+
+
+def _taken_up(out: str | Path | None, overwrite: bool) -> Path | None:
+    """The folder of the run that `resume=True` goes on with: that of `out`, if a run is there.
+
+    Raises:
+        ConfigError: `out` is missing, or `overwrite` was given.
+    """
+    if out is None:
+        raise ConfigError(
+            "resume=True means the folder of out, where the run goes on or begins: give out, or resume=FOLDER."
+        )
+    folder = Path(out)
+    _check_beside_resume(folder, out, False, overwrite)
+    has_checkpoint = checkpoint.latest(folder / "checkpoints") is not None
+    return folder if has_checkpoint or is_record(read_params(folder)) else None
+
+
+def _goes_on(
+    folder: Path, run: object, name: str | None, file: RunFile, given: Given, again: bool, trust: bool
+) -> tuple[RunFile, Given, bool]:
+    """What a file and the call say of the run in a folder, and whether it begins anew: then its own settings are below.
+
+    Args:
+        again: the same call may have begun it; what only its beginning needs is left out once it has a checkpoint.
+    """
+    begun = None if _is_distributed(run) else begun_run(folder, given, run=name, trust=trust)
+    if begun is not None:
+        return replace(joined([for_algorithm(begun, str(begun.run)), file]), tuned=False), given, True
+    if again:
+        return replace(file, tuned=False), given.without("init_from", "weights_file"), False
+    return file, given, False
 
 
 def _check_beside_resume(resume: str | Path, out: str | Path | None, tuned: bool | str, overwrite: bool) -> None:

@@ -469,7 +469,7 @@ def _interruptible(watch: _Watch) -> Iterator[None]:
         if watch.interrupted:
             raise KeyboardInterrupt
         watch.interrupted = True
-        watch.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once.")
+        watch.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once, without.")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup

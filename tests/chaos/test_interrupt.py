@@ -36,7 +36,7 @@ def test_the_first_one_ends_the_run_with_a_checkpoint(kind: tuple[Any, ...], sta
     command.ctrl_c()
     done = command.finish()
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("Stopping after this iteration, with a checkpoint. Ctrl-C again stops at once.") == 1
+    assert done.stdout.count("with a checkpoint. Ctrl-C again stops at once, without a checkpoint.\n") == 1
     assert "interrupted" in done.stdout
     rows = command.results()
     newest = checkpoint.latest(command.cwd / "run" / "checkpoints")

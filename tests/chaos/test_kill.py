@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from patience import wait_until
 
+import raypid
 from raypid import checkpoint
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
@@ -163,3 +165,71 @@ def test_where_all_of_ray_is_killed_the_copy_of_the_learner_is_saved(run: str, s
     done = start("train", "--resume", "run", "--stop", json.dumps({"training_iteration": goal}), "--quiet").finish()
     assert (done.returncode, done.stderr) == (0, "")
     assert [row["training_iteration"] for row in command.results()] == list(range(1, goal + 1))
+
+
+def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(
+    start: Callable[..., Any], in_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = (
+        "train",
+        "--run",
+        "PPO",
+        "--env",
+        "fragile:Fragile",
+        "--fragment-length",
+        16,
+        "--batch-size",
+        32,
+        "--evaluation-interval",
+        0,
+    )
+    again = (*words, "--env-config", '{"sleep_s": 0.01}', "--stop", 10**6, "--out", "run", "--resume")
+    command = start(*again)
+    command.wait_for_results(1)
+    running = in_process(*again)
+    assert running.returncode == 2 and "Another run is writing to run" in running.stderr
+    command.process.kill()
+    command.process.wait()
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints") is None
+    planned = in_process(*again, "--explain")
+    assert "it begins anew" in planned.stdout and read_results(tmp_path / "run")  # --explain drops nothing
+    other = in_process("train", "--run", "A2C", "--resume", "run")
+    assert (other.returncode, other.stderr) == (2, "raypid: run holds a run of PPO, not of A2C.\n")
+
+    end = ("--stop", '{"training_iteration": 2}', "--env-config", '{"sleep_s": 0.0}')
+    done = in_process("train", "--resume", "run", *end)
+    steps = read_results(tmp_path / "run")[0]["timesteps_total"]
+    assert (
+        done.returncode == 0
+        and "run was ended before its first checkpoint: it begins anew. Steps lost: " in done.stdout
+    )
+    assert [row["training_iteration"] for row in read_results(tmp_path / "run")] == [1, 2]
+    assert checkpoint.find(tmp_path / "run").name == "checkpoint_000002"
+
+    for path in (tmp_path / "run").iterdir():  # no iteration had ended; and from Python
+        if path.name != "params.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    outcome = raypid.train(resume="run", quiet=True, final_episodes=0)
+    assert outcome.result["training_iteration"] == 2 and read_results(tmp_path / "run")[0]["timesteps_total"] == steps
+    outcome = raypid.train("PPO", "fragile:Fragile", out="run", resume=True, init_from="run", tuned=True, quiet=True)
+    assert outcome.reason.startswith("training_iteration reached")
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_begun_anew(in_process: Callable[..., Any], tmp_path: Path) -> None:
+    words = (
+        "--env",
+        "CartPole-v1",
+        "--fragment-length",
+        16,
+        "--stop",
+        '{"training_iteration": 1}',
+        "--out",
+        "run",
+        "--quiet",
+    )
+    assert in_process("train", "--run", "PPO", *words).returncode == 0
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    for again in (("--resume", "run"), ("--run", "PPO", *words, "--resume")):
+        done = in_process("train", *again)
+        assert done.returncode == 2 and "run holds no checkpoint" in done.stderr, done
+    assert (tmp_path / "run" / "best").exists()
