@@ -481,7 +481,9 @@ class Run:
         newest = checkpoint.latest(parent)
         if not is_saved or newest is None:
             lost = self._lost_since(newest)
-            return f"Nothing was saved{': ' * bool(why or lost)}{'; '.join(filter(None, [why, lost, self._goes_on_from(newest)]))}."
+            begin = "Nothing was saved" if why or lost or newest is None else "All finished iterations are saved"
+            parts = "; ".join(filter(None, [why, lost, self._goes_on_from(newest)]))
+            return f"{begin}: {parts}." if parts else f"{begin}."
         saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {self._goes_on()}."
         if gone_back := self.agent.gone_back:
             ErrorFile(self.folder).add(f"{gone_back}\n\n")
