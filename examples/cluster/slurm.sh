@@ -1,6 +1,6 @@
 #!/bin/bash
 # Train on the nodes of a SLURM allocation: sbatch examples/cluster/slurm.sh
-# Two minutes before its time limit the run saves, and the job queues again and goes on. To end it for good, saved:
+# Two to three minutes before its time limit the run saves; the job is queued again and goes on. To end it for good, saved:
 #     scancel --batch --signal=INT JOB       (a plain scancel ends all processes at once: up to a minute is lost)
 #SBATCH --job-name=raypid
 #SBATCH --nodes=2
@@ -41,7 +41,7 @@ nodes=$!
 
 again=0 child=
 pass_on() { [ -z "$child" ] || kill -TERM "$child" 2>/dev/null; }
-trap 'again=1; pass_on' TERM            # SLURM, before the time limit
+trap 'again=1; pass_on' TERM            # SLURM, 120 to 180 s before the time limit
 trap pass_on INT                        # you
 run() {                                 # a signal to this shell ends `wait`, not the command
     "$@" & child=$!
