@@ -134,6 +134,13 @@ def _is_saved_alone(record: Record) -> bool:
 
 
 def _resume(record: Record, saved: Saved | None, last: int) -> str:
+    if (
+        saved is None
+        and record.params
+        and not _ended_by_error(record)
+        and not any((record.folder / "checkpoints").glob("*"))
+    ):
+        return f"It has no checkpoint yet: `raypid train --resume {shlex.quote(str(record.folder))}` begins it anew."
     if saved is None:
         return "There is no sound checkpoint to go on from: start anew."
     lost = f" (iterations lost: {last - saved.iteration})" if last > saved.iteration else ""

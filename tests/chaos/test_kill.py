@@ -195,6 +195,7 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(
     assert "it begins anew" in planned.stdout and read_results(tmp_path / "run")  # --explain drops nothing
     other = in_process("train", "--run", "A2C", "--resume", "run")
     assert (other.returncode, other.stderr) == (2, "raypid: run holds a run of PPO, not of A2C.\n")
+    assert "`raypid train --resume run` begins it anew" in " ".join(in_process("doctor", "run").stdout.split())
 
     end = ("--stop", '{"training_iteration": 2}', "--env-config", '{"sleep_s": 0.0}')
     done = in_process("train", "--resume", "run", *end)
