@@ -451,11 +451,15 @@ class Run:
             self.agent.iteration -= 1  # without a result; a run that goes on from here has it again
             raise
 
+    def _errors(self) -> ErrorFile:
+        """Where this run's own errors are written; those of its roles are written by the agent."""
+        return ErrorFile(self.folder, self.agent.errors.where)
+
     def _write_error(self, error: Exception) -> str:
         """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
         not be, unless the error itself is of that kind."""
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
-        errors = ErrorFile(self.folder)
+        errors = self._errors()
         errors.add(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
         return "" if isinstance(error, Unwritten) else errors.unwritten
 
@@ -485,7 +489,7 @@ class Run:
             return f"Nothing was saved: {why}; {go_on} from {newest.name}."
         saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {go_on}."
         if gone_back := self.agent.gone_back:
-            ErrorFile(self.folder).add(f"{gone_back}\n\n")
+            self._errors().add(f"{gone_back}\n\n")
         return f"{saved} {gone_back}".strip()
 
     def _has_fallen_back(self) -> bool:
@@ -499,7 +503,7 @@ class Run:
     def _tell_gone_back(self) -> None:
         """Say what is not of the newest state in what was saved."""
         if gone_back := self.agent.gone_back:
-            ErrorFile(self.folder).add(f"{gone_back}\n\n")
+            self._errors().add(f"{gone_back}\n\n")
             self.progress.message(gone_back)
 
     def _is_newest(self, saved: Path | None) -> bool:
@@ -527,7 +531,7 @@ class Run:
 
     def _tell_failed_hook(self, hook: str, error: Exception) -> None:
         """Say that a hook raised where nothing is lost by it, and write its traceback to the run's folder."""
-        errors = ErrorFile(self.folder)
+        errors = self._errors()
         errors.add(f"{hook} of the callbacks raised:\n{''.join(traceback.format_exception(error)).rstrip()}\n\n")
         where = errors.unwritten or "errors.txt has the traceback."
         self.progress.message(f"{hook} of the callbacks raised {type(error).__name__}: {reason(error)}. {where}")

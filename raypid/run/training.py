@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -233,6 +234,8 @@ class Training(metaclass=_Answering):
         self.on_failed_hook: Callable[[str, Exception], None]
         """Called with the name of a hook and what it raised, where the run goes on in spite of it."""
         self.detach()
+        this = weakref.ref(self)
+        self.errors.where = lambda: "" if (agent := this()) is None else agent._where()
         self._loop = self._new_loop()
         self._mark()
         self._closed = False
@@ -306,6 +309,9 @@ class Training(metaclass=_Answering):
     def errors(self) -> ErrorFile:
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors
+
+    def _where(self) -> str:
+        return f"iteration {self.iteration + 1}, step {self.timesteps:,}"
 
     def while_workers_are_lost(self, tell: Tell, stopping: Callable[[], bool]) -> None:
         """Let `tell` know in one line of each node that is lost and of workers that come back, and `stopping` end the wait for one
