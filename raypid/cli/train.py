@@ -18,7 +18,7 @@ from raypid.arguments import declared, declares
 from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
 from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder
-from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value
+from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
 from raypid.errors import UserError, shown
 from raypid.modules import names_file
 from raypid.ownership import run_folder_of
@@ -528,7 +528,7 @@ def _explain(
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     changes = _changes_with(options.resume, config, stop) if options.resume else []
     found = explain(name, config, resolved.sources, network, changes, about, planned)
-    notes = [*notes, *changed]
+    notes = [*notes, *renamed(given), *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
         return 0

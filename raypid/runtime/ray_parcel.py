@@ -9,8 +9,8 @@ import numpy as np
 import ray
 import ray.exceptions
 
-from raypid.errors import UserError
-from raypid.runtime.code import Code, check_raypid, enter, pack, this_node, unpack
+from raypid.errors import HEAD, UserError
+from raypid.runtime.code import Code, check_raypid, enter, pack, unpack
 from raypid.runtime.handle import T
 
 
@@ -110,7 +110,8 @@ def enter_folder() -> None:
 
 
 def _this_node() -> str:
-    return this_node(ray.util.get_node_ip_address())
+    """This node, as messages call each: its address, and the first letters of its id."""
+    return f"Node {ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:6]})"
 
 
 def on_this_node(error: Exception) -> Exception:
@@ -120,6 +121,8 @@ def on_this_node(error: Exception) -> Exception:
             f"{_this_node()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
             "folder travel by themselves.)"
         )
-    if isinstance(error, UserError) and error.args and _this_node() not in str(error):
-        error.args = (f"{error.args[0]} ({_this_node()})", *error.args[1:])
+    if isinstance(error, UserError) and error.args and _this_node() not in (said := str(error)):
+        node = _this_node()
+        where = f"{said} ({node})" if said.startswith(HEAD) else f"On {node[0].lower()}{node[1:]}: {said}"
+        error.args = (where, *error.args[1:])
     return error

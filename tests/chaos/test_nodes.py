@@ -118,7 +118,7 @@ def test_a_killed_node_is_named_and_its_workers_come_back_on_a_new_one(
     training.wait_for_more()
     assert training.result()["lost/nodes"] == 1 and training.result()["lost/workers"] == 2
     nodes.add(2, hide=hidden)
-    training.wait_to_hear("are back: 4 of 4 workers go on")
+    training.wait_to_hear(": 4 of 4 workers go on")
     training.wait_for_more()
     assert training.end() == 0, training.said
     assert training.command.process.stderr.read() == ""
@@ -174,7 +174,7 @@ def test_workers_of_a_node_that_is_cut_off_move_and_come_back_to_it(
         training.wait_for_more()
     third = nodes.add(4)
     for training in trainings:
-        training.wait_to_hear("are back: 4 of 4 workers go on")
+        training.wait_to_hear(": 4 of 4 workers go on")
         training.wait_for_more()
     third.kill()
     for training in trainings:
@@ -182,7 +182,7 @@ def test_workers_of_a_node_that_is_cut_off_move_and_come_back_to_it(
         training.wait_for_more()
     second.signal(signal.SIGCONT)
     for training in trainings:
-        training.wait_to_hear("are back: 4 of 4 workers go on", 2)
+        training.wait_to_hear(": 4 of 4 workers go on", 2)
         training.wait_for_more()
         assert training.end() == 0, training.said
         assert training.result()["lost/nodes"] == 2 and training.result()["lost/workers"] == 4
