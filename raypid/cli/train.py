@@ -471,10 +471,13 @@ def _train(
     from raypid.phases import listening
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
-    from raypid.run.experiment import Run, RunOptions, clear_folder, lock_folder
+    from raypid.run.experiment import Run, RunOptions, clear_folder, left_alone, lock_folder
     from raypid.runtime.resources import ResourceError
 
     progress = make_progress(stop, options.quiet)
+    if options.resume and (done := left_alone(Path(options.resume), stop)) is not None:
+        progress.note(done[1])
+        return 0
     if (phases := listening()) is not None:
         phases.tell = progress.working
     if options.resume:

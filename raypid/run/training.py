@@ -94,6 +94,22 @@ def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
     return counters
 
 
+def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
+    """The counters of a checkpoint, by the names that results have for them.
+
+    Raises:
+        ValueError, KeyError, TypeError: one is missing or cannot be.
+    """
+    counters = _checked(counters)
+    return {
+        "training_iteration": counters["iteration"],
+        "timesteps_total": counters["timesteps_total"],
+        "episodes_total": counters["num_episodes"],
+        "learner_updates_total": counters["num_updates"],
+        "time_total_s": counters["time_total_s"],
+    }
+
+
 def _numbers(array: Array) -> list[float]:
     """The numbers of an array [n] that was saved."""
     if array.ndim != 1 or array.dtype.kind not in "iuf":
@@ -513,13 +529,7 @@ class Training(metaclass=_Answering):
 
     def totals(self) -> dict[str, float]:
         """The counts and times of the run so far, as results have them."""
-        return {
-            "training_iteration": self.iteration,
-            "timesteps_total": self.timesteps,
-            "episodes_total": self.num_episodes,
-            "learner_updates_total": self.num_updates,
-            "time_total_s": self.time_total_s,
-        }
+        return totals_of(self._counters())
 
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, float]:
         steps = sum(r.num_steps for r in turn.reports)
