@@ -22,6 +22,10 @@ _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]@]+)"
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
+class NotJoined(UserError):
+    """There is no Ray cluster where one was to be joined."""
+
+
 def check_form(address: str) -> None:
     """Check how an address is written.
 
@@ -76,7 +80,7 @@ def check_answers(address: str) -> None:
     """Connect to "host:port" or "ray://host:port", since Ray itself would try for minutes.
 
     Raises:
-        UserError: there is no answer, or not that of a Ray.
+        NotJoined: there is no answer, or not that of a Ray.
     """
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     deadline = time.monotonic() + ANSWER_S
@@ -86,7 +90,7 @@ def check_answers(address: str) -> None:
             if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true") and not _greets(line):
                 raise no_ray(address)
     except OSError as error:
-        raise UserError(f"There is no Ray cluster at {address!r}: {reason(error)}. {_advice(error)}") from error
+        raise NotJoined(f"There is no Ray cluster at {address!r}: {reason(error)}. {_advice(error)}") from error
 
 
 class UnknownHost(OSError):
@@ -102,9 +106,9 @@ def _advice(error: OSError) -> str:
     return "`ray status` on its head node shows whether it runs; is the port open in its firewall?"
 
 
-def no_ray(address: str) -> UserError:
+def no_ray(address: str) -> NotJoined:
     """The error that something else than Ray answers."""
-    return UserError(
+    return NotJoined(
         f"What answers at {address!r} is no Ray: another program listens there. The cluster's port is that of "
         "`ray start --head --port` (6379); ray:// takes the port of --ray-client-server-port (10001)."
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from raypid import checkpoint, names
+from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
 from raypid.config import Config, ConfigError, Given, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
@@ -1000,7 +1001,15 @@ class Training(metaclass=_Answering):
             raise ConfigError(
                 "init_from has no effect here: the checkpoint's weights are those that training goes on with."
             )
-        agent = cls(run=manifest["algorithm"], config=given, out=out, like=like, below=saved)
+        try:
+            agent = cls(run=manifest["algorithm"], config=given, out=out, like=like, below=saved)
+        except NotJoined as error:
+            if "address" in given or manifest["config"].get("address") is None:
+                raise
+            raise NotJoined(
+                f"{error} That is where this run was: address local (--address local) goes on with Ray on this machine, num_workers 0 "
+                "(--num-workers 0) without Ray."
+            ) from error
         try:
             with phase("loading", "loading the checkpoint"):
                 agent.restore(folder)

@@ -15,7 +15,7 @@ import ray
 import ray.exceptions
 from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 
-from raypid.address import ANSWER_S, AUTO, CLIENT, check_answers, no_ray
+from raypid.address import ANSWER_S, AUTO, CLIENT, NotJoined, check_answers, no_ray
 from raypid.errors import UserError, one_line
 from raypid.extras import MissingPackage, installed, pip
 
@@ -45,7 +45,7 @@ def joinable(address: str) -> str:
     except UserError as error:
         if not found:
             raise
-        raise UserError(f"{error} {_how_found(address)}") from error
+        raise type(error)(f"{error} {_how_found(address)}") from error
     return address
 
 
@@ -61,7 +61,7 @@ def _found_here() -> str:
     try:
         return str(ray._private.services.get_ray_address_from_environment(AUTO, None))
     except ConnectionError as error:
-        raise UserError(
+        raise NotJoined(
             "No Ray cluster runs on this machine (address auto): `ray start --head` starts one here, address host:6379 joins that of "
             "another host, and without address a run starts Ray for itself."
         ) from error
@@ -89,11 +89,11 @@ def _check_lets_in(address: str) -> None:
         if "http2 header" in str(error):  # it speaks HTTP/2, but not Ray's kind of it
             raise no_ray(address) from error
         if getattr(error, "rpc_code", None) == _UNKNOWN_CALL:
-            raise UserError(
+            raise NotJoined(
                 f"What answers at {address!r} is not the head of a Ray cluster, but probably another server of one of its nodes: take the "
                 "port of `ray start --head --port` (6379) on the head node."
             ) from error
-        raise UserError(
+        raise NotJoined(
             f"The Ray cluster at {address!r} could not be joined: {one_line(error).rstrip('.')}."
         ) from error
     there = about.get("ray_version"), about.get("python_version")
