@@ -584,9 +584,7 @@ class RayBackend:
             self._remarks.append(f"{name} answers again.")
         else:
             self._quiet.add(node)
-            self._remarks.append(
-                f"{name} has not answered for {QUIET_S:g} s; it counts as lost after {SILENT_S:g} s."
-            )
+            self._remarks.append(f"{name} has not answered for {QUIET_S:g} s; it counts as lost after {SILENT_S:g} s.")
 
     def _name(self, id: str) -> str:
         """What messages call a node: its host, and the first letters of its id."""

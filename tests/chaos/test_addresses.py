@@ -74,7 +74,6 @@ def test_the_environment_chooses_where_nothing_was_given(monkeypatch: pytest.Mon
 def server(says: bytes, *, keeps: bool = False) -> Iterator[str]:
     """Something that listens, and answers each connection so: at once, or if it `keeps` them once something was asked."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-
         kept: list[socket.socket] = []
 
         def answer() -> None:

@@ -279,7 +279,11 @@ def test_a_node_that_is_not_like_the_others_is_named(
         said = rf"Node {re.escape(host)} \([0-9a-f]{{6}}\) has another raypid"
     else:
         (other / "sitecustomize.py").write_text(LACKS.format(lacks))
-        said = f"node {host} has no raypid" if lacks == "raypid" else rf"On node {host} \([0-9a-f]{{6}}\): .* needs the package 'Box2D'"
+        said = (
+            f"node {host} has no raypid"
+            if lacks == "raypid"
+            else rf"On node {host} \([0-9a-f]{{6}}\): .* needs the package 'Box2D'"
+        )
     nodes.add(2, PYTHONPATH=os.pathsep.join([str(other), os.environ["PYTHONPATH"]]))
     env = "LunarLander-v3" if lacks == "Box2D" else "CartPole-v1"
     done = start(*TRAIN, *SHORT, "--env", env, "--address", nodes.address).finish()

@@ -93,7 +93,9 @@ def test_results_come_in_worker_order() -> None:
     assert workers.lost == {"workers": 0, "timeouts": 0}
 
 
-@pytest.mark.parametrize(("error", "key"), [(WorkerLost("gone", "its process was killed"), "workers"), (TimeoutError("late"), "timeouts")])
+@pytest.mark.parametrize(
+    ("error", "key"), [(WorkerLost("gone", "its process was killed"), "workers"), (TimeoutError("late"), "timeouts")]
+)
 def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: str, tmp_path: Path) -> None:
     workers = group(lambda i, r, m: error if (i, r) == (1, 0) else (i, r))
     workers.errors.folder, workers.errors.where, told = tmp_path, lambda: "iteration 3, step 40", list[str]()
@@ -114,7 +116,8 @@ def test_the_budget_is_for_all_workers_together() -> None:
     assert workers.call_all(Role.collect) == [0, 1, 2]
     workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=2)
     with pytest.raises(
-        WorkersFailed, match=r"Worker 2 \(Walker\) on 10\.0\.0\.3 \(abc\) died in collect\(\).*number 3 within an hour; max_restarts allows 2"
+        WorkersFailed,
+        match=r"Worker 2 \(Walker\) on 10\.0\.0\.3 \(abc\) died in collect\(\).*number 3 within an hour; max_restarts allows 2",
     ):
         workers.call_all(Role.collect)
 
