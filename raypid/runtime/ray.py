@@ -87,6 +87,7 @@ with warnings.catch_warnings():
     from raypid.runtime.ray_reservation import RESERVE_S, Reservation
 
 _HEAD = "head"
+_CLIENT_GONE = "The Ray cluster is gone: its head, reached through ray://, does not answer."
 _STATES: dict[State, str] = {"refuses": "its Ray has ended", "silent": "it does not answer", "answers": "it answers"}
 _WORD_S = 30.0
 """Seconds within which Ray notices that a node was killed."""
@@ -194,11 +195,28 @@ class RayHandle:
         """The same, once it is known."""
 
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
-        return self.actor.call.remote(method.__name__, *args)
+        with _through_client():
+            return self.actor.call.remote(method.__name__, *args)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
-        a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
+        with _through_client():
+            a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
         return a, b
+
+
+@contextlib.contextmanager
+def _through_client() -> Iterator[None]:
+    """For a call that through ray:// says at once that the cluster is gone.
+
+    Raises:
+        ClusterLost: it is. Exception: what the call raises otherwise.
+    """
+    try:
+        yield
+    except Exception as error:  # of a client that is not connected Ray raises no special one
+        if isinstance(error, ConnectionError) or not ray.is_initialized():
+            raise ClusterLost(_CLIENT_GONE) from error
+        raise
 
 
 class RayBackend:
@@ -266,6 +284,8 @@ class RayBackend:
         code = pack() if (address is not None if self._owns else sends_code()) else None
         if self._owns:
             self._start(address, num_cpus, num_gpus, without)
+        self._is_client = client.is_connected()
+        """Whether the cluster is reached through ray://. (Once it is gone, Ray says no.)"""
         self._parcel = parcel_now() if code is None else packed(*code)
         if code is not None and code[0].left_out:
             self.notes.append(f"not sent to other nodes, being too large or unreadable: {', '.join(code[0].left_out)}")
@@ -387,7 +407,7 @@ class RayBackend:
 
         self._watch = Watch(tell, look)
         weakref.finalize(self, self._watch.close)  # an agent that was never closed
-        if client.is_connected():
+        if self._is_client:
             self.notes.append("through ray:// a node that is lost is noticed when Ray says so, 15 to 30 s later")
             return
         self._address, self._here = context.gcs_address, context.get_node_id()
@@ -440,7 +460,12 @@ class RayBackend:
 
     def _look(self) -> None:
         """Ask Ray's head which nodes there are, and where what is reserved is. Waits where the head is gone: for a thread."""
-        self._nodes = ray.nodes()
+        try:
+            self._nodes = ray.nodes()
+        except ConnectionError:
+            if self._is_client:
+                self._gone = _CLIENT_GONE
+            raise
         self._num_looks += 1
         doors: dict[tuple[str, int], list[str]] = {}
         for node in self._nodes:
@@ -492,7 +517,7 @@ class RayBackend:
         return [self._remarks.pop(0) for _ in range(len(self._remarks))]
 
     def is_lost(self, future: object) -> bool:
-        if not self._lost or not isinstance(future, ray.ObjectRef) or client.is_connected():
+        if not self._lost or not isinstance(future, ray.ObjectRef) or self._is_client:
             return False
         found = get_local_object_locations([future]).get(future, {}).get("node_ids") or []
         return bool(found) and all(node in self._lost for node in found)
@@ -510,7 +535,7 @@ class RayBackend:
             for node in self._nodes:
                 if node["NodeID"] in new:
                     self._watched.add(node["NodeID"])
-                    if not client.is_connected():
+                    if not self._is_client:
                         watch.add(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def _suspect(self, name: str) -> None:
@@ -518,7 +543,7 @@ class RayBackend:
         node = next((node for node in self._nodes if node["NodeID"] == name), None)
         if node is None or name in self._lost or name == self._here:
             return
-        if client.is_connected():
+        if self._is_client:
             self._wait_for_word(name)
         elif not node["Alive"] or knock(node["NodeManagerAddress"], node["NodeManagerPort"]) == "refuses":
             self._changed(name, "refuses")
@@ -635,6 +660,8 @@ class RayBackend:
         Raises:
             ClusterLost: it is not.
         """
+        if self._is_client and not client.is_connected():
+            self._gone = _CLIENT_GONE
         if not self._gone and self._line is not None and self._line.has_ended():
             if self._session is None:
                 self._changed(self._here, "refuses")
@@ -674,7 +701,7 @@ class RayBackend:
     def _with_node(self, error: WorkerLost) -> WorkerLost:
         """The error, or if the role was lost with its node, one that says so: Ray names what came of it, that the role was killed here."""
         actor = _actor_in(error.__cause__)
-        if actor and self._watch is not None and actor not in self._lost_with and not client.is_connected():
+        if actor and self._watch is not None and actor not in self._lost_with and not self._is_client:
             handle = next((handle for handle in self._handles if _actor_id(handle) == actor), None)
             if handle is not None:
                 self._suspect(self._where_is(handle))
@@ -701,8 +728,10 @@ class RayBackend:
         """
         try:
             yield
-        except (OSError, ray.exceptions.RaySystemError):  # a broken pipe
+        except (OSError, ray.exceptions.RaySystemError) as error:  # a broken pipe
             self._look_due = 0.0
+            if self._is_client and isinstance(error, ConnectionError):
+                self._gone = _CLIENT_GONE
             self._check()
             raise
 
