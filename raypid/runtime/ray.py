@@ -71,6 +71,7 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # in a notebook it advertises widgets
+logging.getLogger("ray.util.client").setLevel(logging.ERROR)  # a lost connection is told by whoever needs it
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -754,7 +755,7 @@ class RayBackend:
     def shutdown(self) -> None:
         if self._watch is not None:
             self._watch.close()
-        if self._gone:  # every call of Ray's would wait for it
+        if self._gone or (self._is_client and not client.is_connected()):  # every call of Ray's would wait for it
             leaving = threading.Thread(target=ray.shutdown, daemon=True)
             leaving.start()
             leaving.join(_LEAVE_S)

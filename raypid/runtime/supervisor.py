@@ -362,11 +362,12 @@ class WorkerGroup(Generic[R, D]):
 
     def answers(self, method: Callable[..., T], patience_s: float) -> dict[int, T]:
         """Call `method` of every worker, for the results that come within `patience_s` seconds. No worker is replaced."""
-        futures = {i: self.handles[i].submit(method) for i in self.present}
+        futures: dict[int, Future[T]] = {}
         found: dict[int, T] = {}
         ready: list[Future[T]] = []
-        if futures:
-            with suppress(ClusterLost):
+        with suppress(ClusterLost):
+            futures = {i: self.handles[i].submit(method) for i in self.present}
+            if futures:
                 ready, _ = self.backend.wait(list(futures.values()), num=len(futures), timeout=patience_s)
         for index, future in futures.items():
             if future in ready:
@@ -523,9 +524,8 @@ class WorkerGroup(Generic[R, D]):
         """Give the workers two seconds to close their environments, then end them."""
         there = [self.handles[i] for i in self.present]
         try:
-            if there:
-                futures = [h.submit(WorkerRole.close) for h in there]
-                with suppress(ClusterLost):
+            with suppress(ClusterLost):
+                if futures := [h.submit(WorkerRole.close) for h in there]:
                     self.backend.wait(futures, num=len(futures), timeout=2.0)
         finally:
             for handle in there:
