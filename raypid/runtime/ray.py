@@ -71,7 +71,8 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # in a notebook it advertises widgets
-logging.getLogger("ray.util.client").setLevel(logging.ERROR)  # a lost connection is told by whoever needs it
+# through ray://, that the connection is lost, which is told by whoever needs it; Ray sets this logger's level itself
+logging.getLogger("ray.util.client.logsclient").addFilter(lambda record: record.levelno > logging.WARNING)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
