@@ -215,8 +215,8 @@ def _through_client() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # of a client that is not connected Ray raises no special one
-        if isinstance(error, ConnectionError) or not ray.is_initialized():
+    except Exception as error:  # once it is not connected any more, Ray raises no special one
+        if isinstance(error, ConnectionError) or "Ray Client is not connected" in str(error):
             raise ClusterLost(_CLIENT_GONE) from error
         raise
 
@@ -475,7 +475,7 @@ class RayBackend:
             if node["Alive"]:
                 doors.setdefault(_door(node), []).append(node["NodeID"])
         at_its_door = {id: there for there in doors.values() for id in there}
-        for id in self._watched - self._over - {self._here}:
+        for id in self._watched - self._over - {self._here} if doors else ():
             if not (there := at_its_door.get(id)):
                 self._give_up(id, "refuses")
             elif any(self._listed[other] > self._listed[id] for other in there):

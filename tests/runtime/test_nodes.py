@@ -270,3 +270,21 @@ def test_a_cluster_that_is_gone_ends_what_waits_for_workers() -> None:
     backend.gone, workers._looked = True, 0.0
     with pytest.raises(ClusterLost):
         workers.call_all(Role.collect)
+
+
+def test_a_cluster_that_says_at_once_that_it_is_gone_is_left_and_saved_without_its_workers() -> None:
+    """As through ray://, where no call can be made any more."""
+    from raypid.runtime.ray import _through_client
+
+    _, workers, _ = cluster()
+
+    def gone(*_: Any) -> Any:
+        with _through_client():
+            raise ConnectionError("Client is shutting down.")
+
+    for handle in workers.handles:
+        handle.submit = gone
+    with pytest.raises(ClusterLost, match="its head, reached through ray://, does not answer"):
+        workers.call_all(Role.collect)
+    assert workers.answers(Role.collect, 1.0) == {}
+    workers.close()
