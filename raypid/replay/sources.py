@@ -561,15 +561,23 @@ class ShardedReplay(ReplaySource):
         self.buffers[index] = self.backend.spawn(self.factory(index), self.places[index])
         self._ahead.clear()
         self._refilling.add(index)
-        before, newest = self._loading.get(index), self._ready[index]
-        held, fragments = self._held[index], deque[tuple[int, Future[Trajectory]]](maxlen=self.most_waiting)
-        if before is not None:
+        held, fragments = self._held[index], deque(self._unstored(index), self.most_waiting)
+        if before := self._loading.get(index):
             held, fragments = before.held, before.fragments
-        elif isinstance(newest, ShardCall) and newest.method.__name__ == Replay.add.__name__:
-            fragments.append(newest.args)  # type: ignore[arg-type]  # lost with the shard, or before it was stored
         steps = self._filling(index, held)
         self._loading[index] = Filling(what, held, steps, next(steps), fragments)
         self._held[index], self._ready[index] = 0, self.backend.put(0)
+
+    def _unstored(self, index: int) -> list[tuple[int, Future[Trajectory]]]:
+        """The newest fragment for a shard, if the shard was lost before it was stored."""
+        call = self._ready[index]
+        if not isinstance(call, ShardCall) or call.method.__name__ != Replay.add.__name__:
+            return []
+        try:
+            self.backend.get(call.future, timeout=0.0)
+            return []
+        except (WorkerLost, TimeoutError):
+            return [call.args]  # type: ignore[list-item]
 
     def _has_loaded(self, index: int) -> bool:
         """Whether a shard that was built anew is filled; if not, go on with it as far as nothing has to be waited for. Once it is,
