@@ -278,9 +278,7 @@ def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int) -> 
     if buffer.spec.columns or buffer.columns:
         wrong = [name for name in sorted(wanted.keys() | here.keys()) if wanted.get(name) != here.get(name)] or kinds
         for name in wrong:
-            raise ValueError(
-                f"row {start} has {name} {here.get(name, 'not')}, this run has {wanted.get(name, 'none')}"
-            )
+            raise ValueError(f"row {start} has {name} {here.get(name, 'not')}, this run has {wanted.get(name, 'none')}")
 
 
 class Loading:

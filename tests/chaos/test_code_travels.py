@@ -250,7 +250,9 @@ def test_code_of_all_kinds_reaches_every_node(nodes: Nodes, start: Callable[...,
     assert (done.returncode, done.stderr) == (0, ""), done
     assert len([*(tmp_path / "runs" / "many").glob("*/result.json")]) == 2  # of a relative folder that both nodes see
     done = start("train", "-f", tmp_path / "many.yaml", cwd=folder).finish()
-    assert done.returncode == 1 and f"does not see {folder / 'runs' / 'many'}. A trial writes there" in done.stderr, done
+    assert done.returncode == 1 and f"does not see {folder / 'runs' / 'many'}. A trial writes there" in done.stderr, (
+        done
+    )
 
 
 LACKS = """

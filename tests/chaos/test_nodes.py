@@ -254,7 +254,9 @@ def test_rows_of_a_shard_travel_from_and_to_a_node_with_another_disk(
     training = Run(start, nodes, "SAC", cwd=folder)
     wait_until(lambda: len(parts_of(training.folder)) == 2)
     first = checkpoint.latest(training.folder / "checkpoints")
-    wait_until(lambda: checkpoint.latest(training.folder / "checkpoints") != first and len(parts_of(training.folder)) == 2)
+    wait_until(
+        lambda: checkpoint.latest(training.folder / "checkpoints") != first and len(parts_of(training.folder)) == 2
+    )
     place = Path(f"/proc/{next(iter(second.processes()))}/root") / folder.relative_to("/")
     assert place.is_dir() and not list(place.iterdir())
     second.kill()
@@ -268,7 +270,9 @@ def test_rows_of_a_shard_travel_from_and_to_a_node_with_another_disk(
     third = nodes.add(2, hide=folder, TMPDIR=str(tmp_path / "third"))
     for number, more in enumerate((("--address", nodes.address), ("--num-workers", 0, "--num-replay-shards", 0)), 1):
         until = f'{{"training_iteration": {int(training.result()["training_iteration"]) + 3}}}'
-        resumed = start("train", "--resume", "SAC", *more, "--stop", until, "--final-episodes", 0, cwd=folder, **nodes.env)
+        resumed = start(
+            "train", "--resume", "SAC", *more, "--stop", until, "--final-episodes", 0, cwd=folder, **nodes.env
+        )
         done = resumed.finish()
         assert (done.returncode, done.stderr) == (0, "") and "no replay buffer" not in done.stdout, done
         assert training.result()["learner/replay_rows"] >= rows + number, done

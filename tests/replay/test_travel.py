@@ -119,14 +119,16 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_travels_is_written_as_its_own_process_would(tmp_path: Path, small_pieces: None) -> None:
     source, worlds = source_of(2, Blind), worlds_of(2)
-    before, said = None, [0, 0]
+    before, said, stops = None, [0, 0], [0, 0]
     for turns in (8, 3, 20):  # the last time the ring has gone round
         fill(source, worlds, turns)
         folder = tmp_path / f"{turns}" / "replay"
         source.save(folder, before)
         for i, replay in enumerate(replays(source)):
-            replay.save(str(tmp_path / f"{turns}" / "own" / f"shard_{i}"), before and str(before.parent / "own" / f"shard_{i}"))
-            assert replay.asked[said[i]][0] == max(replay.oldest, 0 if before is None else stops[i])  # only rows that are new
+            replay.save(
+                str(tmp_path / f"{turns}" / "own" / f"shard_{i}"), before and str(before.parent / "own" / f"shard_{i}")
+            )
+            assert replay.asked[said[i]][0] == max(replay.oldest, stops[i])  # only rows that are new
             said[i] = len(replay.asked)
         assert files_of(folder) == files_of(folder.parent / "own")
         assert len(list((folder / "shard_0").glob("segment*"))) > 2
@@ -194,9 +196,7 @@ def lose(source: Any, index: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Blind, PrioritizedReplay])
-def test_a_lost_shard_gets_its_save_and_then_what_came_meanwhile(
-    kind: Any, tmp_path: Path, small_pieces: None
-) -> None:
+def test_a_lost_shard_gets_its_save_and_then_what_came_meanwhile(kind: Any, tmp_path: Path, small_pieces: None) -> None:
     backend = Steps()
     source, worlds = source_of(2, kind, backend), worlds_of(2)
     fill(source, worlds, 8)
