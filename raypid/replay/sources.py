@@ -233,6 +233,7 @@ class ReplaySource:
                 self._mend(index, handle, "load()", error)
 
     def _sending(self, handle: Handle, folders: Sequence[str], draws: bool) -> Steps[int]:
+        """Do what `Replay.load` does in a process that sees the folders, piece by piece."""
         rows = 0
         for i, folder in enumerate(map(Path, folders)):
             passing = (UserError, RuntimeError, TimeoutError)
