@@ -41,7 +41,7 @@ def _opened(code: Code, data: ray.ObjectRef[np.ndarray], session: str) -> Parcel
     """
     global _parcel
     if _parcel is None or not (_parcel.is_own or _parcel.code.digest == code.digest):
-        check_raypid(code.raypid, _this_node())
+        check_raypid(code.raypid, node_here())
         unpack(code, lambda: bytes(ray.get(data)))
         _parcel = Parcel(code, data, session)
     return _parcel
@@ -109,7 +109,8 @@ def enter_folder() -> None:
         enter(_parcel.code)
 
 
-def _this_node() -> str:
+def node_here() -> str:
+    """The node of this process, as messages name it."""
     return this_node(ray.util.get_node_ip_address())
 
 
@@ -117,9 +118,9 @@ def on_this_node(error: Exception) -> Exception:
     """The error that a role met when it was built, with the node's name if that may be the cause."""
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, UserError):
         return UserError(
-            f"{_this_node()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
+            f"{node_here()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
             "folder travel by themselves.)"
         )
-    if isinstance(error, UserError) and error.args and _this_node() not in str(error):
-        error.args = (f"{error.args[0]} ({_this_node()})", *error.args[1:])
+    if isinstance(error, UserError) and error.args and node_here() not in str(error):
+        error.args = (f"{error.args[0]} ({node_here()})", *error.args[1:])
     return error
