@@ -2,6 +2,7 @@
 
     python benchmarks/scaling.py                                        # A3C with 48 workers, PPO with 128, ES with 200; each with 1
     python benchmarks/scaling.py --algorithms APPO,IMPALA --workers 1,64
+    python benchmarks/scaling.py --algorithms PPO --config '{"fragment_length": 512}'       # calls of ten seconds
     python benchmarks/scaling.py --algorithms PPO --env working_env:Work --workers 1,14     # computes: for a machine of 16 cores
 
 Each worker has one environment, raypid/Wait-v0, whose step sleeps 20 ms. A row of the table is a process of its own:
@@ -257,10 +258,13 @@ def main() -> None:
     results.setdefault("empty", {})
     beside = set[int]()
     for algorithm in algorithms:
-        name = algorithm if args.env == WAITS else f"{algorithm}, {args.env}"
+        given: dict[str, Any] = json.loads(args.config)
+        name = ", ".join(
+            [algorithm, *[args.env] * (args.env != WAITS), *(f"{key} {value}" for key, value in given.items())]
+        )
         for workers in map(int, (args.workers or f"1,{WORKERS[algorithm]}").split(",")):
             order = {"algorithm": algorithm, "env": args.env, "workers": workers, "seconds": args.seconds}
-            row = run({**order, "settings": json.loads(args.config)})
+            row = run({**order, "settings": given})
             results["rows"].setdefault(name, {})[str(workers)] = row
             if workers > 1 and workers not in beside:
                 results["empty"][str(workers)] = run({"workers": workers})

@@ -41,7 +41,7 @@ def _opened(code: Code, data: ray.ObjectRef[np.ndarray], session: str) -> Parcel
     """
     global _parcel
     if _parcel is None or not (_parcel.is_own or _parcel.code.digest == code.digest):
-        check_raypid(code.raypid, _this_node())
+        check_raypid(code.raypid, node_here())
         unpack(code, lambda: bytes(ray.get(data)))
         _parcel = Parcel(code, data, session)
     return _parcel
@@ -109,8 +109,8 @@ def enter_folder() -> None:
         enter(_parcel.code)
 
 
-def _this_node() -> str:
-    """This node, as messages call each: its address, and the first letters of its id."""
+def node_here() -> str:
+    """The node of this process, as messages call each: its address, and the first letters of its id."""
     return f"Node {ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:6]})"
 
 
@@ -118,11 +118,11 @@ def on_this_node(error: Exception) -> Exception:
     """The error that a role met when it was built, with the node's name if that may be the cause."""
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, UserError):
         return UserError(
-            f"{_this_node()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
+            f"{node_here()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
             "folder travel by themselves.)"
         )
-    if isinstance(error, UserError) and error.args and _this_node() not in (said := str(error)):
-        node = _this_node()
+    if isinstance(error, UserError) and error.args and node_here() not in (said := str(error)):
+        node = node_here()
         where = f"{said} ({node})" if said.startswith(HEAD) else f"On {node[0].lower()}{node[1:]}: {said}"
         error.args = (where, *error.args[1:])
     return error

@@ -242,12 +242,18 @@ def test_code_of_all_kinds_reaches_every_node(nodes: Nodes, start: Callable[...,
         "train", *own, *SHORT, "--fragment-length", 16, "--address", nodes.address, cwd=folder / "mine"
     ).finish()
     assert (done.returncode, done.stderr) == (0, ""), done
-    (folder / "many.yaml").write_text(
+    seen = write_code(tmp_path / "seen")
+    (seen / "many.yaml").write_text(
         f"many:\n  run: PPO\n  env: my_env:Reach\n  address: {nodes.address}\n  stop: {{training_iteration: 1}}\n"
-        f"  out: {tmp_path / 'many'}\n  config: {{num_workers: 0, lr: {{grid_search: [0.001, 0.002]}}}}\n"
+        "  config: {num_workers: 0, lr: {grid_search: [0.001, 0.002]}}\n"
     )
-    done = start("train", "-f", "many.yaml", cwd=folder).finish()
+    done = start("train", "-f", "many.yaml", cwd=seen).finish()
     assert (done.returncode, done.stderr) == (0, ""), done
+    assert len([*(seen / "runs" / "many").glob("*/result.json")]) == 2
+    done = start("train", "-f", seen / "many.yaml", cwd=folder).finish()  # which the other node does not see
+    assert done.returncode == 1 and f"does not see {folder / 'runs' / 'many'}. A trial writes there" in done.stderr, (
+        done
+    )
 
 
 LACKS = """
