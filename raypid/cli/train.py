@@ -412,8 +412,9 @@ def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.cli.experiment import resume_experiments, run_experiments
     from raypid.experiments.plan import check_run, experiments_in
+    from raypid.reporting.panel import make_progress
     from raypid.run.assembly import entry_name, resolve_config
-    from raypid.run.experiment import check_folder
+    from raypid.run.experiment import check_folder, left_alone
     from raypid.run.known_keys import check_stop, known_keys
     from raypid.run_file import RunFile, notes_of, saved_options
 
@@ -454,6 +455,10 @@ def main(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(f"{options.config[0]}: one run of {name} on {entry_name(config.env)}; nothing varies. Nothing was run.")
         return 0
+    at_end = left_alone(Path(options.resume), config, criteria) if options.resume else None
+    if at_end is not None:
+        make_progress(criteria, options.quiet).note(at_end[1])
+        return 0
     return _train(options, name, given, below, criteria, counts, out, notes)
 
 
@@ -471,13 +476,10 @@ def _train(
     from raypid.phases import listening
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
-    from raypid.run.experiment import Run, RunOptions, clear_folder, left_alone, lock_folder
+    from raypid.run.experiment import Run, RunOptions, clear_folder, lock_folder
     from raypid.runtime.resources import ResourceError
 
     progress = make_progress(stop, options.quiet)
-    if options.resume and (done := left_alone(Path(options.resume), stop)) is not None:
-        progress.note(done[1])
-        return 0
     if (phases := listening()) is not None:
         phases.tell = progress.working
     if options.resume:

@@ -19,7 +19,7 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
-from raypid.config import ConfigError
+from raypid.config import Config, ConfigError
 from raypid.errors import Diverged, Halted, UserError, reason
 from raypid.outcome import Outcome as Outcome
 from raypid.outcome import end_by
@@ -198,11 +198,15 @@ def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
     return ""
 
 
-def left_alone(folder: Path, stop: Mapping[str, float], *, python: bool = False) -> tuple[Outcome, str] | None:
-    """Of a run that would go on and is at its stop already: how it ended, and what to say. None if there is something to do.
+def left_alone(
+    folder: Path, config: Config, stop: Mapping[str, float], *, python: bool = False
+) -> tuple[Outcome, str] | None:
+    """Of a run that would go on by Ray and is at its stop already: how it ended, and what to say. None if there is something to do.
 
-    Nothing is built for it: a Ray that starts takes seconds, and a cluster may be gone.
+    Nothing is built for it: a Ray that starts takes seconds, and a cluster may be gone. (Without Ray the run is built, and finds out.)
     """
+    if not config.on_ray or config.init_from is not None:
+        return None
     totals: dict[str, float] = {}
     with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever goes on says what is wrong with the checkpoint
         totals = totals_of(checkpoint.read_manifest(checkpoint.find(folder))["counters"])

@@ -80,8 +80,8 @@ def train(
             agent = _new(run, name, file, given, stop, out := out or file.out, tuned or file.tuned, overwrite)
         else:
             _check_beside_resume(resume, out, tuned, overwrite)
-            stop = _check_resumed(run, name, folder := Path(resume), file, given, stop, trust)
-            if (done := left_alone(folder, stop, python=True)) is not None:
+            stop, saved = _check_resumed(run, name, folder := Path(resume), file, given, stop, trust)
+            if (done := left_alone(folder, saved, stop, python=True)) is not None:
                 progress.note(done[1])
                 return done[0]
             given = overlay(file.recorded.without("init_from"), given)
@@ -166,8 +166,8 @@ def _check_beside_resume(resume: str | Path, out: str | Path | None, tuned: bool
 
 def _check_resumed(
     run: object, name: str | None, folder: Path, file: RunFile, given: Mapping[str, object], stop: Any, trust: bool
-) -> dict[str, float]:
-    """Check what a run goes on with; returns its stop criteria: those given, or else the saved ones."""
+) -> tuple[dict[str, float], Config]:
+    """Check what a run goes on with; returns its stop criteria, those given or else the saved ones, and its settings."""
     given = overlay(file.recorded.without("init_from"), given)
     check_folder(folder, resume=True, overwrite=False, python=True)
     _, manifest = saved_run(folder, given, run=name, trust=trust)
@@ -176,7 +176,7 @@ def _check_resumed(
     saved = read_params(folder).get("stop")
     stop = (saved if isinstance(saved, Mapping) else {}) if stop is None else stop
     config: Config = resolve_config(manifest["algorithm"], given, {**manifest["config"], "init_from": None})
-    return check_stop(read_stop(stop), known_keys(manifest["algorithm"], config))
+    return check_stop(read_stop(stop), known_keys(manifest["algorithm"], config)), config
 
 
 def _hints(agent: Agent, resumed: bool, tuned: bool | str) -> list[str]:
