@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -19,6 +20,10 @@ ANSWER_S = 5.0
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]@]+)"
 # HTTP/2, which Ray speaks, begins with this greeting and an empty SETTINGS frame; the answer begins with such a frame too
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+
+
+class NotJoined(UserError):
+    """There is no Ray cluster where one was to be joined."""
 
 
 def check_form(address: str) -> None:
@@ -67,7 +72,7 @@ def from_environment(address: str | None) -> str:
     """Say that the environment has chosen, for a note; "" if it has not."""
     joined = chosen(address)
     if address is None and joined is not None:
-        return f"joining the Ray cluster at {joined}, which {ENVIRONMENT} names; address local (--address local) starts Ray here"
+        return f"the Ray cluster is that at {joined}, which {ENVIRONMENT} names; address local (--address local) starts Ray here"
     return ""
 
 
@@ -75,7 +80,7 @@ def check_answers(address: str) -> None:
     """Connect to "host:port" or "ray://host:port", since Ray itself would try for minutes.
 
     Raises:
-        UserError: there is no answer, or not that of a Ray.
+        NotJoined: there is no answer, or not that of a Ray.
     """
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     deadline = time.monotonic() + ANSWER_S
@@ -83,15 +88,30 @@ def check_answers(address: str) -> None:
         _resolved(host.strip("[]"), int(port))
         with socket.create_connection((host.strip("[]"), int(port)), max(1.0, deadline - time.monotonic())) as line:
             if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true") and not _greets(line):
-                raise UserError(
-                    f"What answers at {address!r} is no Ray: another program listens there. The cluster's port is that of "
-                    "`ray start --head --port` (6379); ray:// takes the port of --ray-client-server-port (10001)."
-                )
+                raise no_ray(address)
     except OSError as error:
-        raise UserError(
-            f"There is no Ray cluster at {address!r}: {reason(error)}. `ray status` on its head node shows whether it runs; is the port open "
-            "in its firewall?"
-        ) from error
+        raise NotJoined(f"There is no Ray cluster at {address!r}: {reason(error)}. {_advice(error)}") from error
+
+
+class UnknownHost(OSError):
+    """No host has this name."""
+
+
+def _advice(error: OSError) -> str:
+    """What to look at, where nobody could be reached."""
+    if isinstance(error, UnknownHost):
+        return "Is the name right? `ray start --head` prints the address."
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return "Is the address right, does that machine run, and is it in the same network?"
+    return "`ray status` on its head node shows whether it runs; is the port open in its firewall?"
+
+
+def no_ray(address: str) -> NotJoined:
+    """The error that something else than Ray answers."""
+    return NotJoined(
+        f"What answers at {address!r} is no Ray: another program listens there. The cluster's port is that of "
+        "`ray start --head --port` (6379); ray:// takes the port of --ray-client-server-port (10001)."
+    )
 
 
 def _resolved(host: str, port: int) -> None:
@@ -114,10 +134,10 @@ def _resolved(host: str, port: int) -> None:
     thread.join(ANSWER_S)
     if not errors:
         raise TimeoutError(f"the name {host} could not be looked up in {ANSWER_S:g} s")
+    if isinstance(errors[0], UnicodeError | socket.gaierror):
+        raise UnknownHost(f"no host is called {host}")
     if errors[0] is not None:
-        raise OSError(
-            f"no host is called {host}" if isinstance(errors[0], UnicodeError | socket.gaierror) else str(errors[0])
-        )
+        raise OSError(str(errors[0]))
 
 
 def _greets(line: socket.socket) -> bool:

@@ -70,11 +70,13 @@ class CheckpointError(UserError):
 
 @contextlib.contextmanager
 def refusing(
-    what: str, kind: type[CheckpointError] = CheckpointError, passing: type[UserError] = UserError
+    what: str,
+    kind: type[CheckpointError] = CheckpointError,
+    passing: type[Exception] | tuple[type[Exception], ...] = UserError,
 ) -> Iterator[None]:
     """Turn whatever altered or crafted files make their readers raise into CheckpointError; `what` begins its message.
 
-    Errors of the type `passing` say already what is wrong, and pass.
+    Errors of the types `passing` say already what is wrong, or that it is something else, and pass.
     """
     try:
         yield

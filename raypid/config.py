@@ -696,9 +696,10 @@ class Config(Settings):
     def own_idle(self) -> dict[str, str]:
         """The part of `idle` that this class adds to those of its bases."""
         scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
+        kept = self.backend == "local" and self.num_workers > 0  # then it is no lack of workers
         return {
-            **unless(self.on_ray, _NOTHING_ON_RAY, *_ON_RAY),
-            **unless(self.on_ray, _NOT_TIMED, "worker_timeout_s"),
+            **unless(self.on_ray, _KEPT_FROM_RAY if kept else _NOTHING_ON_RAY, *_ON_RAY),
+            **unless(self.on_ray, _NOT_TIMED.format(_NO_LOCAL if kept else _ONE_WORKER), "worker_timeout_s"),
             **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
             **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
             **unless(self.on_divergence == "rollback", "unless on_divergence is rollback", "max_rollbacks"),
@@ -770,7 +771,8 @@ class Config(Settings):
         for name, off in {"num_learners": "0", "evaluation_parallel": "none", "parameter_server": "false"}.items():
             if getattr(self, name) and not self.on_ray:
                 raise ConfigError(
-                    f"{name} asks for an actor on Ray: set num_workers, or backend ray; or {name} to {off}."
+                    f"{name} asks for an actor on Ray: set num_workers, or backend ray; or {name} to {off} "
+                    f"(--{name.replace('_', '-')} {off})."
                 )
 
 
@@ -844,10 +846,11 @@ def gpu_ids(text: str) -> list[str]:
 
 
 _NOTHING_ON_RAY = "where nothing runs on Ray, as with num_workers 0: workers were probably meant too, such as num_workers 4 (--num-workers 4)"
+_NO_LOCAL, _ONE_WORKER = "without backend local (--backend)", "with num_workers 1 (--num-workers 1)"
+_KEPT_FROM_RAY = "with backend local, which runs nothing on Ray: leave out backend (--backend local), or this"
 _ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "wait_for_room_s")
 _NOT_TIMED = (
-    "in one process, which cannot end an environment that hangs: with num_workers 1 (--num-workers 1) it runs in a worker on Ray, "
-    "which is replaced"
+    "in one process, which cannot end an environment that hangs: {} it runs in a worker on Ray, which is replaced"
 )
 
 

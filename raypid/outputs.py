@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
@@ -107,9 +108,11 @@ class ErrorFile:
     """The file of a run's tracebacks, with those before it at most 3 MAX_ERRORS long. It is no reason to end a run that it cannot
     be written, but one to say so."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, where: Callable[[], str] = lambda: "") -> None:
         self.folder = folder
         """Of the run; None: nothing is written."""
+        self.where = where
+        """How far the run is, such as "iteration 3, step 4,096": each entry begins with a line that has it, and the time."""
         self.unwritten = ""
         """Why the first text that could not be written was not; "" if all were."""
 
@@ -118,7 +121,8 @@ class ErrorFile:
         left out."""
         if (folder := folder or self.folder) is None:
             return
-        piece = text.encode(errors="replace")
+        when = ", ".join(filter(None, [time.strftime("%Y-%m-%d %H:%M:%S"), self.where()]))
+        piece = f"[{when}]\n{text}".encode(errors="replace")
         if len(piece) > MAX_ERRORS // 8:
             piece = b"\n... (cut) ...\n".join((piece[: MAX_ERRORS // 16], piece[-MAX_ERRORS // 16 :]))
         try:

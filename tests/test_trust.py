@@ -313,6 +313,8 @@ def test_files_of_the_project_and_in_a_run(code: Code, foreign: Callable[..., Pa
     run = foreign({"env": f"{code.file}:Env"})
     mark_project(code.file.parent)
     assert environment_of(run).env == f"{code.file}:Env"
+    with pytest.raises(UntrustedError, match=r"yourself: --env PATH/TO/reach\.py:Reach \(where you have it\)\."):
+        check_names(run, {"env": "/theirs/reach.py:Reach"}, trusted=False)  # a path of another machine
     with pytest.raises(UntrustedError):  # what it imports is not its own
         check_names(run, {"env": f"{code.file}:getoutput"}, trusted=False)
     module = Code(run, "inside")

@@ -19,7 +19,7 @@ from raypid.arguments import declared, declares
 from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
 from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder
-from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value
+from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
 from raypid.errors import UserError, shown
 from raypid.modules import names_file
 from raypid.ownership import run_folder_of
@@ -417,8 +417,9 @@ def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.cli.experiment import resume_experiments, run_experiments
     from raypid.experiments.plan import check_run, experiments_in
+    from raypid.reporting.panel import make_progress
     from raypid.run.assembly import entry_name, resolve_config
-    from raypid.run.experiment import check_folder
+    from raypid.run.experiment import check_folder, left_alone
     from raypid.run.known_keys import check_stop, known_keys
     from raypid.run_file import RunFile, notes_of, saved_options
 
@@ -460,6 +461,10 @@ def main(options: argparse.Namespace) -> int:
         return _explain(options, name, given, below, criteria, counts, notes)
     if options.dry_run:
         print(f"{options.config[0]}: one run of {name} on {entry_name(config.env)}; nothing varies. Nothing was run.")
+        return 0
+    at_end = left_alone(Path(options.resume), config, criteria) if options.resume else None
+    if at_end is not None:
+        make_progress(criteria, options.quiet).note(at_end[1])
         return 0
     return _train(options, name, given, below, criteria, counts, out, notes)
 
@@ -535,7 +540,7 @@ def _explain(
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     changes = _changes_with(options.resume, config, stop) if options.resume else []
     found = explain(name, config, resolved.sources, network, changes, about, planned)
-    notes = [*notes, *changed]
+    notes = [*notes, *renamed(given), *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
         return 0

@@ -6,24 +6,39 @@ An algorithm names its kind in `replay_kind`.
 
 from __future__ import annotations
 
+import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import refusing
+from raypid.checkpoint import refusing, sha256_of
 from raypid.ops.sum_tree import importance
 from raypid.registry import REPLAYS
 from raypid.replay.buffer import Buffer, ReplaySpec
-from raypid.replay.disk import ReplayDamaged, SavedRows, load_rows, save_rows
+from raypid.replay.disk import (
+    CHANGING,
+    Loading,
+    ReplayDamaged,
+    SavedRows,
+    Span,
+    read_index,
+    read_rows,
+    rows_at_a_time,
+    write_rows,
+)
 from raypid.state_tree import fingerprint
 from raypid.types import Array, Sample, Sequences
 
 _ROUNDS = 100
 """Draws of twice as many first rows of sequences as are needed, until enough of them have a whole sequence after them."""
+
+NOT_SEEN = -1
+"""In place of a number of rows: the process does not see what it should load."""
 
 
 class Replay(Buffer, ABC):
@@ -31,6 +46,8 @@ class Replay(Buffer, ABC):
 
     def __init__(self, spec: ReplaySpec, shard: int = 0) -> None:
         super().__init__(spec)
+        self._loading: Loading
+        """The save that is being loaded."""
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(4, shard)))
         self.max_priority = 1.0
         self.num_skipped = 0
@@ -111,16 +128,42 @@ class Replay(Buffer, ABC):
     def restore(self, saved: SavedRows) -> None:
         """Take over the `row_state` of rows that have just been loaded."""
 
-    def save(self, folder: str, previous: str | None) -> None:
-        """Write the buffer into `folder`. What the save in `previous` has already is linked."""
+    def sees(self, proof: Mapping[str, str]) -> bool:
+        """Whether this process sees these files (path -> SHA-256). A node may have a disk of its own, with folders of the same names."""
+        try:
+            return all(sha256_of(Path(file)) == checksum for file, checksum in proof.items())
+        except OSError:
+            return False
+
+    def save(self, folder: str, previous: str | None, proof: Mapping[str, str] | None = None) -> bool:
+        """Write the buffer into `folder`. What the save in `previous` has already is linked.
+
+        Writes nothing and returns False if this process does not see the files in `proof`, or may not write beside them.
+        """
+        if not (self.sees(proof or {}) and all(os.access(Path(file).parent, os.W_OK) for file in proof or ())):
+            return False
+        write_rows(Path(folder), None if previous is None else Path(previous), *self.head(), self._rows_of)
+        return True
+
+    def head(self) -> tuple[dict[str, object], int]:
+        """What a save says of the buffer besides its rows; and how many rows make a piece of it."""
         state = {
             **({"lineage": self.lineage} if self.lineage else {}),  # none in a buffer that an earlier version saved
             "num_skipped": self.num_skipped,
             "max_priority": self.max_priority,
             "rng": self.rng.bit_generator.state,
         }
-        extra = self.row_state(self.slots(np.arange(self.oldest, self.count)))
-        save_rows(self, Path(folder), None if previous is None else Path(previous), state, extra)
+        tails = {str(worker): ids.tolist() for worker, ids in self.tails.items()}
+        return {"count": self.count, "oldest": self.oldest, **state, "tails": tails}, rows_at_a_time(self.columns)
+
+    def saved_columns(self, start: int, stop: int, changing: bool) -> dict[str, Array]:
+        """What a save keeps of the rows from `start` to `stop`: the columns that change, or those that are written once."""
+        slots = self.slots(np.arange(start, stop))
+        found = {name: column[slots] for name, column in self.columns.items() if (name in CHANGING) == changing}
+        return {**found, **self.row_state(slots)} if changing else found
+
+    def _rows_of(self, spans: Sequence[Span], changing: bool) -> Iterator[dict[str, Array]]:
+        return (self.saved_columns(start, stop, changing) for start, stop in spans)
 
     def fingerprint(self) -> str:
         """A checksum of the rows and of what the next draw depends on."""
@@ -133,27 +176,53 @@ class Replay(Buffer, ABC):
         }
         return fingerprint({**state, "rows": self.rows(ids), "more": self.row_state(self.slots(ids))})
 
-    def load(self, folders: str | Sequence[str], draws: bool = True) -> int:
+    def load(self, folders: str | Sequence[str], draws: bool = True, proof: Mapping[str, str] | None = None) -> int:
         """Replace the contents by those of one save, or of several after each other; returns the rows that can be drawn.
 
-        With `draws`, rows are drawn from now on as the (first) saved buffer would have drawn them.
+        With `draws`, rows are drawn from now on as the (first) saved buffer would have drawn them. Changes nothing and returns
+        NOT_SEEN if this process does not see the files in `proof`.
 
         Raises:
             ReplayDamaged: a file is missing, cut short or altered.
         """
-        for i, folder in enumerate([folders] if isinstance(folders, str) else folders):
-            saved = load_rows(self, Path(folder), after=i > 0)
+        if not self.sees(proof or {}):
+            return NOT_SEEN
+        for i, folder in enumerate(map(Path, [folders] if isinstance(folders, str) else folders)):
             with refusing(f"The replay buffer in {folder}", ReplayDamaged):
-                skipped, largest = int(saved.index["num_skipped"]), float(saved.index["max_priority"])
-                if not (0 <= skipped < 2**62 and 0 < largest < np.inf):
-                    raise ValueError(f"num_skipped is {skipped}, max_priority {largest}")
-                self.num_skipped = skipped + (self.num_skipped if i else 0)
-                self.max_priority = max(largest, self.max_priority) if i else largest
-                self.restore(saved)
-                if i == 0:
-                    self.lineage = str(saved.index.get("lineage", ""))[:64]
-                if draws and i == 0:
-                    self.rng.bit_generator.state = saved.index["rng"]
+                index = read_index(folder)
+                for piece in read_rows(folder, index, self.begin_load(index, i > 0)):
+                    self.take_rows(*piece)
+                self.end_load(draws and i == 0)
+        return self.num_ready
+
+    def begin_load(self, index: dict[str, Any], after: bool) -> int:
+        """Make room for a save: in place of the contents, or with `after` behind them. Returns the first row that there is room for;
+        `take_rows` is to get all from there on, and `end_load` to be called then.
+
+        Raises:
+            ValueError, KeyError, TypeError: here and in these two methods, what is wrong with the save.
+        """
+        self._loading = Loading(self, index, after)
+        return self._loading.first
+
+    def take_rows(self, start: int, fixed: Mapping[str, Array], changing: Mapping[str, Array]) -> None:
+        """Take rows of the save that is being loaded, which follow on those before."""
+        self._loading.take(start, fixed, changing)
+
+    def end_load(self, draws: bool) -> int:
+        """Take over what a save has besides rows, with `draws` the random numbers too; returns the rows that can be drawn."""
+        saved, after = self._loading.end(), self._loading.after
+        del self._loading
+        skipped, largest = int(saved.index["num_skipped"]), float(saved.index["max_priority"])
+        if not (0 <= skipped < 2**62 and 0 < largest < np.inf):
+            raise ValueError(f"num_skipped is {skipped}, max_priority {largest}")
+        self.num_skipped = skipped + (self.num_skipped if after else 0)
+        self.max_priority = max(largest, self.max_priority) if after else largest
+        self.restore(saved)
+        if not after:
+            self.lineage = str(saved.index.get("lineage", ""))[:64]
+        if draws:
+            self.rng.bit_generator.state = saved.index["rng"]
         return self.num_ready
 
     def clear(self) -> int:

@@ -1,5 +1,6 @@
 """A replay buffer on disk. Rows lie in segments, which are written once and linked from checkpoint to checkpoint. What
-changes (links, flags, priorities) is written anew each time.
+changes (links, flags, priorities) is written anew each time. The buffer's process writes and reads the files where it sees
+their disk; else the driver does, and the same rows travel between the two.
 
     replay/index.json                    counters, random generator, segments with their checksums
            segment_000000000000_000000012345.safetensors
@@ -8,32 +9,45 @@ changes (links, flags, priorities) is written anew each time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from raypid.checkpoint import CheckpointError, confined, read_json, refusing, sha256_of
+from raypid.checkpoint import CheckpointError, confined, read_json, sha256_of
 from raypid.errors import shown
+from raypid.outputs import Unwritten
 from raypid.replay.buffer import LINKS, NO_ROW, Buffer
 from raypid.types import Array
 
-_CHANGING = ("valid", "ready", *LINKS)
+PIECE_BYTES = 64 * 2**20
+"""Most that is written into one segment, and sent to another node at a time."""
+CHANGING = ("valid", "ready", *LINKS)
 _INDEX, _LINKS_FILE = "index.json", "links.safetensors"
 _SEGMENT = re.compile(r"segment_\d+_\d+\.safetensors")
 _MAX_ID = 2**62
+_LINK_ROWS = 2**20
+"""Rows of which the changing columns are asked for at a time."""
 _DTYPES = {
     **dict.fromkeys(LINKS, np.dtype(np.int64)),
     **dict.fromkeys(("valid", "ready", "terminated", "truncated", "first"), np.dtype(np.bool_)),
     "reward": np.dtype(np.float32),
 }
 """Columns of one number for each row that every buffer has."""
+Span: TypeAlias = tuple[int, int]
+"""Rows, from the first id up to, and without, the last."""
+Piece: TypeAlias = tuple[int, Mapping[str, Array], Mapping[str, Array]]
+"""The id of the first row, the columns that are written once, and those that change."""
+Rows: TypeAlias = Callable[[Sequence[Span], bool], Iterable[Mapping[str, Array]]]
+"""Gives the columns of each span of a buffer's rows: those that change (True), or those that are written once."""
 
 
 class ReplayDamaged(CheckpointError):
@@ -51,36 +65,77 @@ class SavedRows:
     index: dict[str, Any]
 
 
-def save_rows(
-    buffer: Buffer, folder: Path, previous: Path | None, state: Mapping[str, object], extra: Mapping[str, Array]
-) -> None:
-    """Write the buffer into `folder`, with what its kind of replay adds: `state`, and arrays [n, *] for the n rows that are
-    here. Segments that the save in `previous` has already are linked, not written."""
+def write_rows(folder: Path, previous: Path | None, head: Mapping[str, Any], step: int, rows: Rows) -> None:
+    """Write a buffer into `folder`, of which `head` says all but its rows. Segments that the save in `previous` has already are
+    linked. `step` rows are asked for at a time: the buffer may be in another process."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     for unfinished in folder.iterdir():  # of a process that died while it saved here
         if unfinished.name in (_INDEX, _LINKS_FILE) or _SEGMENT.fullmatch(unfinished.name):
             unfinished.unlink()
-    segments = _linked(buffer, folder, previous, state.get("lineage", ""))
-    start = max(segments[-1]["stop"] if segments else 0, buffer.oldest)
-    if start < buffer.count:
-        name = f"segment_{start:012d}_{buffer.count:012d}.safetensors"
-        rows = buffer.rows(np.arange(start, buffer.count))
-        save_file({k: np.ascontiguousarray(v) for k, v in rows.items() if k not in _CHANGING}, folder / name)
-        segments.append({"file": name, "start": start, "stop": buffer.count, "sha256": sha256_of(folder / name)})
-    alive = buffer.rows(np.arange(buffer.oldest, buffer.count))
-    changing = {k: np.ascontiguousarray(v) for k, v in alive.items() if k in _CHANGING}
-    save_file({**changing, **extra}, folder / _LINKS_FILE)
-    index = {
-        "count": buffer.count,
-        "oldest": buffer.oldest,
-        **state,
-        "tails": {str(worker): ids.tolist() for worker, ids in buffer.tails.items()},
-        "segments": segments,
-        "links_sha256": sha256_of(folder / _LINKS_FILE),
-    }
+    oldest, count = head["oldest"], head["count"]
+    segments = _linked(head, folder, previous)
+    spans = spans_of(max(segments[-1]["stop"] if segments else 0, oldest), count, step)
+    for (start, stop), columns in zip(spans, rows(spans, False), strict=True):
+        name = f"segment_{start:012d}_{stop:012d}.safetensors"
+        save_file({k: np.ascontiguousarray(v) for k, v in columns.items()}, folder / name)
+        segments.append({"file": name, "start": start, "stop": stop, "sha256": sha256_of(folder / name)})
+    save_file(joined(rows(spans_of(oldest, count, _LINK_ROWS), True)), folder / _LINKS_FILE)
+    index = {**head, "segments": segments, "links_sha256": sha256_of(folder / _LINKS_FILE)}
     (folder / _INDEX).write_text(json.dumps(index))
+
+
+def spans_of(start: int, stop: int, step: int) -> list[Span]:
+    """Cut rows into parts of at most `step`."""
+    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
+def joined(parts: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
+    """The columns of several spans of rows after each other."""
+    found: dict[str, list[Array]] = {}
+    for part in parts:
+        for name, values in part.items():
+            found.setdefault(name, []).append(values)
+    return {name: np.concatenate(values) for name, values in found.items()}
+
+
+def check_written(folder: Path) -> None:
+    """Check that a save that another process may have written is here.
+
+    Raises:
+        Unwritten: files are missing.
+    """
+    index = folder / _INDEX
+    missing = [index] if not index.is_file() else [folder / name for name in _checksums(read_json(index))]
+    for file in missing:
+        if not file.is_file():
+            raise Unwritten(f"The replay buffer was not saved: {file} is not there.")
+
+
+@contextlib.contextmanager
+def shown_to_all(folder: Path) -> Iterator[dict[str, str]]:
+    """Put a file into `folder` by which others can tell whether they see it; gives its proof (`Replay.sees`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f".seen-{uuid.uuid4().hex}"
+    file.write_text(file.name)
+    try:
+        yield {str(file): sha256_of(file)}
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def proof_of(folders: Iterable[str]) -> dict[str, str]:
+    """By which others can tell whether they see these saves (`Replay.sees`).
+
+    Raises:
+        ReplayDamaged: one is not there.
+    """
+    files = [Path(folder, _INDEX) for folder in folders]
+    for file in files:
+        if not file.is_file():
+            raise ReplayDamaged(f"There is no replay buffer in {file.parent}.")
+    return {str(file): sha256_of(file) for file in files}
 
 
 def checksums_in(folder: Path) -> dict[str, str]:
@@ -111,31 +166,57 @@ def _link(source: str | Path, target: str | Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _linked(buffer: Buffer, folder: Path, previous: Path | None, lineage: object) -> list[dict[str, Any]]:
+def _linked(head: Mapping[str, Any], folder: Path, previous: Path | None) -> list[dict[str, Any]]:
     """Link the segments of the previous save that still hold rows of this buffer; returns them."""
     if previous is None or not (previous / _INDEX).exists():
         return []
     before = _checked_index(previous)
-    if (
-        before["count"] > buffer.count or before.get("lineage", "") != lineage
-    ):  # of another run, or a buffer that was lost
-        return []
-    segments = [s for s in before["segments"] if s["stop"] > buffer.oldest]
+    if before["count"] > head["count"] or before.get("lineage", "") != head.get("lineage", ""):
+        return []  # of another run, or of a buffer that was lost
+    segments = [s for s in before["segments"] if s["stop"] > head["oldest"]]
     for segment in segments:
         _link(previous / segment["file"], folder / segment["file"])
     return segments
 
 
-def load_rows(buffer: Buffer, folder: Path, *, after: bool = False) -> SavedRows:
-    """Replace the contents of a buffer by what `save_rows` wrote. If there are more rows than it holds, it takes the newest.
-
-    With `after`, the rows are added to those that are there, under new ids.
+def read_index(folder: Path) -> dict[str, Any]:
+    """What a save says of itself, once all of its files have been compared with their checksums.
 
     Raises:
-        ReplayDamaged: a file is missing, cut short or altered, or does not hold rows such as this buffer's.
+        ValueError, KeyError, TypeError, OSError: what is wrong.
     """
-    with refusing(f"The replay buffer in {folder}", ReplayDamaged):
-        return _load(buffer, folder, after)
+    index = _checked_index(folder)
+    for name, checksum in _checksums(index).items():
+        if sha256_of(confined(folder, name)) != checksum:
+            raise ValueError(f"{name} was altered or cut short")
+    return index
+
+
+def read_rows(folder: Path, index: Mapping[str, Any], first: int) -> Iterator[Piece]:
+    """Read the rows of a save from `first` on, in pieces.
+
+    Raises:
+        ValueError, KeyError, TypeError, OSError: what is wrong.
+    """
+    oldest = index["oldest"]
+    changing = _read_columns(folder / _LINKS_FILE, index["count"] - oldest)
+    for segment in index["segments"]:
+        begin, end = segment["start"], segment["stop"]
+        if end <= first:
+            continue
+        fixed = _read_columns(folder / segment["file"], end - begin)
+        for start, stop in spans_of(max(begin, first), end, rows_at_a_time(fixed)):
+            yield (
+                start,
+                {name: values[start - begin : stop - begin] for name, values in fixed.items()},
+                {name: values[start - oldest : stop - oldest] for name, values in changing.items()},
+            )
+
+
+def rows_at_a_time(columns: Mapping[str, Array]) -> int:
+    """How many rows of these columns make a piece."""
+    row_bytes = sum(values[:1].nbytes for values in columns.values())
+    return max(1, PIECE_BYTES // max(1, row_bytes))
 
 
 def _checked_index(folder: Path) -> dict[str, Any]:
@@ -164,7 +245,7 @@ def _checked_index(folder: Path) -> dict[str, Any]:
     return index
 
 
-def _read_rows(file: Path, num_rows: int) -> dict[str, Array]:
+def _read_columns(file: Path, num_rows: int) -> dict[str, Array]:
     """Read a file of columns with so many rows.
 
     Raises:
@@ -184,67 +265,72 @@ def _read_rows(file: Path, num_rows: int) -> dict[str, Array]:
     return columns
 
 
-def _check_columns(buffer: Buffer, columns: Mapping[str, Array], file: str) -> None:
-    """Check that a segment has the columns of the buffer's environment, and of the segments before.
+def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int) -> None:
+    """Check that rows have the columns of the buffer's environment, and of the rows before.
 
     Raises:
         ValueError: names what differs.
     """
     wanted = {**buffer.spec.columns, **dict.fromkeys(("reward", "terminated", "truncated", "first"), ())}
-    wanted |= {name: column.shape[1:] for name, column in buffer.columns.items() if name not in _CHANGING}
+    wanted |= {name: column.shape[1:] for name, column in buffer.columns.items() if name not in CHANGING}
     here = {name: values.shape[1:] for name, values in columns.items()}
     kinds = {name for name, values in columns.items() if values.dtype.kind not in "biuf"}
     if buffer.spec.columns or buffer.columns:
         wrong = [name for name in sorted(wanted.keys() | here.keys()) if wanted.get(name) != here.get(name)] or kinds
         for name in wrong:
-            raise ValueError(f"{file} has {name} {here.get(name, 'not')}, this run has {wanted.get(name, 'none')}")
+            raise ValueError(f"row {start} has {name} {here.get(name, 'not')}, this run has {wanted.get(name, 'none')}")
 
 
-def _load(buffer: Buffer, folder: Path, after: bool) -> SavedRows:
-    index = _checked_index(folder)
-    for name, checksum in _checksums(index).items():
-        if sha256_of(confined(folder, name)) != checksum:
-            raise ValueError(f"{name} was altered or cut short")
-    oldest, count, shift = index["oldest"], index["count"], 0
-    changing = _read_rows(folder / _LINKS_FILE, count - oldest)
-    if after:
-        shift = buffer.count - oldest
-        buffer.evict(min(count - oldest, buffer.spec.capacity))
-        buffer.count += count - oldest
-    else:
-        buffer.reset(oldest, count)
-    oldest = max(oldest, buffer.oldest - shift)
-    for segment in index["segments"]:
-        rows = _read_rows(folder / segment["file"], segment["stop"] - segment["start"])
-        _check_columns(buffer, rows, segment["file"])
-        ids = np.arange(max(segment["start"], min(oldest, segment["stop"])), segment["stop"])
-        _put(buffer, ids + shift, rows)
-    saved = np.arange(oldest, count)
-    columns = {k: v[len(v) - len(saved) :] for k, v in changing.items()}
-    links = {name: columns.pop(name) for name in _CHANGING if name in columns}
-    for name in LINKS if after else ():
-        links[name] = np.where(links[name] >= oldest, links[name] + shift, NO_ROW)
-    ids = saved + shift
-    if len(ids):
-        _put(buffer, ids, links)
-        buffer.columns["ready"][buffer.slots(ids)] = False
-        buffer.admit_complete(ids, np.maximum(buffer.columns["follow"][buffer.slots(ids)] - ids[0], 0))
-    for worker, lines in index["tails"].items():
-        tail = np.array(lines, np.int64)
-        if tail.size and (tail.ndim != 2 or tail.min() < NO_ROW or tail.max() >= count):
-            raise ValueError(f"{_INDEX} has newest rows of worker {shown(worker)} that are not there")
-        if after and tail.size:
-            tail = tail[(tail >= oldest).all(1)]  # with the shift, smaller ids are those of other rows
-        if tail.size and tail[-1, -1] + shift >= buffer.oldest:
-            buffer.tails[int(worker)] = _longer(buffer, tail + shift)
-    return SavedRows(ids, columns, index)
+class Loading:
+    """A save on its way into a buffer: it replaces the contents, or with `after` comes after them, under new ids. Of more rows than
+    there is room for, the buffer takes the newest. The steps are apart, since the save may be on another node's disk.
 
+    Raises:
+        ValueError, KeyError, TypeError: it does not hold rows such as this buffer's.
+    """
 
-def _put(buffer: Buffer, ids: Array, rows: dict[str, Array]) -> None:
-    """Write the newest of `rows` into the columns, as rows `ids`."""
-    slots = buffer.slots(ids)
-    for name, values in rows.items():
-        buffer.column(name, values)[slots] = values[len(values) - len(ids) :]
+    def __init__(self, buffer: Buffer, index: dict[str, Any], after: bool) -> None:
+        self.buffer, self.index, self.after = buffer, index, after
+        oldest, count = index["oldest"], index["count"]
+        self.shift = buffer.count - oldest if after else 0
+        if after:
+            buffer.evict(min(count - oldest, buffer.spec.capacity))
+            buffer.count += count - oldest
+        else:
+            buffer.reset(oldest, count)
+        self.first = max(oldest, buffer.oldest - self.shift)
+        """The first row of the save that there is room for."""
+        self._more: list[dict[str, Array]] = []
+        """What the kind of replay has saved for the rows so far."""
+
+    def take(self, start: int, fixed: Mapping[str, Array], changing: Mapping[str, Array]) -> None:
+        """Take the rows from `start` on. All from `first` on are to come, in order."""
+        _check_columns(self.buffer, fixed, start)
+        links = {name: values for name, values in changing.items() if name in CHANGING}
+        for name in LINKS if self.after else ():
+            links[name] = np.where(links[name] >= self.first, links[name] + self.shift, NO_ROW)
+        slots = self.buffer.slots(np.arange(start, start + len(links["valid"])) + self.shift)
+        for name, values in {**fixed, **links}.items():
+            self.buffer.column(name, values)[slots] = values
+        self._more.append({name: values for name, values in changing.items() if name not in CHANGING})
+
+    def end(self) -> SavedRows:
+        """Make the rows ready to be drawn."""
+        buffer, count = self.buffer, self.index["count"]
+        ids = np.arange(self.first, count) + self.shift
+        if len(ids):
+            slots = buffer.slots(ids)
+            buffer.columns["ready"][slots] = False
+            buffer.admit_complete(ids, np.maximum(buffer.columns["follow"][slots] - ids[0], 0))
+        for worker, lines in self.index["tails"].items():
+            tail = np.array(lines, np.int64)
+            if tail.size and (tail.ndim != 2 or tail.min() < NO_ROW or tail.max() >= count):
+                raise ValueError(f"{_INDEX} has newest rows of worker {shown(worker)} that are not there")
+            if self.after and tail.size:
+                tail = tail[(tail >= self.first).all(1)]  # with the shift, smaller ids are those of other rows
+            if tail.size and tail[-1, -1] + self.shift >= buffer.oldest:
+                buffer.tails[int(worker)] = _longer(buffer, tail + self.shift)
+        return SavedRows(ids, joined(self._more), self.index)
 
 
 def _longer(buffer: Buffer, tail: Array) -> Array:

@@ -1,19 +1,33 @@
 """Where a replay loop puts fragments and gets updates from: buffers of the learners, or shards in actors of their own.
 
 A buffer that is lost is filled again within the run: from its part of the newest checkpoint, if the run saves them, else by collecting.
+A buffer writes and reads its part of a checkpoint itself where it sees the folder. On a node with another disk it sends and gets rows.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from raypid.algorithms.off_policy import OffPolicyConfig
-from raypid.checkpoint import CheckpointError
-from raypid.replay.base import Replay
+from raypid.checkpoint import CheckpointError, refusing
+from raypid.errors import UserError
+from raypid.replay.base import NOT_SEEN, Replay
+from raypid.replay.disk import (
+    ReplayDamaged,
+    Span,
+    check_written,
+    link_save,
+    proof_of,
+    read_index,
+    read_rows,
+    shown_to_all,
+    write_rows,
+)
 from raypid.roles.parameter_server import Learnt, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, WorkerLost
@@ -21,9 +35,11 @@ from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, Together
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.plan import Plan
 from raypid.runtime.supervisor import START_S, Losses
-from raypid.types import Sample, Trajectory, Weights
+from raypid.types import Array, Sample, Trajectory, Weights
 
 T = TypeVar("T")
+Steps: TypeAlias = Generator[Future[object], None, T]
+"""Work that has to wait: it gives what it waits for, and is to be called again once that is there."""
 _AHEAD = 3
 """Draws of every shard: one that the learner works with, and two on their way."""
 
@@ -54,6 +70,7 @@ class ReplaySource:
         self.backend, self.learner, self.config, self.losses = backend, learner, config, losses
         self.buffers = list(buffers) or [learner]
         """The roles that hold the buffers."""
+        self.timeout_s = max(START_S, config.worker_timeout_s)
         self.saved: Path | None = None
         """The newest save of the buffers in this run."""
         self.emptied = False
@@ -102,9 +119,12 @@ class ReplaySource:
         """Store a fragment, without waiting for it. Errors of the buffer's previous fragment are raised here."""
         index = self.buffer_of(worker)
         self._held[index] = self._rows(index)
-        self._ready[index] = self._submit(index, Replay.add, worker, fragment)
+        self._add(index, worker, fragment)
         if index in self._refilling and self._holds_enough(index):
             self._refilling.discard(index)
+
+    def _add(self, index: int, worker: int, fragment: Future[Trajectory]) -> None:
+        self._ready[index] = self._submit(index, Replay.add, worker, fragment)
 
     def holds(self, num_rows: int) -> bool:
         """Whether so many rows can be drawn, as many from each buffer as from the others."""
@@ -128,19 +148,6 @@ class ReplaySource:
         """Whether a buffer that was lost may be drawn from again."""
         return self._held[index] * len(self._ready) >= self.rows_to_go_on
 
-    def save(self, folder: Path, previous: Path | None) -> None:
-        """Write all buffers into `folder`; what the save in `previous` has already is linked."""
-        before = [None if previous is None else place for place in self._places(previous or folder)]
-        places = zip(self._places(folder), before, strict=True)
-        self._results([self._submit(i, Replay.save, *both) for i, both in enumerate(places)])
-
-    def load(self, folder: Path) -> None:
-        """Fill the buffers from a save, which may have been written by another number of them."""
-        self.forget()
-        parts, draws = share_of_saves(folder, len(self._ready))
-        self._ready = [self._submit(i, Replay.load, folders, draws) for i, folders in enumerate(parts)]
-        self._held = self._results(self._ready)
-
     def clear(self) -> None:
         """Empty the buffers."""
         self.forget()
@@ -157,32 +164,117 @@ class ReplaySource:
         """The results of a call of each buffer."""
         return [self.backend.get(future) for future in futures]
 
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, previous: Path | None) -> None:
+        """Write all buffers into `folder`; what the save in `previous` has already is linked.
+
+        Raises:
+            Unwritten: what a buffer has written is not there.
+        """
+        places = self._places(folder)
+        before = [None] * len(places) if previous is None else self._places(previous)
+        with shown_to_all(folder.absolute()) as proof:
+            asked = [i for i, place in enumerate(places) if not self._is_kept(i, place)]
+            calls = [self._submit(i, Replay.save, places[i], before[i], proof) for i in asked]
+            for i, call in zip(asked, calls, strict=True):
+                if not self.backend.get(call):
+                    self._write(i, places[i], before[i])
+        for place in places:
+            check_written(Path(place))
+
     def _places(self, folder: Path) -> list[str]:
-        """The folder of each buffer's part of a save."""
-        return [str(folder / f"{self.part}_{i}" if self.part else folder) for i in range(len(self._ready))]
+        """The folder of each buffer's part of a save: a whole path, since other processes may have other current folders."""
+        whole = folder.absolute()
+        return [str(whole / f"{self.part}_{i}" if self.part else whole) for i in range(len(self._ready))]
+
+    def _is_kept(self, index: int, place: str) -> bool:
+        """Whether a buffer's part of a save could be written without asking its process."""
+        return False
+
+    def _write(self, index: int, place: str, previous: str | None) -> None:
+        """Write a buffer whose process does not see the folder."""
+        before = None if previous is None else Path(previous)
+        while True:
+            handle = self._handle(index)
+            try:
+                head, step = self.backend.get(handle.submit(Replay.head), self.timeout_s)
+                return write_rows(Path(place), before, head, step, partial(self._coming, handle))
+            except (WorkerLost, TimeoutError) as error:
+                self._mend(index, handle, "save()", error)
+
+    def _coming(self, handle: Handle, spans: Sequence[Span], changing: bool) -> Iterator[Mapping[str, Array]]:
+        """The columns of a buffer's rows. Each span is on its way while the one before is used."""
+        asked: deque[Future[dict[str, Array]]] = deque()
+        for start, stop in spans:
+            asked.append(handle.submit(Replay.saved_columns, start, stop, changing))
+            if len(asked) > 1:
+                yield self.backend.get(asked.popleft(), self.timeout_s)
+        for future in asked:
+            yield self.backend.get(future, self.timeout_s)
+
+    def load(self, folder: Path) -> None:
+        """Fill the buffers from a save, which may have been written by another number of them."""
+        self.forget()
+        parts, draws = share_of_saves(folder, len(self._ready))
+        loads = [self._submit(i, Replay.load, part, draws, proof_of(part)) for i, part in enumerate(parts)]
+        self._held = [
+            self._send(i, parts[i], draws) if rows == NOT_SEEN else rows for i, rows in enumerate(self._results(loads))
+        ]
+        self._ready = [self.backend.put(rows) for rows in self._held]
+
+    def _send(self, index: int, folders: Sequence[str], draws: bool) -> int:
+        """Load saves into a buffer whose process does not see them; returns the rows that can be drawn."""
+        while True:
+            handle = self._handle(index)
+            try:
+                return _ended(self._sending(handle, folders, draws))
+            except (WorkerLost, TimeoutError) as error:
+                self._mend(index, handle, "load()", error)
+
+    def _sending(self, handle: Handle, folders: Sequence[str], draws: bool) -> Steps[int]:
+        """Do what `Replay.load` does in a process that sees the folders, piece by piece."""
+        rows = 0
+        for i, folder in enumerate(map(Path, folders)):
+            passing = (UserError, RuntimeError, TimeoutError)
+            with refusing(f"The replay buffer in {folder}", ReplayDamaged, passing):
+                index = read_index(folder)
+                first = yield from self._step(handle.submit(Replay.begin_load, index, i > 0))
+                for piece in read_rows(folder, index, first):
+                    yield from self._step(handle.submit(Replay.take_rows, *piece))
+                rows = yield from self._step(handle.submit(Replay.end_load, draws and i == 0))
+        return rows
+
+    def _step(self, future: Future[T]) -> Steps[T]:
+        """Go on with the value of a future once it is there."""
+        yield future
+        return self.backend.get(future, self.timeout_s)
+
+    def _mend(self, index: int, handle: Handle, call: str, error: Exception) -> None:
+        """Have a buffer built anew and filled whose process was found to be lost."""
+        self.backend.get(self._submit(index, Replay.head))
 
     # -- losses --------------------------------------------------------------------------------------------------------
-
-    def _load_saved(self, index: int) -> Future[int]:
-        """Have a buffer that was built anew load its part of the newest save; returns the rows that it will hold."""
-        if self.saved is None:
-            return self.backend.put(0)
-        parts, draws = share_of_saves(self.saved, len(self._ready))
-        return self._handle(index).submit(Replay.load, parts[index], draws)
 
     def _handle(self, index: int) -> Handle:
         """The role itself that holds a buffer."""
         return self.learner.handles[index] if isinstance(self.learner, LearnerGroup) else self.buffers[index]
 
-    def _filled(self, index: int, held: int, loading: Future[int]) -> str:
-        """Wait for what a buffer loads in place of the rows that were held, and count what is lost; returns what to say."""
-        rows, how = 0, "it fills up by collecting"
+    def _filling(self, index: int, held: int) -> Steps[str]:
+        """Fill a buffer that was built anew from its part of the newest save, and count what is lost of the rows that were `held`;
+        returns what to say."""
+        handle, rows, how = self._handle(index), 0, "it fills up by collecting"
         try:
-            rows = self.backend.get(loading)
+            yield from self._step(handle.ready)
             if self.saved is not None:
-                how = f"it was filled from {self.saved.parent.name}"
+                parts, draws = share_of_saves(self.saved, len(self._ready))
+                proof = proof_of(parts[index])
+                found = yield from self._step(handle.submit(Replay.load, parts[index], draws, proof))
+                rows = found if found != NOT_SEEN else (yield from self._sending(handle, parts[index], draws))
+                how = f"it was filled from {self.saved.parent.name}" if rows else how
         except CheckpointError as error:
             how = f"its save cannot be read ({error}) and it fills up by collecting"
+            handle.submit(Replay.clear)
         except (WorkerLost, TimeoutError):  # what comes next finds it
             how = "the new one was lost, too"
         self._held[index], self._ready[index] = rows, self.backend.put(rows)
@@ -192,7 +284,7 @@ class ReplaySource:
 
     def _fill(self, ranks: Sequence[int]) -> str:
         """Fill the buffers of learners that were built anew."""
-        said = [self._filled(rank, self._held[rank], self._load_saved(rank)) for rank in ranks]
+        said = [_ended(self._filling(rank, self._held[rank])) for rank in ranks]
         self._note_emptied([rank for rank in ranks if not self._holds_enough(rank)])
         return "".join(f" Its replay buffer is gone: {text}." for text in said)
 
@@ -356,7 +448,7 @@ class ShardedReplay(ReplaySource):
         factory: Callable[[int], Callable[[], object]],
         planned: Plan,
     ) -> None:
-        self.factory, self.timeout_s = factory, max(START_S, config.worker_timeout_s)
+        self.factory = factory
         self.places = [planned.place("shard", i) for i in range(config.num_replay_shards)]
         shards = [backend.spawn(factory(i), place) for i, place in enumerate(self.places)]
         super().__init__(backend, learner, config, losses, shards)
@@ -370,8 +462,11 @@ class ShardedReplay(ReplaySource):
         """Samples on their way: for each learner in turn, one of each shard."""
         self._turn = 0
         """Which shard takes the place of one that is being filled."""
-        self._loading: dict[int, tuple[str, int, Future[int]]] = {}
-        """Shards that were built anew: what happened to the one before, the rows that it held, and those that they load."""
+        self._loading: dict[int, Filling] = {}
+        """Shards that were built anew and are being filled."""
+        round_rows = config.fragment_length * config.num_envs_per_worker
+        self.most_waiting = max(1, config.buffer_size // len(shards) // round_rows)
+        """Fragments that fill a shard: of those that wait for it, no more are kept."""
 
     def buffer_of(self, worker: int) -> int:
         return self.feeds[worker]
@@ -383,19 +478,22 @@ class ShardedReplay(ReplaySource):
         return self.buffers[index]
 
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
+        self.settle(index)
         return ShardCall(self, index, method, args)
 
     def forget(self) -> None:
         self._ahead.clear()
 
     def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
-        index = self.buffer_of(worker)
-        if index in self._loading and not self._has_loaded(index):  # nobody waits until it stands
-            self._ready[index] = self._submit(index, Replay.add, worker, fragment)
-        else:
-            super().insert(worker, fragment)
+        super().insert(worker, fragment)
         if self.config.normalize_observations:
             self.learner.submit(ShardLearner.seen, fragment)
+
+    def _add(self, index: int, worker: int, fragment: Future[Trajectory]) -> None:
+        if index in self._loading:  # nobody waits until it stands
+            self._loading[index].fragments.append((worker, fragment))
+        else:
+            super()._add(index, worker, fragment)
 
     def _rows(self, index: int) -> int:
         """As in every source; but if the shard is lost, nobody waits for the new one."""
@@ -403,8 +501,7 @@ class ShardedReplay(ReplaySource):
             return 0
         call = self._ready[index]
         if isinstance(call, ShardCall) and not call.is_answered():
-            self._ready[index] = call
-            return self._held[index]
+            return 0
         return super()._rows(index)
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
@@ -465,23 +562,66 @@ class ShardedReplay(ReplaySource):
         self.buffers[index] = self.backend.spawn(self.factory(index), self.places[index])
         self._ahead.clear()
         self._refilling.add(index)
-        self._ready[index] = loading = self._load_saved(index)
-        self._loading[index] = what, self._held[index], loading
+        held, fragments = self._held[index], deque(self._unstored(index), self.most_waiting)
+        if before := self._loading.get(index):
+            held, fragments = before.held, before.fragments
+        steps = self._filling(index, held)
+        self._loading[index] = Filling(what, held, steps, next(steps), fragments)
+        self._held[index], self._ready[index] = 0, self.backend.put(0)
+
+    def _unstored(self, index: int) -> list[tuple[int, Future[Trajectory]]]:
+        """The newest fragment for a shard, if the shard was lost before it was stored."""
+        call = self._ready[index]
+        if not isinstance(call, ShardCall) or call.method.__name__ != Replay.add.__name__:
+            return []
+        try:
+            self.backend.get(call.future, timeout=0.0)
+            return []
+        except (WorkerLost, TimeoutError):
+            return [call.args]  # type: ignore[list-item]
 
     def _has_loaded(self, index: int) -> bool:
-        """Whether a shard that was built anew has loaded its part of the save. Once it has, what was lost is counted and told."""
-        what, held, loading = self._loading[index]
-        if not self.backend.wait([loading], num=1, timeout=0)[0]:
+        """Whether a shard that was built anew is filled; if not, go on with it as far as nothing has to be waited for. Once it is,
+        what was lost is counted and told."""
+        filling = self._loading[index]
+        if not self.backend.wait([filling.waits_for], num=1, timeout=0)[0]:
             return False
-        before = self._ready[index]
+        try:
+            filling.waits_for = next(filling.steps)
+            return False
+        except StopIteration as end:
+            said: str = end.value
         del self._loading[index]
-        said = self._filled(index, held, loading)
-        if before is not loading:  # fragments came in the meantime
-            self._ready[index] = before
         if self._holds_enough(index):
             self._refilling.discard(index)
-        self.losses.tell(f"{what} {said[0].upper()}{said[1:]}.")
+        self.losses.tell(f"{filling.what} {said[0].upper()}{said[1:]}.")
+        for fragment in filling.fragments:
+            super().insert(*fragment)
         return True
+
+    def settle(self, index: int) -> None:
+        """Wait until a shard that was built anew is filled."""
+        while index in self._loading and not self._has_loaded(index):
+            waits_for = [self._loading[index].waits_for]
+            if not self.backend.wait(waits_for, num=1, timeout=self.timeout_s)[0]:
+                self.rebuild(index, self.buffers[index], "load()", TimeoutError())
+
+    def _mend(self, index: int, handle: Handle, call: str, error: Exception) -> None:
+        self.rebuild(index, handle, call, error)
+        self.settle(index)
+
+    def _is_kept(self, index: int, place: str) -> bool:
+        """A shard that was lost, and for which there is no room yet, will be what its part of the newest save is."""
+        if index not in self._loading or self.backend.wait([self.buffers[index].ready], num=1, timeout=0)[0]:
+            return False
+        if self.saved is None:
+            empty = self.factory(index)()
+            return isinstance(empty, Replay) and empty.save(place, None)
+        parts, is_its_own = share_of_saves(self.saved, len(self.buffers))
+        if is_its_own and (part := Path(parts[index][0])).is_dir():
+            link_save(part, Path(place))
+            return True
+        return False
 
     def metrics(self) -> dict[str, float]:
         """Numbers of all shards, added up, without those that are being built."""
@@ -492,8 +632,23 @@ class ShardedReplay(ReplaySource):
         return {name: sum(m[name] for m in found) for name in found[0]}
 
 
+@dataclass(slots=True)
+class Filling:
+    """A shard that was built anew and is being filled."""
+
+    what: str
+    """What happened to the one before."""
+    held: int
+    """Rows that could be drawn from it."""
+    steps: Steps[str]
+    waits_for: Future[object]
+    """What the next step needs."""
+    fragments: deque[tuple[int, Future[Trajectory]]]
+    """What workers have sent meanwhile."""
+
+
 class ShardCall(LocalFuture[T]):
-    """A call of a replay shard's. If the shard is lost, it is built anew and the call made again."""
+    """A call of a replay shard's. If the shard is lost, it is built anew, filled, and the call made again."""
 
     __slots__ = ("args", "future", "index", "method", "shard", "source")
 
@@ -513,21 +668,21 @@ class ShardCall(LocalFuture[T]):
         return self.future
 
     def is_answered(self) -> bool:
-        """Wait for the answer; returns False if the shard is lost. It is built anew then, and the call made again."""
+        """Wait for the answer; returns False if the shard is lost. Another one is being built then."""
         try:
             self.source.backend.get(self.future, self.source.timeout_s)
         except ArgumentLost:
             pass
         except (WorkerLost, TimeoutError) as error:
             self.source.rebuild(self.index, self.shard, f"{self.method.__name__}()", error)
-            self._make()
             return False
         return True
 
     def result(self) -> T:
         """Raises ShardsFailed, and what the shard itself raised. ArgumentLost: what it was given is gone."""
         while not self.is_answered():
-            pass
+            self.source.settle(self.index)
+            self._make()
         return self.source.backend.get(self.future)
 
 
@@ -537,9 +692,20 @@ def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:
     If there are more parts than buffers, they are dealt out. If there are fewer, several buffers load the same part (each keeps
     its newest rows).
     """
+    folder = folder.absolute()
     whole = (folder / "index.json").is_file()
     found = [p for p in folder.glob("*_*") if p.is_dir() and p.name.split("_")[-1].isdigit()]
     parts = [str(p) for p in ([folder] if whole else sorted(found, key=lambda p: int(p.name.split("_")[-1])))]
     if not parts:
         return [[str(folder)]] * num, True  # loading then says what is missing
     return [parts[i::num] if i < len(parts) else [parts[i % len(parts)]] for i in range(num)], len(parts) == num
+
+
+def _ended(steps: Steps[T]) -> T:
+    """The result of work, whose waiting is done here."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result

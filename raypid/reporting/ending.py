@@ -18,8 +18,10 @@ State: TypeAlias = Literal["finished", "stopped early", "diverged", "failed", "k
 _TAIL_BYTES = 1 << 16
 """How much of errors.txt is read, from its end: the error that ended the run is the last one."""
 _ENDED = re.compile(r"^The run ended in iteration (\d+):$", re.MULTILINE)
+_ENTRY = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d.*\]$", re.MULTILINE)
+"""The line with which an entry begins."""
 _HOOK = re.compile(r"^on_\w+ of the callbacks raised:$", re.MULTILINE)
-"""The line above a traceback that did not end the run, though it may follow the one that did."""
+"""The line above a traceback that did not end the run, though it may follow the one that did. (Earlier versions wrote no _ENTRY.)"""
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
 """The line of a traceback that names the exception."""
 _OWN = re.compile(r"^raypid\.[\w.]+: ")
@@ -76,7 +78,8 @@ def read_end_by_error(path: Path) -> tuple[int, str]:
     ends = list(_ENDED.finditer(text))
     if not ends:
         return 0, ""
-    lines = _HOOK.split(text[ends[-1].end() :])[0].strip().splitlines()
+    entry = _ENTRY.split(text[ends[-1].end() :])[0]
+    lines = _HOOK.split(entry)[0].strip().splitlines()
     ours = next((i for i in reversed(range(1, len(lines))) if lines[i].startswith("raypid: ")), None)
     if ours is not None:  # after the traceback of a user's class
         kind = next((line.partition(":")[0] for line in reversed(lines[:ours]) if line.startswith("raypid.")), "")

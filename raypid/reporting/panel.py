@@ -242,6 +242,10 @@ class Quiet(Messages):
         pass
 
 
+_SAID = (("starting Ray", "joining Ray"), ("waiting for room",))
+"""What may take long before a run trains, by how it is said."""
+
+
 class PlainLines(Progress):
     """Prints an aligned line about every second, less often in long runs so that the log of a night stays readable."""
 
@@ -253,7 +257,8 @@ class PlainLines(Progress):
         self._started = time.monotonic()
         self._due = 0.0
         self._is_new = self._stopped = self._has_head = False
-        self._losses = self._waits_for = ""
+        self._losses = ""
+        self._said: set[tuple[str, ...]] = set()
 
     def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
@@ -291,9 +296,10 @@ class PlainLines(Progress):
             self.message(f"lost so far: {losses}")
 
     def working(self, text: str) -> None:
-        """Print the first thing that the run waits for: Ray. The lines that follow show that it goes on."""
-        if not self._waits_for and text.startswith(("starting Ray", "joining Ray")):
-            self._waits_for = text
+        """Print what the run waits for before it trains, each once: Ray, room on a cluster. The lines that follow show that it goes on."""
+        kind = next((kind for kind in _SAID if text.startswith(kind)), None)
+        if kind is not None and kind not in self._said:
+            self._said.add(kind)
             self.message(f"{text} ...")
 
     def _print_row(self, cells: Sequence[str]) -> None:

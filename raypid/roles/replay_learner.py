@@ -34,7 +34,16 @@ class ReplayLearner(Learner):
         super().__init__(*args, **more)
         self.replay = replay(rank)
         self.save, self.load, self.clear = self.replay.save, self.replay.load, self.replay.clear
-        self.fingerprint = self.replay.fingerprint
+        self.head, self.saved_columns, self.fingerprint = (
+            self.replay.head,
+            self.replay.saved_columns,
+            self.replay.fingerprint,
+        )
+        self.begin_load, self.take_rows, self.end_load = (
+            self.replay.begin_load,
+            self.replay.take_rows,
+            self.replay.end_load,
+        )
         self._unshared: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners have not been told of yet."""
 

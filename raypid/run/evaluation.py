@@ -436,4 +436,5 @@ class Beside(Remote):
             )
             self._group.budget = self._budget
             self._group.errors, self._group.lost = self.context.workers.errors, self.losses
+            self._group.tell = lambda text: self.context.workers.tell(text)  # who is told may change
         return self._group

@@ -19,7 +19,7 @@ from types import FrameType
 
 from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
-from raypid.config import ConfigError
+from raypid.config import Config, ConfigError
 from raypid.errors import Diverged, Halted, UserError, reason
 from raypid.outcome import Outcome as Outcome
 from raypid.outcome import end_by
@@ -44,7 +44,7 @@ from raypid.run.evaluation import Played
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.post_mortem import DIVERGED
-from raypid.run.training import Training
+from raypid.run.training import Training, totals_of
 from raypid.run_file import OPTIONS, PROGRAM
 from raypid.runtime.handle import ClusterLost
 
@@ -187,6 +187,52 @@ def _of_main(settings: Mapping[str, object]) -> list[str]:
     return [key for key in named if str(settings.get(key)).startswith("__main__:")]
 
 
+def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
+    """The first stop criterion that a result has met, in words; "" if there is none."""
+    for key, target in stop.items():
+        value = result.get(key, result.get(key.removeprefix("custom/")))  # on_iteration may add entries of any name
+        if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
+            continue
+        if value is not None and value >= target:
+            return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
+    return ""
+
+
+def left_alone(
+    folder: Path, config: Config, stop: Mapping[str, float], *, python: bool = False
+) -> tuple[Outcome, str] | None:
+    """Of a run that would go on by Ray and is at its stop already: how it ended, and what to say. None if there is something to do.
+
+    Nothing is built for it: a Ray that starts takes seconds, and a cluster may be gone. (Without Ray the run is built, and finds out.)
+    """
+    if not config.on_ray or config.init_from is not None:
+        return None
+    totals: dict[str, float] = {}
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever goes on says what is wrong with the checkpoint
+        totals = totals_of(checkpoint.read_manifest(checkpoint.find(folder))["counters"])
+    reached = met(stop, totals) if totals.get("training_iteration") else ""
+    return _as_it_is(folder, stop, totals, reached, python=python) if reached else None
+
+
+def _as_it_is(
+    folder: Path, stop: Mapping[str, float], totals: dict[str, float], reached: str, *, python: bool
+) -> tuple[Outcome, str]:
+    """How a run ended that is at its stop, and what to say of it."""
+    longer = further(stop, totals)
+    if python:
+        steps = longer.get("timesteps_total") if len(longer) == 1 else None
+        how = f"stop={longer if steps is None else steps}"
+    else:
+        how = f"{quoted('raypid train --resume', folder)} --stop {shlex.quote(json.dumps(longer))}"
+    saved, best = checkpoint.latest(folder / "checkpoints"), BestPolicy(folder)
+    if saved is not None:
+        best.load()
+    return (
+        Outcome(reached, totals, folder, saved, False, best.final, best.score),
+        f"The run is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}",
+    )
+
+
 def _is_stop(value: object) -> bool:
     """Whether it can be stop criteria."""
     return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
@@ -279,22 +325,12 @@ class Run:
 
     def _left_alone(self, reached: str) -> Outcome:
         """Say that there is nothing to do. Nothing is written."""
-        stop = further(self.stop, self.agent.totals())
-        if self.python:
-            steps = stop.get("timesteps_total") if len(stop) == 1 else None
-            how = f"stop={stop if steps is None else steps}"
-        else:
-            how = f"{quoted('raypid train --resume', self.folder)} --stop {shlex.quote(json.dumps(stop))}"
-        self.progress.note(
-            f"The run is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}"
-        )
-        saved = checkpoint.latest(self.folder / "checkpoints")
-        if saved is not None:
-            self.best.load()
+        outcome, said = _as_it_is(self.folder, self.stop, self.agent.totals(), reached, python=self.python)
+        self.progress.note(said)
         self.agent.detach()
         if self.closes_agent:
             self.agent.close()
-        return self._outcome(reached, saved)
+        return outcome
 
     def _about(self) -> dict[str, object]:
         """What the progress shows of the run besides its settings."""
@@ -456,11 +492,15 @@ class Run:
             self.agent.iteration -= 1  # without a result; a run that goes on from here has it again
             raise
 
+    def _errors(self) -> ErrorFile:
+        """Where this run's own errors are written; those of its roles are written by the agent."""
+        return ErrorFile(self.folder, self.agent.errors.where)
+
     def _write_error(self, error: Exception) -> str:
         """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
         not be, unless the error itself is of that kind."""
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
-        errors = ErrorFile(self.folder)
+        errors = self._errors()
         errors.add(f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n")
         return "" if isinstance(error, Unwritten) else errors.unwritten
 
@@ -486,7 +526,7 @@ class Run:
             return f"{begin}: {parts}." if parts else f"{begin}."
         saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {self._goes_on()}."
         if gone_back := self.agent.gone_back:
-            ErrorFile(self.folder).add(f"{gone_back}\n\n")
+            self._errors().add(f"{gone_back}\n\n")
         return f"{saved} {gone_back}".strip()
 
     def _goes_on(self) -> str:
@@ -525,7 +565,7 @@ class Run:
     def _tell_gone_back(self) -> None:
         """Say what is not of the newest state in what was saved."""
         if gone_back := self.agent.gone_back:
-            ErrorFile(self.folder).add(f"{gone_back}\n\n")
+            self._errors().add(f"{gone_back}\n\n")
             self.progress.message(gone_back)
 
     def _is_newest(self, saved: Path | None) -> bool:
@@ -553,7 +593,7 @@ class Run:
 
     def _tell_failed_hook(self, hook: str, error: Exception) -> None:
         """Say that a hook raised where nothing is lost by it, and write its traceback to the run's folder."""
-        errors = ErrorFile(self.folder)
+        errors = self._errors()
         errors.add(f"{hook} of the callbacks raised:\n{''.join(traceback.format_exception(error)).rstrip()}\n\n")
         where = errors.unwritten or "errors.txt has the traceback."
         self.progress.message(f"{hook} of the callbacks raised {type(error).__name__}: {reason(error)}. {where}")
@@ -562,13 +602,7 @@ class Run:
         """Why the run ends; "" if it goes on."""
         if self._interrupts:
             return "interrupted"
-        for key, target in self.stop.items():
-            value = result.get(key, result.get(key.removeprefix("custom/")))  # on_iteration may add entries of any name
-            if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
-                continue
-            if value is not None and value >= target:
-                return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
-        return ""
+        return met(self.stop, result)
 
     def _must_halt(self) -> bool:
         """Whether the iteration goes on though the run should have ended HALT_S seconds ago."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+from raypid.address import ENVIRONMENT, chosen
 from raypid.changes import Change, described
 from raypid.config import Config, Source
 from raypid.nn.idle_settings import idle_settings
@@ -188,6 +189,9 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
             "auto", config.model.distribution, lambda: "+".join(a.kind for a in network.actions), "for these actions",
         ),
         "backend": ("auto", config.backend, lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
+        "address": (
+            config.address, config.address, lambda: chosen(config.address) or config.address, f"{ENVIRONMENT} names it",
+        ),
         "device": ("auto", config.device, lambda: config.learns_on, f"num_gpus is {config.num_gpus:g}"),
         "kernel": ("auto", config.kernel, lambda: settled.kernel, "the faster for this network"),
         "num_threads": (0, config.num_threads, lambda: learner_threads(algorithm, config, network), "for layers of these widths"),

@@ -39,7 +39,7 @@ _CHANNELS = (32, 64, 64)
 
 def look(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Plan, list[str]]:
     """What `place` would go on with: the settings, the plan, and notes of what was changed. Nothing is started or reserved; a cluster is
-    joined, and left again.
+    joined, and left again. Of one that is full, the plan is for the time when others have ended, and a note says so.
 
     Raises:
         ConfigError, ResourceError: as `place`.
@@ -49,8 +49,16 @@ def look(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[C
         return config, _plan_here(config, network), notes
     backend = _joined(config)
     try:
-        config, found, notes = _planned(backend, config, network, words)
-        return config, found, [*notes, *found.notes()]
+        try:
+            config, found, notes = _planned(backend, config, network, words)
+        except ResourceError as error:
+            if (later := _planned_empty(backend, config, network, error)) is None:
+                raise
+            found, notes = (
+                later,
+                [f"The plan is for when other runs have ended. Now the cluster is full: {_hinted(error, words)}"],
+            )
+        return config, found, [*notes, *found.notes(), *backend.notes]
     finally:
         backend.shutdown()
 
@@ -122,9 +130,11 @@ def _reserved(
         try:
             fitting, found, notes = _planned(backend, patient, network, words)
         except ResourceError as error:
+            if not patient.wait_for_room_s and _planned_empty(backend, patient, network, error) is not None:
+                raise ResourceError(_hinted(error, words), error.shortages, error.fits) from None
             if not (patient.wait_for_room_s and error.may_pass and backend.is_shared):
                 raise
-            if waited := _waited(backend, patient, network, str(error)):
+            if waited := _waited(backend, patient, network, error, words):
                 return patient, waited, []
             patient = config.replace({"wait_for_room_s": 0.0})
             continue
@@ -137,11 +147,27 @@ def _reserved(
     raise AssertionError
 
 
-def _waited(backend: RayBackend, config: Config, network: NetworkSpec, why: str) -> Plan | None:
+def _planned_empty(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Plan | None:
+    """The plan for a run that does not fit, if it would once other runs on the cluster have ended; None if it would not."""
+    if not (error.may_pass and backend.is_shared):
+        return None
+    found = plan(needs_of(config, network).roles, [replace(node, free=node.total) for node in backend.nodes()])
+    return found if found.is_whole else None
+
+
+def _hinted(error: ResourceError, words: Words) -> str:
+    """What is short, and that a run may wait for it."""
+    return f"{error} {words.setting('wait_for_room_s', 600.0)} waits until there is room."
+
+
+def _waited(
+    backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError, words: Words
+) -> Plan | None:
     """Wait until a cluster has room, wherever that is; returns what goes where, or None if there was none in time."""
     roles = needs_of(config, network).roles
     asked = [replace(place, node=None) for place in all_places(roles)]
-    with phase("waiting for room", f"waiting up to {config.wait_for_room_s:g} s for room: {why.split('. ')[0]}"):
+    why = "; ".join(shortage.reason(words) for shortage in error.shortages)
+    with phase("waiting for room", f"waiting for room, up to {config.wait_for_room_s:g} s: {why}"):
         try:
             backend.reserve(asked, config.wait_for_room_s)
         except ResourceError:

@@ -18,7 +18,7 @@ from raypid.reporting.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
 from raypid.run.assembly import new_run, resolve_config
 from raypid.run.distributed import DistributedAgent
-from raypid.run.experiment import RunOptions, check_folder
+from raypid.run.experiment import RunOptions, check_folder, left_alone
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import tuned_runs_here
 from raypid.run.saved import begun_run, saved_run
@@ -90,7 +90,12 @@ def train(
         if folder is None:
             agent = _new(run, name, file, given, stop, out := out or file.out, tuned or file.tuned, overwrite)
         else:
-            agent, stop = _resumed(run, name, folder, file, given, stop, trust)
+            stop, saved = _check_resumed(run, name, folder, file, given, stop, trust)
+            if (done := left_alone(folder, saved, stop, python=True)) is not None:
+                progress.note(done[1])
+                return done[0]
+            given = overlay(file.recorded.without("init_from"), given)
+            agent = _agent_class(run).from_checkpoint(folder, given, out=folder, trust=trust)
         with agent:
             if isinstance(agent, Agent):
                 agent.notes += [*notes_of(file, given, stop), *_hints(agent, folder is not None, tuned or file.tuned)]
@@ -201,10 +206,10 @@ def _check_beside_resume(resume: str | Path, out: str | Path | None, tuned: bool
         raise ConfigError("tuned is for new runs: resume goes on with the saved settings and those given beside it.")
 
 
-def _resumed(
+def _check_resumed(
     run: object, name: str | None, folder: Path, file: RunFile, given: Mapping[str, object], stop: Any, trust: bool
-) -> tuple[Agent, int | float | Mapping[str, object]]:
-    """The agent that goes on with the run in a folder, and its stop criteria: those given, or else the saved ones."""
+) -> tuple[dict[str, float], Config]:
+    """Check what a run goes on with; returns its stop criteria, those given or else the saved ones, and its settings."""
     given = overlay(file.recorded.without("init_from"), given)
     check_folder(folder, resume=True, overwrite=False, python=True)
     _, manifest = saved_run(folder, given, run=name, trust=trust)
@@ -213,9 +218,7 @@ def _resumed(
     saved = read_params(folder).get("stop")
     stop = (saved if isinstance(saved, Mapping) else {}) if stop is None else stop
     config: Config = resolve_config(manifest["algorithm"], given, {**manifest["config"], "init_from": None})
-    check_stop(read_stop(stop), known_keys(manifest["algorithm"], config))
-    agent = _agent_class(run).from_checkpoint(folder, given, out=folder, trust=trust)
-    return agent, stop
+    return check_stop(read_stop(stop), known_keys(manifest["algorithm"], config)), config
 
 
 def _hints(agent: Agent, resumed: bool, tuned: bool | str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from raypid import checkpoint, names
+from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
 from raypid.config import Config, ConfigError, Given, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
@@ -91,6 +93,22 @@ def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
         if not 0 <= counters[name] < 2**53:
             raise ValueError(f"the counter {name!r} is {shown(counters[name])}")
     return counters
+
+
+def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
+    """The counters of a checkpoint, by the names that results have for them.
+
+    Raises:
+        ValueError, KeyError, TypeError: one is missing or cannot be.
+    """
+    counters = _checked(counters)
+    return {
+        "training_iteration": counters["iteration"],
+        "timesteps_total": counters["timesteps_total"],
+        "episodes_total": counters["num_episodes"],
+        "learner_updates_total": counters["num_updates"],
+        "time_total_s": counters["time_total_s"],
+    }
 
 
 def _numbers(array: Array) -> list[float]:
@@ -233,6 +251,8 @@ class Training(metaclass=_Answering):
         self.on_failed_hook: Callable[[str, Exception], None]
         """Called with the name of a hook and what it raised, where the run goes on in spite of it."""
         self.detach()
+        this = weakref.ref(self)
+        self.errors.where = lambda: "" if (agent := this()) is None else agent._where()
         self._loop = self._new_loop()
         self._mark()
         self._closed = False
@@ -306,6 +326,9 @@ class Training(metaclass=_Answering):
     def errors(self) -> ErrorFile:
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors
+
+    def _where(self) -> str:
+        return f"iteration {self.iteration + 1}, step {self.timesteps:,}"
 
     def while_workers_are_lost(self, tell: Tell, stopping: Callable[[], bool]) -> None:
         """Let `tell` know in one line of each node that is lost and of workers that come back, and `stopping` end the wait for one
@@ -507,13 +530,7 @@ class Training(metaclass=_Answering):
 
     def totals(self) -> dict[str, float]:
         """The counts and times of the run so far, as results have them."""
-        return {
-            "training_iteration": self.iteration,
-            "timesteps_total": self.timesteps,
-            "episodes_total": self.num_episodes,
-            "learner_updates_total": self.num_updates,
-            "time_total_s": self.time_total_s,
-        }
+        return totals_of(self._counters())
 
     def _result(self, turn: loops.Iteration, seconds: float, evaluation_s: float) -> dict[str, float]:
         steps = sum(r.num_steps for r in turn.reports)
@@ -984,7 +1001,15 @@ class Training(metaclass=_Answering):
             raise ConfigError(
                 "init_from has no effect here: the checkpoint's weights are those that training goes on with."
             )
-        agent = cls(run=manifest["algorithm"], config=given, out=out, like=like, below=saved)
+        try:
+            agent = cls(run=manifest["algorithm"], config=given, out=out, like=like, below=saved)
+        except NotJoined as error:
+            if "address" in given or manifest["config"].get("address") is None:
+                raise
+            raise NotJoined(
+                f"{error} That is where this run was: address local (--address local) goes on with Ray on this machine, num_workers 0 "
+                "(--num-workers 0) without Ray."
+            ) from error
         try:
             with phase("loading", "loading the checkpoint"):
                 agent.restore(folder)

@@ -14,7 +14,6 @@ import importlib.util
 import io
 import os
 import shutil
-import socket
 import stat
 import sys
 import sysconfig
@@ -347,8 +346,3 @@ def check_raypid(expected: str, node: str) -> None:
             f"{node} has another raypid, {raypid_here()} in {_PACKAGE}, than this run, {expected}: install the same there and start "
             "its Ray again."
         )
-
-
-def this_node(address: str) -> str:
-    """This machine, as messages name it."""
-    return f"Node {socket.gethostname()} ({address})"

@@ -13,7 +13,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class WorkerLost(RuntimeError):
-    """The process behind a handle is gone."""
+    """The process behind a handle is gone. `how`: what is known of its end, as a clause; "" if nothing is."""
+
+    def __init__(self, message: str = "", how: str = "") -> None:
+        super().__init__(message)
+        self.how = how
 
 
 class OutOfMemory(WorkerLost):
@@ -123,6 +127,12 @@ class Backend(Protocol):
         Raises:
             ClusterLost: the head is gone.
         """
+
+    def remarks(self) -> list[str]:
+        """Sentences for the user on nodes that are no loss yet, or none after all: that one does not answer. Each is told once."""
+
+    def where(self, handle: Handle) -> str:
+        """The node of a role, as messages call it; "" where there is one alone. Cheap."""
 
     def is_lost(self, future: Future[object]) -> bool:
         """Whether a value is on lost nodes alone. Cheap."""

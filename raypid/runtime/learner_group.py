@@ -55,7 +55,9 @@ _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
 _FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 2}
 """Methods whose last arguments are fragments or samples, with the number of arguments before these. They learn."""
-_DRAWS = ("learn", "learn_from")
+_ALONE = "learn_from"
+"""The method by which a learner learns without the others: an update of one of N learners is 1/N of an update."""
+_DRAWS = ("learn", _ALONE)
 """Methods that draw from buffers. Where these lie with the learners, such a call is not made again after a loss."""
 _GIVES_STATE = (LearnerRole.load_state_dict.__name__, LearnerRole.set_weights.__name__)
 """Methods after which an earlier copy of the state is of no use."""
@@ -125,6 +127,8 @@ class LearnerGroup:
         """How often learners were built anew. Calls of an earlier generation may have to be made again."""
         self.num_updates = 0
         """Updates that the loop was told of, without those that were lost."""
+        self._num_alone = 0
+        """Updates of single learners that do not make a whole one yet."""
         self.learning: Together[object] | None = None
         """The newest call to learn."""
         self.buffers_with: Callable[[Sequence[int]], str] | None = None
@@ -253,6 +257,11 @@ class LearnerGroup:
         self._ask_for_copy()
         self._take_copy()
 
+    def count_alone(self, number: int) -> None:
+        """Count updates that a learner has made without the others."""
+        whole, self._num_alone = divmod(self._num_alone + number, len(self))
+        self.num_updates += whole
+
     # -- losses ----------------------------------------------------------------------------------------------------------
 
     def mend(self, lost: Mapping[int, str], call: str, error: Exception) -> None:
@@ -344,6 +353,8 @@ class LearnerGroup:
         else:  # it was lost before there was a copy: nothing had been learnt
             newest, state = 0, self.handles[0].submit(LearnerRole.newest_whole)
             where = f"{who} on from the start"
+        if not self.meets and standing:  # each has taken over what the others had learnt, however far it is itself
+            newest = self.num_updates
         self._all(None, rebuilt, max(self.start_s, self.timeout_s))
         if self.meets:
             self._all(LearnerRole.leave, others, _PROBE_S)
@@ -403,7 +414,9 @@ class Together(LocalFuture[T]):
     """One call of all learners, or of some: the value of the lowest rank once all are done. If a learner is lost in it, the call is
     made again."""
 
-    __slots__ = ("deadline", "futures", "generation", "group", "included", "issue", "method", "ranks", "seconds")
+    __slots__ = (
+        "deadline", "futures", "generation", "group", "included", "is_counted", "issue", "method", "ranks", "seconds",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -415,6 +428,7 @@ class Together(LocalFuture[T]):
         self.group, self.ranks, self.method, self.issue = group, list(ranks), method, issue
         self.included = False
         """A call to learn, of before learners were rebuilt: the state that they have taken has it already."""
+        self.is_counted = False
         self._make()
 
     def _make(self) -> None:
@@ -467,6 +481,9 @@ class Together(LocalFuture[T]):
         if self._learns and group.learning is self:
             group.learning = None
             group.num_updates += _updates(next(iter(values.values())))
+        elif self.method.__name__ == _ALONE and not self.is_counted:
+            self.is_counted = True
+            group.count_alone(_updates(next(iter(values.values()))))
         elif self.method.__name__ in _GIVES_STATE:
             group.renew_copy()
         return dict(sorted(values.items()))

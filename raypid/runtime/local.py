@@ -114,6 +114,12 @@ class LocalBackend:
     def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
         return []
 
+    def remarks(self) -> list[str]:
+        return []
+
+    def where(self, handle: Handle) -> str:
+        return ""
+
     def is_lost(self, future: Future[object]) -> bool:
         return False
 

@@ -3,7 +3,8 @@
 Ray itself notices a killed node after 15 to 30 seconds, and one that is cut off when its settings say so. Until then it lets calls
 wait that nobody will answer. A node's raylet is a gRPC server, and whoever connects to such a server is greeted at once (RFC 9113,
 section 3.4). So a node is lost if it refuses a connection twice, or has greeted nobody for SILENT_S seconds. That a connection is
-accepted says nothing: the kernel accepts it for a process that is stopped.
+accepted says nothing: the kernel accepts it for a process that is stopped. Nor does a greeting say whose it is: a node that is started
+again may have the address and port of the one before, so whoever is told of an answer has to ask Ray.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from typing import Literal
 from raypid.address import GREETING
 from raypid.runtime.handle import Place
 
-State = Literal["answers", "refuses", "silent"]
+State = Literal["answers", "refuses", "quiet", "silent"]
+"""A node that is quiet has not answered for QUIET_S seconds; it is not lost yet."""
 
 KNOCK_S = 1.0
 """Seconds between two knocks, and how long one waits for an answer."""
 SILENT_S = 45.0
 """Seconds without an answer after which a node is lost. Ray's own patience is 15 to 30 s; a machine that swaps may need as long."""
+QUIET_S = 10.0
+"""Seconds without an answer after which the user is told."""
 _REFUSALS = 2
 """Knocks in a row that are refused: then no process is there. One may be an accident."""
 
@@ -87,8 +91,8 @@ class Watch:
     def __init__(self, changed: Callable[[str, State], None], look: Callable[[], None] = lambda: None) -> None:
         self.look = look
         self.changed = changed
-        """Called from a thread, with a name and "refuses", "silent", or "answers" if it answers again."""
-        self._threads: dict[str, threading.Thread] = {}
+        """Called from a thread, with a name and "quiet", "silent", "refuses", or "answers" if it answers again."""
+        self._doors: set[str] = set()
         self._over = threading.Event()
         threading.Thread(target=self._look, daemon=True, name="watch").start()
 
@@ -99,11 +103,14 @@ class Watch:
 
     def add(self, name: str, host: str, port: int) -> None:
         """Watch this door from now on."""
-        if name not in self._threads and not self._over.is_set():
+        if name not in self._doors and not self._over.is_set():
+            self._doors.add(name)
             door = (name, host, port)
-            thread = threading.Thread(target=self._knock, args=door, daemon=True, name=f"watch {host}:{port}")
-            self._threads[name] = thread
-            thread.start()
+            threading.Thread(target=self._knock, args=door, daemon=True, name=f"watch {host}:{port}").start()
+
+    def drop(self, name: str) -> None:
+        """Watch this door no longer; its thread ends with its next knock."""
+        self._doors.discard(name)
 
     def close(self) -> None:
         """End all threads, without waiting for them."""
@@ -112,7 +119,7 @@ class Watch:
     def _knock(self, name: str, host: str, port: int) -> None:
         known: State = "answers"
         answered, refused = time.monotonic(), 0
-        while not self._over.wait(KNOCK_S):
+        while not self._over.wait(KNOCK_S) and name in self._doors:
             state = knock(host, port)
             now = time.monotonic()
             refused = refused + 1 if state == "refuses" else 0
@@ -120,9 +127,11 @@ class Watch:
                 answered = now
             elif now - answered >= SILENT_S:
                 state = "silent"
-            elif refused < _REFUSALS or known == "silent":
+            elif now - answered >= QUIET_S and not refused and known != "refuses":
+                state = "quiet"
+            elif refused < _REFUSALS:
                 continue
-            if state != known and not self._over.is_set():
+            if state != known and name in self._doors and not self._over.is_set():
                 known = state
                 self.changed(name, state)
 
@@ -138,7 +147,7 @@ def roles_text(places: Sequence[Place]) -> str:
             parts.append(f"the {word}" if len(found) == 1 else f"{len(found)} {word}s")
         else:
             parts.append(f"{word}{'s' * (len(found) > 1)} {numbers_text(found)}")
-    return _listed(parts)
+    return listed(parts)
 
 
 def numbers_text(numbers: Sequence[int]) -> str:
@@ -150,8 +159,9 @@ def numbers_text(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     texts = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run] for run in runs]
-    return _listed([text for run in texts for text in run])
+    return listed([text for run in texts for text in run])
 
 
-def _listed(parts: Sequence[str]) -> str:
+def listed(parts: Sequence[str]) -> str:
+    """Words as a list: "a, b and c"."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))

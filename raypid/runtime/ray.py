@@ -44,7 +44,7 @@ from raypid.runtime.handle import (
     WorkerLost,
 )
 from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
-from raypid.runtime.nodes import KNOCK_S, Line, State, Watch, knock
+from raypid.runtime.nodes import KNOCK_S, QUIET_S, SILENT_S, Line, State, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
 from raypid.runtime.sessions import Session
@@ -62,11 +62,17 @@ for _name, _value in {
     # of each log file of its processes, what environments print included; without it these grow without end
     "RAY_ROTATION_MAX_BYTES": str(16 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
-    # the supervisor reports the first in one line; the second says nothing if actors take fractions of a CPU
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing|PYTHON worker processes have been started",
+    # what Ray pushes to all drivers: the supervisor reports lost workers and nodes, of this run alone and in one line each; the second
+    # says nothing if actors take fractions of a CPU
+    "RAY_DEDUP_LOGS_SKIP_REGEX": (
+        "A worker died or was killed while executing|PYTHON worker processes have been started|Raylet is terminated"
+        "|has been marked dead because the detector has missed"
+    ),
 }.items():
     os.environ.setdefault(_name, _value)
 logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # in a notebook it advertises widgets
+# through ray://, that the connection is lost, which is told by whoever needs it; Ray sets this logger's level itself
+logging.getLogger("ray.util.client.logsclient").addFilter(lambda record: record.levelno > logging.WARNING)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -83,9 +89,12 @@ with warnings.catch_warnings():
     from raypid.runtime.ray_reservation import RESERVE_S, Reservation
 
 _HEAD = "head"
+_CLIENT_GONE = "The Ray cluster is gone: its head, reached through ray://, does not answer."
 _STATES: dict[State, str] = {"refuses": "its Ray has ended", "silent": "it does not answer", "answers": "it answers"}
 _WORD_S = 30.0
 """Seconds within which Ray notices that a node was killed."""
+_SURE_S = 10.0
+"""Seconds after which a lost node that answers again is back. It is none in its place that was started meanwhile: Ray would list that."""
 _LEAVE_S = 3.0
 """Seconds for Ray to take leave of a cluster that is gone."""
 _starting = False
@@ -188,11 +197,28 @@ class RayHandle:
         """The same, once it is known."""
 
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
-        return self.actor.call.remote(method.__name__, *args)
+        with _through_client():
+            return self.actor.call.remote(method.__name__, *args)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
-        a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
+        with _through_client():
+            a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
         return a, b
+
+
+@contextlib.contextmanager
+def _through_client() -> Iterator[None]:
+    """For a call that through ray:// says at once that the cluster is gone.
+
+    Raises:
+        ClusterLost: it is. Exception: what the call raises otherwise.
+    """
+    try:
+        yield
+    except Exception as error:  # once it is not connected any more, Ray raises no special one
+        if isinstance(error, ConnectionError) or "Ray Client is not connected" in str(error):
+            raise ClusterLost(_CLIENT_GONE) from error
+        raise
 
 
 class RayBackend:
@@ -228,12 +254,22 @@ class RayBackend:
         self._nodes: list[dict[str, Any]] = []
         """What Ray's head said of all nodes when it was asked last. Only a thread asks it: it may be gone."""
         self._watched: set[str] = set()
-        self._names: dict[str, str] = {}
-        """What messages call each node."""
         self._suspected: dict[str, float] = {}
         """When a role has died on a node, of which only Ray can say whether it is lost; by time.monotonic()."""
         self._lost: dict[str, State] = {}
         """Nodes that do not answer, by id."""
+        self._over: set[str] = set()
+        """Those of them that are gone for good. Nobody knocks there any more: another node may have the address and port."""
+        self._back: dict[str, float] = {}
+        """When a lost node has answered again; by time.monotonic()."""
+        self._listed: dict[str, int] = {}
+        """At which look Ray has listed a node first."""
+        self._num_looks = 0
+        self._quiet: set[str] = set()
+        """Nodes, or the head, of which the user was told that they do not answer."""
+        self._remarks: list[str] = []
+        self._lost_with: dict[str, str] = {}
+        """Actor -> which node it was lost with, as a clause."""
         self._news: list[LostNode] = []
         self._changing = threading.Lock()
         """Held where a node is added to both, or the news are taken: a node is told of once, and before its roles are seen to be dead."""
@@ -250,6 +286,8 @@ class RayBackend:
         code = pack() if (address is not None if self._owns else sends_code()) else None
         if self._owns:
             self._start(address, num_cpus, num_gpus, without)
+        self._is_client = client.is_connected()
+        """Whether the cluster is reached through ray://. (Once it is gone, Ray says no.)"""
         self._parcel = parcel_now() if code is None else packed(*code)
         if code is not None and code[0].left_out:
             self.notes.append(f"not sent to other nodes, being too large or unreadable: {', '.join(code[0].left_out)}")
@@ -371,7 +409,7 @@ class RayBackend:
 
         self._watch = Watch(tell, look)
         weakref.finalize(self, self._watch.close)  # an agent that was never closed
-        if client.is_connected():
+        if self._is_client:
             self.notes.append("through ray:// a node that is lost is noticed when Ray says so, 15 to 30 s later")
             return
         self._address, self._here = context.gcs_address, context.get_node_id()
@@ -412,7 +450,8 @@ class RayBackend:
         if self._group is not None:
             return PlacementGroupSchedulingStrategy(self._group)
         # Ray would place it on a node that is cut off as well
-        return NodeAffinitySchedulingStrategy(self._own_node(), soft=False) if self._lost else "SPREAD"
+        cut_off = self._lost.keys() - self._over
+        return NodeAffinitySchedulingStrategy(self._own_node(), soft=False) if cut_off else "SPREAD"
 
     def _own_node(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
@@ -423,11 +462,28 @@ class RayBackend:
 
     def _look(self) -> None:
         """Ask Ray's head which nodes there are, and where what is reserved is. Waits where the head is gone: for a thread."""
-        self._nodes = ray.nodes()
-        if client.is_connected():  # a client may not reach the nodes, but is told of them
-            for node in self._nodes:
-                if node["NodeID"] in self._watched and node["Alive"] == (node["NodeID"] in self._lost):
-                    self._changed(node["NodeID"], "answers" if node["Alive"] else "refuses")
+        try:
+            self._nodes = ray.nodes()
+        except ConnectionError:
+            if self._is_client:
+                self._gone = _CLIENT_GONE
+            raise
+        self._num_looks += 1
+        doors: dict[tuple[str, int], list[str]] = {}
+        for node in self._nodes:
+            self._listed.setdefault(node["NodeID"], self._num_looks)
+            if node["Alive"]:
+                doors.setdefault(_door(node), []).append(node["NodeID"])
+        at_its_door = {id: there for there in doors.values() for id in there}
+        for id in self._watched - self._over - {self._here} if doors else ():
+            if not (there := at_its_door.get(id)):
+                self._give_up(id, "refuses")
+            elif any(self._listed[other] > self._listed[id] for other in there):
+                self._give_up(id, "silent")
+            elif time.monotonic() - self._back.get(id, math.inf) > _SURE_S:
+                with self._changing:
+                    self._back.pop(id, None)
+                    self._lost.pop(id, None)
         self._reserved.look()
 
     # -- nodes that come and go ----------------------------------------------------------------------------------------
@@ -459,8 +515,11 @@ class RayBackend:
             news, self._news = self._news, []
         return news
 
+    def remarks(self) -> list[str]:
+        return [self._remarks.pop(0) for _ in range(len(self._remarks))]
+
     def is_lost(self, future: object) -> bool:
-        if not self._lost or not isinstance(future, ray.ObjectRef) or client.is_connected():
+        if not self._lost or not isinstance(future, ray.ObjectRef) or self._is_client:
             return False
         found = get_local_object_locations([future]).get(future, {}).get("node_ids") or []
         return bool(found) and all(node in self._lost for node in found)
@@ -478,8 +537,7 @@ class RayBackend:
             for node in self._nodes:
                 if node["NodeID"] in new:
                     self._watched.add(node["NodeID"])
-                    self._names[node["NodeID"]] = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
-                    if not client.is_connected():
+                    if not self._is_client:
                         watch.add(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def _suspect(self, name: str) -> None:
@@ -487,7 +545,7 @@ class RayBackend:
         node = next((node for node in self._nodes if node["NodeID"] == name), None)
         if node is None or name in self._lost or name == self._here:
             return
-        if client.is_connected():
+        if self._is_client:
             self._wait_for_word(name)
         elif not node["Alive"] or knock(node["NodeManagerAddress"], node["NodeManagerPort"]) == "refuses":
             self._changed(name, "refuses")
@@ -504,6 +562,11 @@ class RayBackend:
 
     def _changed(self, node: str, state: State) -> None:
         """A node that roles are on, or the head, stops or starts to answer. Called from a thread."""
+        if state == "quiet" or (state == "answers" and node in self._quiet):
+            self._remark(node, state)
+        if state == "quiet":
+            return
+        self._quiet.discard(node)
         if node in (_HEAD, self._here):
             ended = "has ended" if state == "refuses" else "does not answer"
             what = f"{'its head' if node == _HEAD else 'Ray on this machine'} {ended}"
@@ -511,16 +574,55 @@ class RayBackend:
             return
         handles: list[RayHandle] = []
         with self._changing:
-            if state == "answers":
-                self._lost.pop(node, None)
+            if node in self._over:
                 return
+            if state == "answers":  # it, or another one in its place: `_look` finds out
+                self._back[node] = time.monotonic()
+                return
+            self._back.pop(node, None)
             if node not in self._lost:
                 handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
                 places = tuple(handle.place for handle in handles)
-                self._news.append(LostNode(self._names.get(node, node[:6]), _STATES[state], places, tuple(handles)))
+                lost = LostNode(self._name(node), _STATES[state], places, tuple(handles))
+                self._lost_with |= {_actor_id(handle): f"its node {lost.name} was lost" for handle in handles}
+                self._news.append(lost)
             self._lost[node] = state
         for handle in handles:  # calls of them end now, and not only when Ray notices
             _kill(handle)
+
+    def _give_up(self, node: str, state: State) -> None:
+        """Never expect a node again: it is "refuses" where Ray has given it up, and moves what was reserved there, or else "silent":
+        a newer one has its address, which Ray may not have noticed yet."""
+        self._changed(node, "refuses")
+        with self._changing:
+            self._lost[node] = state
+            self._over.add(node)
+            self._back.pop(node, None)
+        if self._watch is not None:
+            self._watch.drop(node)
+
+    def _remark(self, node: str, state: State) -> None:
+        """Let the user know that a node, or the head, does not answer, or answers again before it was lost."""
+        name = f"Node {self._name(node)}"
+        if node in (_HEAD, self._here):
+            name = "The head of the Ray cluster" if node == _HEAD else "Ray on this machine"
+        if state == "answers":
+            self._quiet.discard(node)
+            self._remarks.append(f"{name} answers again.")
+        else:
+            self._quiet.add(node)
+            self._remarks.append(f"{name} has not answered for {QUIET_S:g} s; it counts as lost after {SILENT_S:g} s.")
+
+    def _name(self, id: str) -> str:
+        """What messages call a node: its host, and the first letters of its id."""
+        host = next((node["NodeManagerAddress"] for node in self._nodes if node["NodeID"] == id), "")
+        return f"{host} ({id[:6]})".strip()
+
+    def where(self, handle: Handle) -> str:
+        """The node of a role, as messages call it; "" where there is one alone, or nobody knows."""
+        several = sum(node["Alive"] for node in self._nodes) > 1
+        node = self._where_is(handle) if several and isinstance(handle, RayHandle) else ""
+        return self._name(node) if node else ""
 
     def _where_is(self, handle: RayHandle) -> str:
         return handle.node or self._reserved.node_of(handle.place)
@@ -552,7 +654,7 @@ class RayBackend:
                 if self.is_lost(ref):
                     raise ArgumentLost("It was on a node that does not answer.") from None
             except WorkerLost as error:
-                raise ArgumentLost(str(error)) from error
+                raise ArgumentLost(str(self._with_node(error))) from error
 
     def _check(self) -> None:
         """Look whether Ray is still there, before a call that would wait for it, or end this process.
@@ -560,6 +662,8 @@ class RayBackend:
         Raises:
             ClusterLost: it is not.
         """
+        if self._is_client and not client.is_connected():
+            self._gone = _CLIENT_GONE
         if not self._gone and self._line is not None and self._line.has_ended():
             if self._session is None:
                 self._changed(self._here, "refuses")
@@ -588,13 +692,23 @@ class RayBackend:
             for seconds in self._patiently(timeout):
                 with contextlib.suppress(_NotYet), self._breaking():
                     return _fetched(ref, seconds)
-        except WorkerLost:
+        except WorkerLost as error:
             if self._session is not None:
                 time.sleep(0.3)  # was it all of Ray, whose servers take longer to end? Then none could be replaced.
                 self._look_due = 0.0
                 self._check()
-            raise
+            raise self._with_node(error) from error.__cause__
         raise TimeoutError
+
+    def _with_node(self, error: WorkerLost) -> WorkerLost:
+        """The error, or if the role was lost with its node, one that says so: Ray names what came of it, that the role was killed here."""
+        actor = _actor_in(error.__cause__)
+        if actor and self._watch is not None and actor not in self._lost_with and not self._is_client:
+            handle = next((handle for handle in self._handles if _actor_id(handle) == actor), None)
+            if handle is not None:
+                self._suspect(self._where_is(handle))
+        why = self._lost_with.get(actor, "")
+        return type(error)(f"{why[0].upper()}{why[1:]}.", why) if why else error
 
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
         refs: list[Any] = list(futures)
@@ -616,8 +730,10 @@ class RayBackend:
         """
         try:
             yield
-        except (OSError, ray.exceptions.RaySystemError):  # a broken pipe
+        except (OSError, ray.exceptions.RaySystemError) as error:  # a broken pipe
             self._look_due = 0.0
+            if self._is_client and isinstance(error, ConnectionError):
+                self._gone = _CLIENT_GONE
             self._check()
             raise
 
@@ -640,7 +756,7 @@ class RayBackend:
     def shutdown(self) -> None:
         if self._watch is not None:
             self._watch.close()
-        if self._gone:  # every call of Ray's would wait for it
+        if self._gone or (self._is_client and not client.is_connected()):  # every call of Ray's would wait for it
             leaving = threading.Thread(target=ray.shutdown, daemon=True)
             leaving.start()
             leaving.join(_LEAVE_S)
@@ -670,6 +786,21 @@ def _kill(handle: RayHandle) -> None:
     if ray.is_initialized():
         with contextlib.suppress(Exception):
             ray.kill(handle.actor)
+
+
+def _actor_id(handle: RayHandle) -> str:
+    return str(handle.actor._actor_id.hex())
+
+
+def _actor_in(error: BaseException | None) -> str:
+    """The actor that was lost, of an error of Ray's; "" if it names none."""
+    lost = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    return (lost.actor_id or "") if isinstance(lost, ray.exceptions.RayActorError) else ""
+
+
+def _door(node: Mapping[str, Any]) -> tuple[str, int]:
+    """Where a node answers."""
+    return node["NodeManagerAddress"], node["NodeManagerPort"]
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:
@@ -756,11 +887,18 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
         raise _with_traceback(cause, re.sub(r"\x1b\[\d+m", "", str(error))) from error
     except ray.exceptions.ActorDiedError as error:
         _raise_creation_error(error)
-        raise WorkerLost(str(error)) from error
+        raise WorkerLost(str(error), _how_it_ended(str(error))) from error
     except ray.exceptions.OutOfMemoryError as error:  # Ray's memory monitor killed it
         raise OutOfMemory(str(error)) from error
     except _LOST as error:
         raise WorkerLost(str(error)) from error
+
+
+def _how_it_ended(said: str) -> str:
+    """What Ray says of the end of a process, in a few words; "" if that is nothing."""
+    if code := re.search(r"exit code (-?\d+)", said):
+        return f"its process ended with exit code {code[1]}"
+    return "its process was killed, or crashed" if "unexpectedly exits" in said else ""
 
 
 def _raise_creation_error(error: Exception) -> None:

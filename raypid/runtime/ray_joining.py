@@ -15,11 +15,13 @@ import ray
 import ray.exceptions
 from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 
-from raypid.address import ANSWER_S, AUTO, CLIENT, check_answers
+from raypid.address import ANSWER_S, AUTO, CLIENT, NotJoined, check_answers, no_ray
 from raypid.errors import UserError, one_line
 from raypid.extras import MissingPackage, installed, pip
 
 _RAYLET: Any = ray._raylet
+_UNKNOWN_CALL = 12
+"""gRPC's code for a call that a server does not know."""
 
 
 def joinable(address: str) -> str:
@@ -33,12 +35,25 @@ def joinable(address: str) -> str:
             f'{address} is an address of Ray Client, which needs grpcio, and that is not installed: {pip()} install "ray[client]". '
             "On a node of the cluster, host:6379 joins it without."
         )
-    if address == AUTO:
+    found = address == AUTO
+    if found:
         address = _found_here()
-    check_answers(address)
-    if not address.startswith(CLIENT):
-        _check_lets_in(address)
+    try:
+        check_answers(address)
+        if not address.startswith(CLIENT):
+            _check_lets_in(address)
+    except UserError as error:
+        if not found:
+            raise
+        raise type(error)(f"{error} {_how_found(address)}") from error
     return address
+
+
+def _how_found(address: str) -> str:
+    """Say where an address comes from that nobody has given, and which others there are."""
+    others = sorted({str(other) for other in ray._private.services.find_gcs_addresses()} - {address})
+    which = f"those of others here are {', '.join(others)}" if others else "there is no other here"
+    return f"(`auto` has found that address, as the newest Ray of this machine; {which}.)"
 
 
 def _found_here() -> str:
@@ -46,7 +61,7 @@ def _found_here() -> str:
     try:
         return str(ray._private.services.get_ray_address_from_environment(AUTO, None))
     except ConnectionError as error:
-        raise UserError(
+        raise NotJoined(
             "No Ray cluster runs on this machine (address auto): `ray start --head` starts one here, address host:6379 joins that of "
             "another host, and without address a run starts Ray for itself."
         ) from error
@@ -71,7 +86,14 @@ def _check_lets_in(address: str) -> None:
             "has in ~/.ray/auth_token (or copy that file here)."
         ) from error
     except (RuntimeError, ConnectionError, ray.exceptions.RayError) as error:
-        raise UserError(
+        if "http2 header" in str(error):  # it speaks HTTP/2, but not Ray's kind of it
+            raise no_ray(address) from error
+        if getattr(error, "rpc_code", None) == _UNKNOWN_CALL:
+            raise NotJoined(
+                f"What answers at {address!r} is not the head of a Ray cluster, but probably another server of one of its nodes: take the "
+                "port of `ray start --head --port` (6379) on the head node."
+            ) from error
+        raise NotJoined(
             f"The Ray cluster at {address!r} could not be joined: {one_line(error).rstrip('.')}."
         ) from error
     there = about.get("ray_version"), about.get("python_version")

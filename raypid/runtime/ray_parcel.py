@@ -9,8 +9,8 @@ import numpy as np
 import ray
 import ray.exceptions
 
-from raypid.errors import UserError
-from raypid.runtime.code import Code, check_raypid, enter, pack, this_node, unpack
+from raypid.errors import HEAD, UserError
+from raypid.runtime.code import Code, check_raypid, enter, pack, unpack
 from raypid.runtime.handle import T
 
 
@@ -41,7 +41,7 @@ def _opened(code: Code, data: ray.ObjectRef[np.ndarray], session: str) -> Parcel
     """
     global _parcel
     if _parcel is None or not (_parcel.is_own or _parcel.code.digest == code.digest):
-        check_raypid(code.raypid, _this_node())
+        check_raypid(code.raypid, node_here())
         unpack(code, lambda: bytes(ray.get(data)))
         _parcel = Parcel(code, data, session)
     return _parcel
@@ -109,17 +109,20 @@ def enter_folder() -> None:
         enter(_parcel.code)
 
 
-def _this_node() -> str:
-    return this_node(ray.util.get_node_ip_address())
+def node_here() -> str:
+    """The node of this process, as messages call each: its address, and the first letters of its id."""
+    return f"Node {ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:6]})"
 
 
 def on_this_node(error: Exception) -> Exception:
     """The error that a role met when it was built, with the node's name if that may be the cause."""
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, UserError):
         return UserError(
-            f"{_this_node()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
+            f"{node_here()} has no module {error.name!r}: install it there as here. (Modules beside your script or in the current "
             "folder travel by themselves.)"
         )
-    if isinstance(error, UserError) and error.args and _this_node() not in str(error):
-        error.args = (f"{error.args[0]} ({_this_node()})", *error.args[1:])
+    if isinstance(error, UserError) and error.args and node_here() not in (said := str(error)):
+        node = node_here()
+        where = f"{said} ({node})" if said.startswith(HEAD) else f"On {node[0].lower()}{node[1:]}: {said}"
+        error.args = (where, *error.args[1:])
     return error

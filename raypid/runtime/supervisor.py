@@ -28,7 +28,7 @@ from raypid.runtime.handle import (
     T,
     WorkerLost,
 )
-from raypid.runtime.nodes import numbers_text, roles_text
+from raypid.runtime.nodes import listed, numbers_text, roles_text
 
 Factory = Callable[[int, int], Callable[[], object]]
 """(worker index, restarts so far) -> a function that builds the role."""
@@ -157,7 +157,7 @@ class WorkerGroup(Generic[R, D]):
         self.nodes_lost = self.data_lost = 0
         """Nodes that were lost, and what workers had collected and was lost with them."""
         self.tell: Tell = nobody
-        """Told in one line of workers that are lost with their node, and of those that come back."""
+        """Told in one line of each worker that is lost, or of all that are lost with a node, and of those that come back."""
         self.stopping: Callable[[], bool] = lambda: False
         """Asked while there is no worker: whether the run is to end."""
         self.absent: set[int] = set()
@@ -196,6 +196,8 @@ class WorkerGroup(Generic[R, D]):
         if suspect is None and now - self._looked < LOOK_S:
             return
         self._looked = now
+        for remark in self.backend.remarks():
+            self.tell(remark)
         for node in self.backend.lost_nodes(None if suspect is None else self.handles[suspect]):
             self._lose(node)
         for i in sorted(self.absent):
@@ -234,8 +236,11 @@ class WorkerGroup(Generic[R, D]):
             return
         back, self._returning = sorted(self._returning), set()
         one = len(back) == 1
+        places = sorted({place for i in back if (place := self.backend.where(self.handles[i]))})
+        where = f" on {listed(places)}" if places else ""
         self.tell(
-            f"Worker{'s' * (not one)} {numbers_text(back)} {'is' if one else 'are'} back: {len(self.present)} of {len(self)} workers go on."
+            f"Worker{'s' * (not one)} {numbers_text(back)} {'is' if one else 'are'} back{where}: "
+            f"{len(self.present)} of {len(self)} workers go on."
         )
 
     def wait_for_one(self) -> None:
@@ -357,11 +362,12 @@ class WorkerGroup(Generic[R, D]):
 
     def answers(self, method: Callable[..., T], patience_s: float) -> dict[int, T]:
         """Call `method` of every worker, for the results that come within `patience_s` seconds. No worker is replaced."""
-        futures = {i: self.handles[i].submit(method) for i in self.present}
+        futures: dict[int, Future[T]] = {}
         found: dict[int, T] = {}
         ready: list[Future[T]] = []
-        if futures:
-            with suppress(ClusterLost):
+        with suppress(ClusterLost):
+            futures = {i: self.handles[i].submit(method) for i in self.present}
+            if futures:
                 ready, _ = self.backend.wait(list(futures.values()), num=len(futures), timeout=patience_s)
         for index, future in futures.items():
             if future in ready:
@@ -473,7 +479,9 @@ class WorkerGroup(Generic[R, D]):
         overdue = isinstance(error, TimeoutError)
         what = f"did not answer within {waited_s or self.timeout_s:g} s" if overdue else "died"
         what = "ran out of memory" if isinstance(error, OutOfMemory) else what
-        message = f"{self.kind} {index} ({self.describe}) {what} in {call}."
+        how = f": {error.how}" if isinstance(error, WorkerLost) and error.how else ""
+        place = self.backend.where(self.handles[index])
+        message = f"{self.kind} {index} ({self.describe}){f' on {place}' if place else ''} {what} in {call}{how}."
         self.lost["timeouts" if overdue else "workers"] += 1
         self.errors.add(f"{message}\n{error}\n\n")
         self._end_process(index)
@@ -483,6 +491,8 @@ class WorkerGroup(Generic[R, D]):
         except WorkersFailed as failed:
             raise failed from error
         self._begin(index)
+        is_back = "It comes back when there is room for it." if index in self.absent else "It is built anew."
+        self.tell(f"{message} {is_back}")
 
     def _begin(self, index: int) -> None:
         """Build a worker anew, now or when there is room for it."""
@@ -514,9 +524,8 @@ class WorkerGroup(Generic[R, D]):
         """Give the workers two seconds to close their environments, then end them."""
         there = [self.handles[i] for i in self.present]
         try:
-            if there:
-                futures = [h.submit(WorkerRole.close) for h in there]
-                with suppress(ClusterLost):
+            with suppress(ClusterLost):
+                if futures := [h.submit(WorkerRole.close) for h in there]:
                     self.backend.wait(futures, num=len(futures), timeout=2.0)
         finally:
             for handle in there:

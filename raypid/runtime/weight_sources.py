@@ -145,7 +145,9 @@ class ByServers(ByReference):
             lost_by = error
         self.lost += 1
         how = f"did not answer within {self.timeout_s:g} s" if isinstance(lost_by, TimeoutError) else "died"
-        what = f"A parameter server {how}."
+        place = self.backend.where(self.servers[node])
+        why = f": {lost_by.how}" if isinstance(lost_by, WorkerLost) and lost_by.how else ""
+        what = f"{f'The parameter server on {place}' if place else 'A parameter server'} {how}{why}."
         self.losses.errors.add(f"{what}\n{lost_by}\n\n")
         self.backend.kill(self.servers[node])
         if len(self.servers) > 1 and not self.backend.has_room(self.places[node]):

@@ -39,7 +39,7 @@ from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
 from raypid.runtime.ray import RayBackend
-from raypid.runtime.ray_parcel import Carried
+from raypid.runtime.ray_parcel import Carried, node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
@@ -84,7 +84,7 @@ class RunTrainable(AgentTrainable):
         self.settings: dict[str, Any] = it["settings"]
         self.every: int = it["every"]
         self.perturbed: Sequence[str] = it["perturbed"]
-        self.folder_of_run = Path(self.trial.folder)
+        self.folder_of_run: Path = it["folder"]
         self.exploits = _exploits(self.folder_of_run)
         self.fault: Exception | None = None
         """What kept it from going on from a checkpoint."""
@@ -124,6 +124,11 @@ class RunTrainable(AgentTrainable):
     def _begin(self, checkpoint: Path | None) -> Run:
         """Start the run, or go on from `checkpoint`, or from what an earlier process of this trial has left."""
         folder, trial = self.folder_of_run, self.trial
+        if not folder.parent.is_dir():  # nothing is written where nobody would look for it
+            raise FolderLost(
+                f"{node_here()} does not see {folder.parent}. A trial writes there itself, so an experiment on several nodes needs a "
+                "disk that all of them see."
+            )
         self._lock_folder()
         before = latest(folder / "checkpoints") if checkpoint is None else None
         if before is not None:
@@ -446,16 +451,18 @@ def _next_round(trials: Sequence[Trial], interval: int) -> int:
 
 
 def described(trial: Trial, population: Population | None = None) -> dict[str, Any]:
-    """What a trial's config has under RUN: the Trial; its settings apart, with what a population has changed so far; `every`, the
-    environment steps at which it waits for others, 0 if it does not; and the names of the settings that a population changes."""
+    """What a trial's config has under RUN: the Trial; its whole `folder`, since its process may have another current folder; its
+    settings apart, with what a population has changed so far; `every`, the environment steps at which it waits for others, 0 if it
+    does not; and the names of the settings that a population changes."""
     settings = copy.deepcopy(dict(trial.settings))
+    about: dict[str, Any] = {"trial": trial, "folder": Path(trial.folder).absolute(), "settings": settings}
     if population is None:
-        return {"trial": trial, "settings": settings, "every": 0, "perturbed": ()}
+        return {**about, "every": 0, "perturbed": ()}
     names = tuple(population.perturb)
     if (newest := latest(Path(trial.folder) / "checkpoints")) is not None:
         saved = read_manifest(newest)["config"]
         settings |= {name: saved[name] for name in names}
-    return {"trial": trial, "settings": settings, "every": population.interval, "perturbed": names}
+    return {**about, "every": population.interval, "perturbed": names}
 
 
 @contextlib.contextmanager

@@ -162,7 +162,7 @@ def full(address: str) -> dict[str, Any]:
     end = (*waits.communicate(), waits.returncode)
     return {
         "ends": ends,
-        "seen": (seen.stderr, seen.returncode),
+        "seen": (seen.stdout, seen.stderr, seen.returncode),
         "waited": waited,
         "free": free,
         "end": end,

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray_nodes import Nodes
@@ -51,6 +52,10 @@ def test_an_address_where_nothing_runs_on_ray_is_refused() -> None:
         ConfigError, match="nothing runs on Ray, as with num_workers 0: workers were probably meant too"
     ):
         raypid.PPO(env="CartPole-v1", address="head:6379")
+    for given in ({"address": "head:6379"}, {"worker_timeout_s": 9}):
+        with pytest.raises(ConfigError, match="backend local") as error:
+            raypid.PPO(env="CartPole-v1", num_workers=2, backend="local", **given)
+        assert "num_workers" not in str(error.value)  # there are workers
 
 
 def test_the_environment_chooses_where_nothing_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,14 +71,23 @@ def test_the_environment_chooses_where_nothing_was_given(monkeypatch: pytest.Mon
 
 
 @contextlib.contextmanager
-def server(says: bytes) -> Iterator[str]:
-    """Something that listens, and answers each connection so."""
+def server(says: bytes, *, keeps: bool = False) -> Iterator[str]:
+    """Something that listens, and answers each connection so: at once, or if it `keeps` them once something was asked."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        kept: list[socket.socket] = []
 
         def answer() -> None:
             with contextlib.suppress(OSError):
                 while True:
                     line = listening.accept()[0]
+                    if keeps:
+                        kept.append(line)
+                        line.sendall(says[:9])
+                        said = b""
+                        while len(said) < 200 and (part := line.recv(1000)):
+                            said += part
+                        line.sendall(says[9:])
+                        continue
                     line.recv(100)
                     line.sendall(says)
                     line.close()
@@ -92,8 +106,23 @@ def test_what_answers_is_no_ray() -> None:
         at = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(UserError, match="There is no Ray cluster at .* refused"):
         address.check_answers(at)
-    with pytest.raises(UserError, match="no host is called no-such-host.invalid"):
+    with pytest.raises(UserError, match="no host is called no-such-host.invalid. Is the name right") as error:
         address.check_answers("no-such-host.invalid:6379")
+    assert "firewall" not in str(error.value)
+
+
+def test_a_server_of_a_node_is_no_head(ray_session: Any) -> None:
+    """And what speaks HTTP/2 without being Ray is none."""
+    from raypid.runtime.ray_joining import joinable
+
+    (node,) = ray_session.nodes()
+    for port in (node["NodeManagerPort"], node["ObjectManagerPort"]):
+        with pytest.raises(UserError, match="is not the head of a Ray cluster, but probably another server of one"):
+            joinable(f"{node['NodeManagerAddress']}:{port}")
+    not_found = b"\0\0\1\1\5\0\0\0\1\x8d"  # HTTP/2: a HEADERS frame that ends stream 1 with status 404
+    with server(b"\0\0\0\4\0\0\0\0\0" + not_found, keeps=True) as at:
+        with pytest.raises(UserError, match="is no Ray: another program listens there"):
+            joinable(at)
 
 
 def test_a_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,10 @@ LOOPS = {
     "PPO": ("--env", "fragile:Fragile", "--batch-size", 32),
     "IMPALA": ("--env", "fragile:Fragile"),
     "DQN": ("--env", "CartPole-v1", "--buffer-size", 1000, "--start-steps", 64, "--steps-per-iteration", 128),
+    "SAC": (
+        *("--env", "Pendulum-v1", "--num-replay-shards", 2, "--buffer-size", 100_000, "--start-steps", 128),
+        *("--steps-per-iteration", 256, "--a-l-ratio", 16, "--checkpoint-interval", 2),
+    ),
 }
 SHARED = (
     "--num-workers",
@@ -118,7 +122,7 @@ def test_a_killed_node_is_named_and_its_workers_come_back_on_a_new_one(
     training.wait_for_more()
     assert training.result()["lost/nodes"] == 1 and training.result()["lost/workers"] == 2
     nodes.add(2, hide=hidden)
-    training.wait_to_hear("are back: 4 of 4 workers go on")
+    training.wait_to_hear(": 4 of 4 workers go on")
     training.wait_for_more()
     assert training.end() == 0, training.said
     assert training.command.process.stderr.read() == ""
@@ -174,7 +178,7 @@ def test_workers_of_a_node_that_is_cut_off_move_and_come_back_to_it(
         training.wait_for_more()
     third = nodes.add(4)
     for training in trainings:
-        training.wait_to_hear("are back: 4 of 4 workers go on")
+        training.wait_to_hear(": 4 of 4 workers go on")
         training.wait_for_more()
     third.kill()
     for training in trainings:
@@ -182,7 +186,7 @@ def test_workers_of_a_node_that_is_cut_off_move_and_come_back_to_it(
         training.wait_for_more()
     second.signal(signal.SIGCONT)
     for training in trainings:
-        training.wait_to_hear("are back: 4 of 4 workers go on", 2)
+        training.wait_to_hear(": 4 of 4 workers go on", 2)
         training.wait_for_more()
         assert training.end() == 0, training.said
         assert training.result()["lost/nodes"] == 2 and training.result()["lost/workers"] == 4
@@ -226,3 +230,54 @@ def test_ray_on_the_drivers_machine_that_ends_is_named(
 def kill_its(server: str, node: Node) -> None:
     (found,) = [pid for pid, line in node.processes().items() if server == line.split()[0].rpartition("/")[2]]
     os.kill(found, signal.SIGKILL)
+
+
+def parts_of(run: Path) -> list[Path]:
+    """The indices of the replay buffer of the newest checkpoint."""
+    newest = checkpoint.latest(run / "checkpoints")
+    return [] if newest is None else sorted(newest.glob("replay/shard_*/index.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not shutil.which("unshare") or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0,
+    reason="this user may not have mount namespaces",
+)
+def test_rows_of_a_shard_travel_from_and_to_a_node_with_another_disk(
+    cluster: Callable[..., Nodes], start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """With a relative --out. The shard comes back on the driver's node, then on a new one, and all rows on one machine alone."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    nodes = cluster(2, TMPDIR=str(tmp_path / "first"), RAY_health_check_period_ms="1000")
+    second = nodes.add(2, hide=folder, TMPDIR=str(tmp_path / "second"))
+    training = Run(start, nodes, "SAC", cwd=folder)
+    wait_until(lambda: len(parts_of(training.folder)) == 2)
+    first = checkpoint.latest(training.folder / "checkpoints")
+    wait_until(
+        lambda: checkpoint.latest(training.folder / "checkpoints") != first and len(parts_of(training.folder)) == 2
+    )
+    place = Path(f"/proc/{next(iter(second.processes()))}/root") / folder.relative_to("/")
+    assert place.is_dir() and not list(place.iterdir())
+    second.kill()
+    training.wait_to_hear("It was filled from checkpoint_")
+    training.wait_for_more(4)
+    assert training.end() == 0, training.said
+    assert training.command.process.stderr.read() == "" and training.has_saved_all()
+    rows = training.result()["learner/replay_rows"]
+    assert training.result()["lost/shards"] == 1 and len(parts_of(training.folder)) == 2
+
+    third = nodes.add(2, hide=folder, TMPDIR=str(tmp_path / "third"))
+    for number, more in enumerate((("--address", nodes.address), ("--num-workers", 0, "--num-replay-shards", 0)), 1):
+        until = f'{{"training_iteration": {int(training.result()["training_iteration"]) + 3}}}'
+        resumed = start(
+            "train", "--resume", "SAC", *more, "--stop", until, "--final-episodes", 0, cwd=folder, **nodes.env
+        )
+        done = resumed.finish()
+        assert (done.returncode, done.stderr) == (0, "") and "no replay buffer" not in done.stdout, done
+        assert training.result()["learner/replay_rows"] >= rows + number, done
+        if number == 1:
+            place = Path(f"/proc/{next(iter(third.processes()))}/root") / folder.relative_to("/")
+            assert len(parts_of(training.folder)) == 2 and not list(place.iterdir())
+    for name in ("first", "second", "third"):  # nothing lies beside the code either
+        assert not [*(tmp_path / name).rglob("*.safetensors")]

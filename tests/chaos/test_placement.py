@@ -61,7 +61,8 @@ def test_whole_runs_at_once_one_that_is_killed_and_one_that_waits_for_room(place
         "raypid: 3 workers of 1 CPU need 3 CPUs, the cluster (free now) has 2 (free: "
     )
     assert refused[1].count("\n") == 1 and "--fit does it by itself" in refused[1]
-    stderr, code = report["seen"]
-    assert code == 2 and "the cluster (free now) has 0 (free: " in stderr and "Nothing fits" in stderr
+    stdout, stderr, code = report["seen"]
+    assert (code, stderr) == (0, "") and "takes 1 CPU, leaves " in stdout  # the plan of a cluster that nobody else uses
+    assert "Now the cluster is full: " in stdout and "--wait-for-room-s 600 waits until there is room" in stdout
     assert report["waited"] and report["free"] >= 3  # what the killed run had, though another one took its part at once
     assert report["end"][2] == 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from raypid.registry import ALGORITHMS
-from raypid.replay.sources import AsynchronousLearners, ShardedReplay
+from raypid.replay.sources import AsynchronousLearners, Filling, ShardedReplay
 from raypid.runtime.handle import ArgumentLost, Place
 from raypid.runtime.local import Failed, LocalBackend, LocalHandle, Value
 from raypid.runtime.supervisor import Losses
@@ -53,13 +54,14 @@ def test_a_fragment_goes_to_its_shard_while_another_one_is_being_filled() -> Non
     source = ShardedReplay(backend, learner, config, Losses(5), build, planned)  # type: ignore[arg-type]
     loading = Value(0)
     backend.pending.append(loading)
-    source._loading[1], source._ready[1] = ("Shard 1 died.", 7, loading), loading
+    source._loading[1] = Filling("Shard 1 died.", 7, source._filling(1, 7), loading, deque())
     source.insert(1, Value(None))  # type: ignore[arg-type]
     source.insert(0, Value(None))  # type: ignore[arg-type]
     first, second = (shard.role.workers for shard in source.buffers)  # type: ignore[attr-defined]
-    assert (first, second) == ([1], [0]) and not source.holds(1)
+    assert (first, second) == ([1], []) and not source.holds(1)
     backend.pending.clear()
-    assert source.holds(1) and source.losses.counts["replay_rows"] == 7
+    source.settle(1)
+    assert second == [0] and source.holds(1) and source.losses.counts["replay_rows"] == 7
 
 
 class Learners:

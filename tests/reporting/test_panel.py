@@ -342,6 +342,8 @@ def test_plain_lines_say_once_that_ray_starts() -> None:
     for text in ("making CartPole-v1", "starting Ray", "", "starting Ray", "1 of 2 workers are up", ""):
         lines.working(text)
     assert out.getvalue() == "starting Ray ...\n"
+    lines.working("waiting for room, up to 600 s: 2 workers of 1 CPU need 2 CPUs")
+    assert out.getvalue().splitlines()[1:] == ["waiting for room, up to 600 s: 2 workers of 1 CPU need 2 CPUs ..."]
 
 
 def test_the_status_line_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:

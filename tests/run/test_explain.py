@@ -14,6 +14,7 @@ import pytest
 import raypid
 from raypid.cli import main
 from raypid.config import Given, overlay, sources_by_setting
+from raypid.run.explain import explain
 from raypid.tuned import TUNED
 
 Explained = Callable[..., dict[str, dict[str, Any]]]
@@ -170,3 +171,19 @@ def test_sources_are_laid_over_each_other_with_the_values() -> None:
     assert overlay({"env_config.a": 1, "a_l_ratio": 2}, {"env_config": {}, "samples_per_insert": 3}) == {
         "env_config": {}, "samples_per_insert": 3,
     }  # fmt: skip
+
+
+def test_an_address_that_the_environment_names_and_other_names_are_said(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = raypid.PPO("CartPole-v1", seed=0, num_envs_per_worker=1)
+    config, network = agent.config.replace({"num_workers": 1}), agent.network
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    row = explain("PPO", config, {}, network).as_dict()["settings"]["address"]
+    assert origin(row) == ("10.0.0.1:6379", "adapted", "RAY_ADDRESS names it")
+    config.address = "local"
+    assert explain("PPO", config, {}, network).as_dict()["settings"]["address"]["value"] == "local"
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert main(["train", *CARTPOLE, "--redis-address", "local", "--num-workers", "1", "--explain"]) == 0
+    assert "redis_address is called address here" in capfd.readouterr().out

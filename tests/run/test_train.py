@@ -57,7 +57,9 @@ def test_train_leaves_what_the_command_line_leaves() -> None:
 
     with pytest.raises(ConfigError, match="replace it .overwrite=True., or choose another out"):
         raypid.train("PPO", "CartPole-v1", stop=600, out="runs/a", **SMALL)
-    assert raypid.train(resume="runs/a", **QUICK).reason == outcome.reason  # the saved criteria are met
+    for more in ({}, {"num_workers": 2, "address": "203.0.113.7:6379"}):  # no Ray is started or joined for that
+        again = raypid.train(resume="runs/a", **more, **QUICK)  # type: ignore[arg-type]
+        assert (again.reason, again.final, again.best) == (outcome.reason, outcome.final, outcome.best)
     resumed = raypid.train("PPO", resume="runs/a", stop={"training_iteration": last + 2}, **QUICK)
     assert resumed.result["training_iteration"] == last + 2 and rows("runs/a") == list(range(1, last + 3))
     for wrong in ({"out": "b"}, {"overwrite": True}, {"tuned": True}, {"run": "A2C"}):

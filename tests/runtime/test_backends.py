@@ -177,3 +177,17 @@ def _blas_threads(role: Any) -> list[int]:
     from threadpoolctl import threadpool_info
 
     return sorted({info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"})
+
+
+def test_what_ray_pushes_to_all_drivers_about_nodes_is_not_printed(ray_backend: Any) -> None:
+    """The supervisor says it, of this run's nodes; other lines pass."""
+    from ray._private.ray_logging import stdout_deduplicator
+
+    lines = [
+        "Raylet is terminated. Termination is unexpected. Last 20 lines of the Raylet logs:\n    [state-dump] 1",
+        "The node with node id: ab and address: 10.0.0.3 and node name: c has been marked dead because the detector has missed too "
+        "many heartbeats from it.",
+        "the user's own",
+    ]
+    printed = stdout_deduplicator.deduplicate({"lines": lines, "pid": "raylet", "is_err": False})
+    assert [line for batch in printed for line in batch["lines"]] == ["the user's own"]

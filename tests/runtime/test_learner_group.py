@@ -15,7 +15,7 @@ from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, LearnerRo
 from raypid.runtime.supervisor import Losses
 from raypid.types import LearnerCopy, Update
 
-LEARNS = ("update", "learn")
+LEARNS = ("update", "learn", "learn_from")
 
 
 class Answer(tuple[int, Any]):
@@ -226,3 +226,22 @@ def test_what_was_set_is_set_again_and_divergence_is_no_loss() -> None:
 
 def test_split() -> None:
     assert split("abcde", 2) == ["ab", "cde"] and split("ab", 2) == ["a", "b"] and split("abc", 1) == ["abc"]
+
+
+def test_updates_of_learners_that_do_not_wait_are_lost_with_all_of_them() -> None:
+    """An update of one of two is half an update. As long as one is there it has what the others had learnt."""
+
+    def learn_from() -> None: ...
+
+    script = [[6, 6, WorkerLost("ray says"), 6], [6, WorkerLost("ray says"), 6]]
+    learners = group(script, 9, meet=False)
+    for rank in (0, 0, 1):
+        call, more = learners.submit_parts_to(rank, learn_from)
+        assert call.result() == 6 and call.result() == 6 and more.passed() == f"weights of {rank}"
+    assert learners.num_updates == 9
+    learners.submit_to(1, learn_from).result()
+    assert learners.losses.counts == {"learners": 1, "updates": 0} and learners.num_updates == 12
+    learners.backend.standing[1] = -1
+    learners.backend.script[1] = deque([WorkerLost("ray says"), 6])
+    learners.mend({0: "died", 1: "died"}, "learn_from()", WorkerLost("ray says"))
+    assert learners.losses.counts == {"learners": 3, "updates": 12} and learners.num_updates == 0

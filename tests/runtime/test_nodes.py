@@ -8,6 +8,7 @@ import time
 from functools import partial
 from typing import Any
 
+import fragile
 import pytest
 from patience import wait_until
 
@@ -24,8 +25,8 @@ from raypid.runtime.supervisor import WorkerGroup
 class Greeter:
     """A server that greets whoever connects, as a raylet does, or, `mute`, lets the kernel alone answer, as one that is stopped."""
 
-    def __init__(self, *, mute: bool = False) -> None:
-        self.server = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, port: int = 0, *, mute: bool = False) -> None:
+        self.server = socket.create_server(("127.0.0.1", port))
         self.port: int = self.server.getsockname()[1]
         self.guests: list[socket.socket] = []
         if not mute:
@@ -78,6 +79,25 @@ def test_a_watch_tells_of_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None
     assert told == [("a", "refuses")]
 
 
+def test_a_watch_tells_of_silence_before_it_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.05)
+    monkeypatch.setattr("raypid.runtime.nodes.QUIET_S", 0.2)
+    monkeypatch.setattr("raypid.runtime.nodes.SILENT_S", 0.6)
+    monkeypatch.setattr("raypid.runtime.nodes.knock", lambda host, port: answer[0])
+    told, answer = list[State](), list[State](["answers"])
+    watch = Watch(lambda name, state: told.append(state))
+    watch.add("a", "127.0.0.1", 1)
+    for state, expected in (("silent", "quiet"), ("answers", "answers"), ("silent", "silent"), ("answers", "answers")):
+        answer[0] = state  # type: ignore[assignment]
+        wait_until(lambda: told and told[-1] == expected)  # noqa: B023
+    assert told == ["quiet", "answers", "quiet", "silent", "answers"]
+    watch.drop("a")
+    answer[0] = "refuses"
+    time.sleep(0.3)
+    assert told[-1] == "answers"
+    watch.close()
+
+
 def test_a_line_to_a_process_that_is_stopped_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.1)
     monkeypatch.setattr("raypid.runtime.nodes.knock", lambda host, port: "silent")
@@ -91,6 +111,53 @@ def test_numbers_and_roles_in_words() -> None:
     assert numbers_text([0, 1, 3, 5, 6, 7]) == "0, 1, 3 and 5 to 7"
     places = [Place("worker", i) for i in (4, 5, 6)] + [Place("shard", 1), Place("server", 0), Place("other")]
     assert roles_text(places) == "workers 4 to 6, replay shard 1 and the parameter server"
+
+
+def test_a_node_that_is_started_again_at_its_address_is_another_one(
+    ray_session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before was lost once, and is lost for good; its role names that, and not what raypid did with the role then."""
+    from raypid.runtime import ray as module
+
+    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.05)
+    monkeypatch.setattr(module, "_SURE_S", 0.0)
+    raylet, nodes = Greeter(), list[dict[str, Any]]()
+
+    def start(id: str) -> None:
+        nodes.append({"NodeID": id, "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": raylet.port})
+        backend._look()
+
+    def lose() -> list[str]:
+        raylet.end()
+        wait_until(lambda: nodes[-1]["NodeID"] in backend._lost)
+        return [node.name for node in backend.lost_nodes()]
+
+    monkeypatch.setattr(module.ray, "nodes", lambda: list(nodes))
+    backend = module.RayBackend()
+    backend._watch = Watch(backend._changed)
+    role = backend.spawn(partial(fragile.Echo, 1))
+    assert backend.get(role.submit(fragile.Echo.add, 1)) == 2
+    role.node = "firstid"
+    start("firstid")
+    assert backend.lost_nodes() == [] and lose() == ["127.0.0.1 (firsti)"] and not backend._is_alive("firstid")
+    with pytest.raises(WorkerLost, match=r"^Its node 127\.0\.0\.1 \(firsti\) was lost\.$"):
+        backend.get(role.submit(fragile.Echo.add, 1))
+    raylet = Greeter(raylet.port)
+    start("secondid")
+    assert backend._over == {"firstid"} and "firstid" not in backend._watch._doors
+    other = backend.spawn(partial(fragile.Echo, 1))
+    other.node = "secondid"
+    assert backend.lost_nodes() == [] and backend.where(other) == "127.0.0.1 (second)"
+    assert lose() == ["127.0.0.1 (second)"] and not backend._is_alive("firstid")
+    raylet = Greeter(raylet.port)
+    wait_until(lambda: backend._back)  # the same one: nothing else is listed there
+    backend._look()
+    assert backend._is_alive("secondid") and not backend._is_alive("firstid")
+    nodes[1]["Alive"] = False
+    backend._look()
+    assert [node.name for node in backend.lost_nodes()] == ["127.0.0.1 (second)"]
+    backend._watch.close()
+    backend.shutdown()
 
 
 class Role:
@@ -110,10 +177,18 @@ class Cluster(LocalBackend):
 
     def __init__(self) -> None:
         self.news: list[LostNode] = []
+        self.said = list[str]()
         self.room, self.gone = True, False
 
     def has_room(self, place: Any) -> bool:
         return self.room
+
+    def remarks(self) -> list[str]:
+        said, self.said = self.said, []
+        return said
+
+    def where(self, handle: Any) -> str:
+        return "10.0.0.4 (def)"
 
     def lost_nodes(self, suspect: Any = None) -> list[LostNode]:
         if self.gone:
@@ -150,7 +225,9 @@ def test_workers_of_a_lost_node_are_absent_until_there_is_room() -> None:
     assert len(workers.budget._times) == 0
     backend.room, workers._looked = True, 0.0
     assert workers.call_each(Role.collect) == {i: f"{i} {int(i in (1, 2))}" for i in range(4)}
-    assert told[1:] == ["Workers 1 and 2 are back: 4 of 4 workers go on."]
+    assert told[1:] == ["Workers 1 and 2 are back on 10.0.0.4 (def): 4 of 4 workers go on."]
+    backend.said, workers._looked = ["Node 10.0.0.4 (def) has not answered for 10 s."], 0.0
+    assert len(workers.call_all(Role.collect)) == 4 and told[2:] == ["Node 10.0.0.4 (def) has not answered for 10 s."]
 
 
 def test_the_evaluator_leaves_the_news_of_lost_nodes_to_the_workers() -> None:
@@ -193,3 +270,21 @@ def test_a_cluster_that_is_gone_ends_what_waits_for_workers() -> None:
     backend.gone, workers._looked = True, 0.0
     with pytest.raises(ClusterLost):
         workers.call_all(Role.collect)
+
+
+def test_a_cluster_that_says_at_once_that_it_is_gone_is_left_and_saved_without_its_workers() -> None:
+    """As through ray://, where no call can be made any more."""
+    from raypid.runtime.ray import _through_client
+
+    _, workers, _ = cluster()
+
+    def gone(*_: Any) -> Any:
+        with _through_client():
+            raise ConnectionError("Client is shutting down.")
+
+    for handle in workers.handles:
+        handle.submit = gone
+    with pytest.raises(ClusterLost, match="its head, reached through ray://, does not answer"):
+        workers.call_all(Role.collect)
+    assert workers.answers(Role.collect, 1.0) == {}
+    workers.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
 
+CALL = "collect()"
 Script = Callable[[int, int, str], Any]
 """(worker, restarts, method) -> the value, or the exception to raise."""
 
@@ -38,6 +40,12 @@ class ScriptedBackend:
 
     def lost_nodes(self, suspect: Any = None) -> list[Any]:
         return []
+
+    def remarks(self) -> list[str]:
+        return []
+
+    def where(self, handle: Any) -> str:
+        return "10.0.0.3 (abc)"
 
     def kill(self, handle: Any) -> None:
         self.killed.append((handle.index, handle.restarts))
@@ -85,15 +93,22 @@ def test_results_come_in_worker_order() -> None:
     assert workers.lost == {"workers": 0, "timeouts": 0}
 
 
-@pytest.mark.parametrize(("error", "key"), [(WorkerLost("gone"), "workers"), (TimeoutError("late"), "timeouts")])
+@pytest.mark.parametrize(
+    ("error", "key"), [(WorkerLost("gone", "its process was killed"), "workers"), (TimeoutError("late"), "timeouts")]
+)
 def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: str, tmp_path: Path) -> None:
     workers = group(lambda i, r, m: error if (i, r) == (1, 0) else (i, r))
-    workers.errors.folder = tmp_path
+    workers.errors.folder, workers.errors.where, told = tmp_path, lambda: "iteration 3, step 40", list[str]()
+    workers.tell = told.append
     assert workers.call_all(Role.collect) == [(0, 0), (1, 1), (2, 0)]
     assert workers.backend.killed == [(1, 0)]  # type: ignore[attr-defined]
     assert workers.lost == {"workers": 0, "timeouts": 0, key: 1}
     text = (tmp_path / "errors.txt").read_text()
-    assert "Worker 1 (Walker)" in text and "collect()" in text and str(error) in text
+    what = f"did not answer within 5 s in {CALL}." if key == "timeouts" else f"died in {CALL}: its process was killed."
+    assert told == [f"Worker 1 (Walker) on 10.0.0.3 (abc) {what} It is built anew."]
+    when, said, cause = text.rstrip().splitlines()
+    assert re.fullmatch(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, iteration 3, step 40\]", when)
+    assert f"{said} It is built anew." == told[0] and cause == str(error)
 
 
 def test_the_budget_is_for_all_workers_together() -> None:
@@ -101,7 +116,8 @@ def test_the_budget_is_for_all_workers_together() -> None:
     assert workers.call_all(Role.collect) == [0, 1, 2]
     workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=2)
     with pytest.raises(
-        WorkersFailed, match=r"Worker 2 \(Walker\) died in collect\(\).*number 3 within an hour; max_restarts allows 2"
+        WorkersFailed,
+        match=r"Worker 2 \(Walker\) on 10\.0\.0\.3 \(abc\) died in collect\(\).*number 3 within an hour; max_restarts allows 2",
     ):
         workers.call_all(Role.collect)
 
