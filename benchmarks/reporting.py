@@ -27,9 +27,14 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
-def save(name: str, table: str, results: Any, folder: Path = RESULTS) -> None:
-    """Print the table; write it to `name`.md and the numbers behind it to `name`.json."""
-    print(table)
+def write(name: str, table: str, results: Any, folder: Path = RESULTS) -> None:
+    """Write the table to `name`.md and the numbers behind it to `name`.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.md").write_text(table)
     (folder / f"{name}.json").write_text(json.dumps({"machine": machine(), **results}, indent=1) + "\n")
+
+
+def save(name: str, table: str, results: Any, folder: Path = RESULTS) -> None:
+    """Write both, print the table, and say where they are."""
+    write(name, table, results, folder)
+    print(f"{table}\nResults: {folder / name}.md and .json", flush=True)
