@@ -510,7 +510,7 @@ BELOW = """
 def share(row: dict[str, Any], twin: dict[str, Any] | None) -> str:
     """Steps a second, of those of the undisturbed run."""
     rates = [r["steps"] / r["trained_s"] if r.get("steps") and r.get("trained_s") else 0.0 for r in (row, twin or {})]
-    return f"{rates[0] / rates[1]:.0%}" if all(rates) else "–"
+    return f"{rates[0] / rates[1]:.0%}" if all(rates) else "–" if "steps" in row else ""
 
 
 def stayed(row: dict[str, Any]) -> str:
@@ -527,6 +527,12 @@ def ended(row: dict[str, Any]) -> str:
     return f"{row.get('exit', '')}{lasted}{', resumed' if row.get('resumed') else ''}"
 
 
+def returned(row: dict[str, Any]) -> str:
+    """Mean returns of the best and of the last policy, beside the known one."""
+    texts = [f"{row[k]:.0f}" if row.get(k) is not None else "–" for k in ("best", "last")]
+    return f"{' / '.join(texts)} ({row['known']:g})" if "known" in row else ""
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """A line for each run. What a stored row lacks is left empty."""
     calm = {
@@ -536,14 +542,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     for r in rows:
         twin = calm.get((r["library"], r["task"], calm_of(r["fault"])))
         values = [x for found in r.get("recovery", {}).values() for x in found]
-        returns = [f"{r[k]:.0f}" if r.get(k) is not None else "–" for k in ("best", "last")]
-        known = f" ({r['known']:g})" if "known" in r else ""
+        reached = f"{r['reached_s']:.0f}" if r.get("reached_s") is not None else "not" if "known" in r else ""
         how_often = f", every {r['every']:g} s" if r["fault"] not in CALM and "every" in r else ""
         counted = {"lost", "injected"} <= r.keys()
         lines.append((
             r["library"], f"{r['task']} ({TASKS[r['task']].algorithm})", f"{r['fault']}{how_often}, {r['minutes']:g} min",
-            accounted(r)[0] if counted else "", lost_samples(r) if counted else "", share(r, twin), seconds(values), targets(r)[0],
-            f"{' / '.join(returns)}{known}", "not" if r.get("reached_s") is None else f"{r['reached_s']:.0f}", ended(r), stayed(r),
+            accounted(r)[0] if counted else "", lost_samples(r) if counted else "", share(r, twin), seconds(values) if "recovery" in r else "", targets(r)[0],
+            returned(r), reached, ended(r), stayed(r),
         ))  # fmt: skip
     header = ("", "task", "fault", "counted of injected", "lost samples", "steps a second, of undisturbed", "recovery, s: median / worst", "target",
               "return: best / last (known)", "known return after, s", "exit code", "left; open files")  # fmt: skip
@@ -695,6 +700,8 @@ def carry_out(run: Run, options: argparse.Namespace, store: Store) -> bool:
 
 def wrong(row: dict[str, Any]) -> str:
     """What is not as it should be in a run of raypid; nothing if all is well."""
+    if lacking := {"lost", "injected", "left", "exit", "missed", "log"} - row.keys():
+        return f"its row lacks {', '.join(sorted(lacking))}"
     text, right = accounted(row)
     left = [*row["left"]["processes"], *row["left"]["shm"]]
     found = [] if row["exit"] == "0" else [f"exit {row['exit']}, {row['log']}"]
@@ -714,12 +721,13 @@ def checked(options: argparse.Namespace, error: Callable[[str], Any]) -> None:
                 error(f"{name} has no {fault}; it has {', '.join(TASKS[name].roles)}.")
             if fault in ENVIRONMENT and name in PEER:
                 error(f"The environment of {name} does not {fault}; those of {', '.join(LOOPS)} do.")
+        if options.roles and not set(options.roles) & set(TASKS[name].roles):
+            error(f"{name} has no {' or '.join(options.roles)}; it has {', '.join(TASKS[name].roles)}.")
+        for fault in options.faults:
             if fault not in CALM and not schedule(TASKS[name], fault, options, random.Random(0)):
                 error(
                     f"Nothing strikes in {options.minutes:g} minutes with one each {options.every:g} s: more --minutes, or a smaller --every."
                 )
-        if options.roles and not set(options.roles) & set(TASKS[name].roles):
-            error(f"{name} has no {' or '.join(options.roles)}; it has {', '.join(TASKS[name].roles)}.")
     if "disk" in options.faults and os.geteuid() != 0:
         error("disk mounts a small file system, which only root may do.")
     if options.peer and not set(options.tasks) & set(PEER):
@@ -728,19 +736,21 @@ def checked(options: argparse.Namespace, error: Callable[[str], Any]) -> None:
         error(f"RLlib runs beside with {', '.join(BESIDE_PEER)}.")
     if options.roles and "kills" not in options.faults:
         error("--roles chooses what `kills` kills.")
-    if options.peer and not has_rllib(options.peer):
-        error(
-            f'--peer {options.peer}: no Python in which RLlib can be imported (pip install "ray[rllib]==2.60.0" torch).'
-        )
+    if options.peer and (why := without_rllib(options.peer)):
+        error(f'--peer {options.peer}: {why}. RLlib comes by pip install "ray[rllib]==2.60.0" torch.')
 
 
-def has_rllib(python: str) -> bool:
-    """Whether this is an interpreter that has RLlib. It is not imported, which takes its time."""
-    code = "from importlib.util import find_spec; import sys; sys.exit(not all(map(find_spec, ('ray', 'torch', 'gymnasium', 'tree'))))"
+def without_rllib(python: str) -> str:
+    """Why RLlib cannot run by this interpreter; nothing if it can. It is only looked for: its import would take seconds."""
+    needs = ("ray", "torch", "gymnasium", "tree", "scipy", "lz4", "ormsgpack")
+    code = f"from importlib.util import find_spec; print(*(name for name in {needs} if not find_spec(name)))"
     try:
-        return subprocess.run([python, "-c", code], capture_output=True, timeout=60).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return f"it does not run ({type(problem).__name__})"
+    if done.returncode:
+        return "it is no Python"
+    return f"it has no {', '.join(done.stdout.split())}" if done.stdout.strip() else ""
 
 
 def parser_of_flags() -> argparse.ArgumentParser:

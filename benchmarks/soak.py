@@ -101,7 +101,7 @@ PAUSE_MIN, START_MIN = 0.7, 1.5
 """About how long a pause takes besides its own time, and the start of its run."""
 
 BOUNDS = {
-    "memory": "none is allowed; replay buffers are at their full size from the start",
+    "memory": "none is allowed",
     "store": "fragments in flight, samples ahead, the newest weights",
     "objects": "as the store",
     "references": "as the store",
@@ -515,9 +515,8 @@ def past_bound(row: dict[str, Any]) -> str:
     """What is said of a quantity that may not grow and does; nothing of others."""
     if row["verdict"] != "grows" or row["quantity"] == "folder":
         return ""
-    return (
-        f"{row['loop']}: {row['what']}, {row['quantity']}: grows by {row['slope']:,.1f} an hour. Bound: {row['bound']}"
-    )
+    unit = " MB" * (row["quantity"] in MEGABYTES)
+    return f"{row['loop']}: {row['what']}, {row['quantity']}: grows by {row['slope']:,.1f}{unit} an hour. Bound: {row['bound']}"
 
 
 def summary(loop: str, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -530,8 +529,10 @@ def summary(loop: str, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 ABOVE = """Growth an hour after the first third, with its 95% interval; MB for memory and folders. Flat: the interval lies within ±1 MB, 0.5 threads,
 files and sockets, 2 objects and references. Levels off: flat over the last third. Cannot be told: the interval is too wide to say.
-Memory, store and folders are listed in any case, threads, files and sockets where they are not flat.
+Memory, store and folders are listed in any case, threads, files and sockets where they are not flat. Memory may not grow: replay buffers are
+at their full size from the start.
 """
+MEGABYTES = ("memory", "store", "folder")
 LISTED = ("memory", "store", "objects", "references", "folder")
 
 
