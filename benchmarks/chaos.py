@@ -49,7 +49,7 @@ from typing import Any, NamedTuple
 from chaos_faults import ROLES, START_S, Cluster, Strikes, abandoned, open_files, small_disk
 from chaos_trace import PLACE, Progress, recovery
 from flags import folder, json_object, positive, whole
-from processes import end, end_with_this_process, marked, with_mark
+from processes import end, end_with_this_process, exit_on_signals, marked, with_mark
 from reporting import RESULTS, machine, markdown
 
 from raypid.checkpoint import list_checkpoints
@@ -74,7 +74,7 @@ TARGETS_S = {"worker": 5, "server": 5, "evaluator": 5, "raise": 5, "exit": 5, "l
 """Within how many seconds the rate is to be back. Other faults have no target: what hangs is waited for, and what fills up too."""
 END_S = 20.0
 """No fault strikes in the last seconds, so that what was lost can be noticed and counted."""
-BESIDES_MIN = 1.5
+BESIDES_MIN = 1.0
 """About how many minutes a run takes besides: Ray's start, the final episodes, evaluations."""
 LEFT_S = 60.0
 """Seconds after its end in which a run's processes may still go."""
@@ -541,13 +541,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for r in rows:
         twin = calm.get((r["library"], r["task"], calm_of(r["fault"])))
-        values = [x for found in r.get("recovery", {}).values() for x in found]
+        recovery = seconds([x for found in r["recovery"].values() for x in found]) if "recovery" in r else ""
         reached = f"{r['reached_s']:.0f}" if r.get("reached_s") is not None else "not" if "known" in r else ""
         how_often = f", every {r['every']:g} s" if r["fault"] not in CALM and "every" in r else ""
         counted = {"lost", "injected"} <= r.keys()
         lines.append((
             r["library"], f"{r['task']} ({TASKS[r['task']].algorithm})", f"{r['fault']}{how_often}, {r['minutes']:g} min",
-            accounted(r)[0] if counted else "", lost_samples(r) if counted else "", share(r, twin), seconds(values) if "recovery" in r else "", targets(r)[0],
+            accounted(r)[0] if counted else "", lost_samples(r) if counted else "", share(r, twin), recovery, targets(r)[0],
             returned(r), reached, ended(r), stayed(r),
         ))  # fmt: skip
     header = ("", "task", "fault", "counted of injected", "lost samples", "steps a second, of undisturbed", "recovery, s: median / worst", "target",
@@ -784,7 +784,7 @@ def main() -> int:
         parser.error(f"--table: there is no {options.out / 'chaos.json'}, from which the tables would be made")
     if not options.table:
         checked(options, parser.error)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended too, and its folder removed
+    exit_on_signals()  # what was started is ended too, and its folder removed
     store, failed = Store(options.out), list[str]()
     rows = store.rows
     if not options.table:

@@ -104,7 +104,7 @@ def threshold(
 def run(order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order in a process of its own, and say in a line what came of it."""
     command = [sys.executable, __file__, "--order", json.dumps(order)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     settings = order["settings"]
     name = f"{order['part']}, {settings['num_workers']} workers, seed {order['seed']}"
     if done.returncode:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flags import add_results_folder, one_of, results_folder, several, whole
-from processes import end_with_this_process, marked, with_mark
+from processes import end_with_this_process, exit_on_signals, marked, with_mark
 from reporting import markdown, save
 from soak import roles
 
@@ -210,7 +210,7 @@ def main() -> None:
     kills = args.kill or (["driver"] if args.quick else KILLS)
     folder = results_folder(args)
     random.seed(0)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its folders are removed too
+    exit_on_signals()  # its folders are removed too
     number = len(kills) * args.times
     print(f"{number} kills, each in a run of its own: about {max(1, round(number * A_ROW_S / 60))} minutes", flush=True)
     rows = [row_of(kill) for kill in kills for _ in range(args.times)]

@@ -55,10 +55,17 @@ def end_with_this_process(mark: str) -> None:
 
 
 def end_what_is_started() -> None:
-    """Have all that this process starts from now on end with it."""
+    """Have all that this process starts from now on end with it; Ctrl-C ends it at once."""
     mark = uuid.uuid4().hex
     os.environ.update(with_mark(mark, dict(os.environ)))
     end_with_this_process(mark)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+
+def exit_on_signals() -> None:
+    """Leave through every `finally` and `with` on SIGTERM and Ctrl-C, without a traceback."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _: sys.exit(128 + got))
 
 
 def main() -> None:

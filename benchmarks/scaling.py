@@ -192,7 +192,7 @@ def role_of(pid: int) -> str:
 def run(order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order in a process of its own, and say in a line what came of it."""
     command = [sys.executable, __file__, "--order", json.dumps({**order, "began": time.monotonic()})]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     name = f"{order.get('algorithm', 'empty actors')}, {order['workers']} workers"
     if done.returncode:
         raise SystemExit(f"{name}: ended with exit code {done.returncode}; rows before it are stored")

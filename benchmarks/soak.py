@@ -51,7 +51,7 @@ from typing import Any
 
 import numpy as np
 from flags import add_results_folder, folder, one_of, positive, results_folder, several
-from processes import end_with_this_process, with_mark
+from processes import end_with_this_process, exit_on_signals, with_mark
 from reporting import markdown, save
 
 COMMON = {
@@ -647,7 +647,7 @@ def main() -> int:
     if args.drive:
         return drive(args.drive, args.out, args.minutes)
     checked(args, parser.error)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs are told to end
+    exit_on_signals()  # runs are told to end
     loops, folder = args.loops or list(LOOPS), results_folder(args)
     out = args.table or args.out or (folder if args.quick else Path("runs/soak"))
     if args.pause:
