@@ -792,7 +792,7 @@ def main() -> int:
         todo = missing(runs, options, store)
         about = sum(run.minutes + BESIDES_MIN for run in todo)
         stored = f", {len(runs) - len(todo)} stored already" if len(todo) < len(runs) else ""
-        print(f"{len(todo)} runs{stored}: about {about:.0f} minutes in all; rows go to {store.file}", flush=True)
+        print(f"{len(todo)} runs{stored}: about {about:.0f} min in all; rows go to {store.file}", flush=True)
         failed = [f"{run}: did not begin" for run in todo if not carry_out(run, options, store)]
         rows = [row for run in runs if (row := store.find(run.key(options)))]
     if store.rows:

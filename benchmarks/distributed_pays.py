@@ -107,6 +107,8 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     settings = order["settings"]
     name = f"{order['part']}, {settings['num_workers']} workers, seed {order['seed']}"
+    if done.returncode == 2:  # a setting or an environment that is not there: it has said so
+        raise SystemExit(2)
     if done.returncode:
         raise SystemExit(f"{name}: ended with exit code {done.returncode}; parts before it are stored")
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -212,7 +212,7 @@ def main() -> None:
     random.seed(0)
     exit_on_signals()  # its folders are removed too
     number = len(kills) * args.times
-    print(f"{number} kills, each in a run of its own: about {max(1, round(number * A_ROW_S / 60))} minutes", flush=True)
+    print(f"{number} kills, each in a run of its own: about {number * A_ROW_S} s in all", flush=True)
     rows = [row_of(kill) for kill in kills for _ in range(args.times)]
     save("leftovers", table_of(rows), {"rows": rows}, folder)
 

@@ -193,7 +193,9 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order in a process of its own, and say in a line what came of it."""
     command = [sys.executable, __file__, "--order", json.dumps({**order, "began": time.monotonic()})]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    name = f"{order.get('algorithm', 'empty actors')}, {order['workers']} workers"
+    name = f"{order.get('algorithm', 'empty actors')}, {order['workers']} worker{'s' * (order['workers'] > 1)}"
+    if done.returncode == 2:  # a setting or an environment that is not there: it has said so
+        raise SystemExit(2)
     if done.returncode:
         raise SystemExit(f"{name}: ended with exit code {done.returncode}; rows before it are stored")
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

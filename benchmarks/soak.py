@@ -23,7 +23,8 @@ residuals, since samples follow from those before them. Verdicts (MINOR is growt
 - levels off: it grows, but over the last third alone it is flat.
 - cannot be told: none of these, or too few samples. A longer run has narrower intervals.
 
-The exit code is 1 if something grows for which no growth is allowed: all but folders, which have bounds that a short run does not reach.
+The exit code is 1 if something grows for which no growth is allowed: all but folders, which have bounds that a run does not reach soon. Of runs
+of less than 10 minutes only the table is made: in these, what fills up after the start looks like growth.
 
 Results are written to soak.md, .json and .csv in --folder; rows of other loops stay. Samples stay in --out.
 """
@@ -92,6 +93,8 @@ MINOR = {
 UNTOLD = "cannot be told"
 SHORT_MIN = 10.0
 """In less, what fills up after a start looks like growth."""
+ENDING_S = 60.0
+"""Seconds that the end of a run may take."""
 FEWEST = 8
 """Samples that a slope needs."""
 MINUTES, QUICK_MINUTES, BESIDES_MIN = 20.0, 1.0, 1.0
@@ -478,12 +481,16 @@ def verdict(found: tuple[float, float, float] | None, minor: float) -> str:
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """Samples of a run, without the last: then it may have been ending. A line that is not whole was being written."""
+    """Samples of a run, without those of its end. A line that is not whole was being written."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else []:
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
-    return found[:-1]
+    if not found:
+        return []
+    last = found.pop()  # then it was ending, and so it was before, if no iteration came between
+    at, end_s = last["training_iteration"], last["seconds"] - ENDING_S
+    return [one for one in found if one["training_iteration"] != at or one["seconds"] < end_s]
 
 
 def rows_of(loop: str, samples: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -541,7 +548,7 @@ def note(rows: Sequence[dict[str, Any]], minutes: float) -> str:
     untold = sum(r["verdict"] == UNTOLD for r in rows)
     text = f" {untold} cannot be told: a longer run has narrower intervals." if untold else ""
     if minutes < SHORT_MIN:
-        text += f" In less than {SHORT_MIN:.0f} minutes, what fills up after the start looks like growth."
+        text += f" The run was too short to judge growth by: less than {SHORT_MIN:.0f} minutes, in which what fills up after the start looks like it."
     return text
 
 
@@ -586,7 +593,11 @@ def tabulate(loops: Sequence[str], out: Path, folder: Path) -> int:
         writer.writeheader()
         writer.writerows(results["rows"])
     save("soak", table_of(results), results, folder)
-    past = [text for row in results["rows"] if row["loop"] in loops and (text := past_bound(row))]
+    short = [loop for loop in loops if results["loops"][loop]["minutes"] < SHORT_MIN]
+    if short:
+        print(f"{', '.join(short)}: too short to judge growth by (less than {SHORT_MIN:.0f} minutes)")
+    judged = [row for row in results["rows"] if row["loop"] in loops and row["loop"] not in short]
+    past = [text for row in judged if (text := past_bound(row))]
     print("\n".join(past), end="\n" * bool(past))
     return int(bool(past))
 
@@ -633,7 +644,7 @@ def stop_roles(loops: Sequence[str], out: Path, folder: Path, args: argparse.Nam
     roles = args.roles or PAUSED
     minutes = len(loops) * (START_MIN + len(roles) * (args.pause / 60 + PAUSE_MIN))
     print(
-        f"{', '.join(loops)}, one after the other: {len(roles)} stops each, about {minutes:.0f} minutes in all",
+        f"{', '.join(loops)}, one after the other: {len(roles)} stops each, about {minutes:.0f} min in all",
         flush=True,
     )
     found = [row for loop in loops for row in pauses(loop, out, args.pause, args.roles or ())]
@@ -657,7 +668,7 @@ def main() -> int:
         groups = [loops] if args.beside else [[loop] for loop in loops]
         how, about = "side by side" if args.beside else "one after the other", len(groups) * (minutes + BESIDES_MIN)
         print(
-            f"{', '.join(loops)}, {minutes:g} minutes each, {how}: about {about:.0f} minutes in all; samples go to {out}",
+            f"{', '.join(loops)}, {minutes:g} min each, {how}: about {about:.0f} min in all; samples go to {out}",
             flush=True,
         )
         for group in groups:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ import numpy as np
 import pytest
 from chaos_faults import ROLES, roles
 from chaos_trace import Progress, recovery
+from patience import wait_until
+from processes import marked, with_mark
 
 USUAL = {"steps": 100.0, "updates": 10.0}
 
@@ -135,6 +141,26 @@ def test_an_undisturbed_run_comes_first_and_once(tmp_path: Path) -> None:
 
 def test_processes_without_the_mark_are_nobody_s_roles() -> None:
     assert roles("a mark that nothing has") == {role: [] for role in ROLES}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_nothing_stays_of_a_command_that_is_told_to_end(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    mark = uuid.uuid4().hex
+    here = {"TMPDIR": str(tmp_path / "tmp"), "RAY_TMPDIR": tempfile.gettempdir()}  # whose sockets need a short path
+    environment = with_mark(mark, {**os.environ, **here})
+    command = [sys.executable, chaos.__file__, "--tasks", "cartpole", "--faults", "worker", "--out", tmp_path / "out"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    wait_until(lambda: any("ray::" in line for line in marked(mark).values()), 120)
+    assert list((tmp_path / "tmp").glob("raypid-chaos-*"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert not list((tmp_path / "tmp").glob("raypid-chaos-*"))
+    wait_until(lambda: not marked(mark), 60)
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
