@@ -48,9 +48,9 @@ from typing import Any, NamedTuple
 
 from chaos_faults import ROLES, START_S, Cluster, Strikes, abandoned, open_files, small_disk
 from chaos_trace import PLACE, Progress, recovery
-from flags import folder, json_object, positive, whole
+from flags import json_object, positive, whole, writable
 from processes import end, end_with_this_process, exit_on_signals, marked, with_mark
-from reporting import RESULTS, machine, markdown
+from reporting import RESULTS, machine, markdown, stored
 
 from raypid.checkpoint import list_checkpoints
 from raypid.reporting.logger import read_results
@@ -582,10 +582,10 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.file, self.page = folder / "chaos.json", folder / "chaos.md"
-        stored = json.loads(self.file.read_text()) if self.file.exists() else {}
-        self.rows: list[dict[str, Any]] = stored.get("rows", [])
-        self.torch_s: float | None = stored.get("import_torch_s")
-        self.machine: dict[str, Any] = stored.get("machine") or machine()
+        found = stored("chaos", folder)
+        self.rows: list[dict[str, Any]] = found.get("rows", [])
+        self.torch_s: float | None = found.get("import_torch_s")
+        self.machine: dict[str, Any] = found.get("machine") or machine()
         """Where the rows were measured."""
 
     def find(self, key: dict[str, Any]) -> dict[str, Any] | None:
@@ -708,8 +708,8 @@ def wrong(row: dict[str, Any]) -> str:
     found += [] if right else [f"counted {text}"]
     found += [f"not there {row['missed']}"] if row["missed"] else []
     found += [f"left {left}"] if left else []
-    recovery, in_time = targets(row)
-    found += [] if in_time or row.get("counted") else [f"recovery in time {recovery}"]
+    recovery, met = targets(row)
+    found += [] if met or row.get("counted") else [f"recovery in time {recovery}"]
     return "; ".join(found)
 
 
@@ -773,15 +773,15 @@ def parser_of_flags() -> argparse.ArgumentParser:
     strict = "exit code 1 if a loss is not counted, a run fails, anything stays, or recovery was not in time"
     add("--strict", action="store_true", help=strict)
     add("--table", action="store_true", help="measure nothing, and make the tables anew from what is stored")
-    add("--out", type=folder, default=RESULTS, help="where chaos.json and chaos.md are")
+    add("--out", type=writable, default=RESULTS, help="where chaos.json and chaos.md are")
     return parser
 
 
 def main() -> int:
     parser = parser_of_flags()
     options = parser.parse_args()
-    if options.table and not (options.out / "chaos.json").exists():
-        parser.error(f"--table: there is no {options.out / 'chaos.json'}, from which the tables would be made")
+    if options.table and not stored("chaos", options.out).get("rows"):
+        parser.error(f"--table: there are no rows in {options.out / 'chaos.json'}, from which the tables would be made")
     if not options.table:
         checked(options, parser.error)
     exit_on_signals()  # what was started is ended too, and its folder removed
@@ -791,8 +791,8 @@ def main() -> int:
         runs = runs_of(options)
         todo = missing(runs, options, store)
         about = sum(run.minutes + BESIDES_MIN for run in todo)
-        stored = f", {len(runs) - len(todo)} stored already" if len(todo) < len(runs) else ""
-        print(f"{len(todo)} runs{stored}: about {about:.0f} min in all; rows go to {store.file}", flush=True)
+        there = f", {len(runs) - len(todo)} stored already" if len(todo) < len(runs) else ""
+        print(f"{len(todo)} runs{there}: about {about:.0f} min in all; rows go to {store.file}", flush=True)
         failed = [f"{run}: did not begin" for run in todo if not carry_out(run, options, store)]
         rows = [row for run in runs if (row := store.find(run.key(options)))]
     if store.rows:

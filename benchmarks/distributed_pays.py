@@ -37,7 +37,7 @@ from typing import Any  # noqa: E402
 
 from flags import add_results_folder, json_object, positive, results_folder, several, whole  # noqa: E402
 from processes import end_what_is_started  # noqa: E402
-from reporting import markdown, save, write  # noqa: E402
+from reporting import markdown, save, stored, write  # noqa: E402
 from slow_lander import ORDINARY  # noqa: E402
 
 FAST = {"num_workers": 8, "num_envs_per_worker": 4, "num_cpus_per_worker": 0.125, "fragment_length": 16}
@@ -269,8 +269,7 @@ def main() -> int:
     if args.quick:
         args.seconds, args.limit, args.slow_limit, args.every, args.every_slow, seeds = 5, 12, 12, 500, 200, seeds[:1]
     name = "distributed_pays" if args.wait else "distributed_pays_unslowed"
-    store = args.folder / f"{name}.json"
-    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
+    results = stored(name, args.folder)
     if args.quick:  # what was chosen is read, and all the rest is made anew
         results = {part: found for part, found in results.items() if part == "choice"}
     if "choice" not in results and args.part not in ("choose", "all"):

@@ -69,7 +69,7 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def folder(text: str) -> Path:
+def writable(text: str) -> Path:
     """A folder that is there, or that can be made."""
     path = Path(text)
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
@@ -82,7 +82,7 @@ def folder(text: str) -> Path:
 def add_results_folder(parser: argparse.ArgumentParser, quick: str = "little time") -> None:
     """Add --folder, where the results go, and --quick. `quick` says what else --quick does."""
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--folder", type=folder, default=RESULTS, help="of the results (default: benchmarks/results)")
+    place.add_argument("--folder", type=writable, default=RESULTS, help="of the results (default: benchmarks/results)")
     words = f"{quick}; the results go into a new temporary folder, which is printed"
     place.add_argument("--quick", action="store_true", help=words)
 

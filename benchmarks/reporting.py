@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,21 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
+
+
+def stored(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """What `write` has left in a folder; nothing if there is none. What cannot be read ends the program, and is not written over."""
+    file = folder / f"{name}.json"
+    if not file.exists():
+        return {}
+    try:
+        found = json.loads(file.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        print(f"error: {file} is damaged: remove it, or choose another folder.", file=sys.stderr)
+        raise SystemExit(2)
+    return found
 
 
 def write(name: str, table: str, results: Any, folder: Path = RESULTS) -> None:

@@ -37,7 +37,7 @@ from typing import Any
 
 from flags import add_results_folder, json_object, one_of, positive, results_folder, several, whole
 from processes import end_what_is_started
-from reporting import markdown, save, write
+from reporting import markdown, save, stored, write
 
 WAITS = "raypid/Wait-v0"
 NUM_WINDOWS = 5
@@ -282,10 +282,8 @@ def main() -> int:
     # as an installed package is: all these processes import it
     compileall.compile_dir(Path(__file__).parents[1] / "raypid", quiet=2)
     end_what_is_started()
-    store = folder / "scaling.json"
-    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"rows": {}, "empty": {}}
+    results = {"rows": {}, "empty": {}, **stored("scaling", folder)}
     results.pop("machine", None)
-    results.setdefault("empty", {})
     beside = set[int]()
     for algorithm in args.algorithms:
         changed = (f"{key} {value}" for key, value in args.config.items())

@@ -51,9 +51,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flags import add_results_folder, folder, one_of, positive, results_folder, several
+from flags import add_results_folder, one_of, positive, results_folder, several, writable
 from processes import end_with_this_process, exit_on_signals, with_mark
-from reporting import markdown, save
+from reporting import markdown, save, stored
 
 COMMON = {
     "num_workers": 2, "num_cpus_per_worker": 0.1, "num_cpus": 8, "parameter_server": True, "num_envs_per_worker": 2,
@@ -580,8 +580,7 @@ def table_of(results: dict[str, Any]) -> str:
 
 def tabulate(loops: Sequence[str], out: Path, folder: Path) -> int:
     """Replace these loops' rows in the stored results; returns the exit code: 1 if something grows past its bound."""
-    store = folder / "soak.json"
-    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"loops": {}, "rows": []}
+    results = {"loops": {}, "rows": [], **stored("soak", folder)}
     results.pop("machine", None)
     for loop in loops:
         samples = read_samples(out / loop / "samples.jsonl")
@@ -611,7 +610,7 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=positive, default=5, help="seconds between samples")
     parser.add_argument("--beside", action="store_true", help="all loops at once")
     out = "for runs and samples (default: runs/soak; with --quick the folder of the results)"
-    parser.add_argument("--out", type=folder, help=out)
+    parser.add_argument("--out", type=writable, help=out)
     parser.add_argument("--table", type=Path, help="only write the table of the samples in this folder")
     pause = "seconds: stop each role in turn for so long (soak_pauses.md)"
     parser.add_argument("--pause", type=positive, help=pause)
@@ -661,6 +660,7 @@ def main() -> int:
     exit_on_signals()  # runs are told to end
     loops, folder = args.loops or list(LOOPS), results_folder(args)
     out = args.table or args.out or (folder if args.quick else Path("runs/soak"))
+    stored("soak", folder)  # or what cannot be read would be noticed only when all is measured
     if args.pause:
         return stop_roles(loops, out, folder, args)
     if not args.table:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flags import add_results_folder, folder, json_object, one_of, positive, results_folder, several, whole
+from flags import add_results_folder, json_object, one_of, positive, results_folder, several, whole, writable
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_what_fits_is_read(read: Any, text: str, expected: object) -> None:
         *((several(whole()), text) for text in ("1,", "1,x", "")),
         (several(one_of(("a", "b"))), "a,c"),
         *((json_object, text) for text in ("x", "[1]", "1")),
-        (folder, f"{__file__}/results"),
+        (writable, f"{__file__}/results"),
     ],
 )
 def test_what_does_not_fit_is_refused(read: Any, text: str) -> None:

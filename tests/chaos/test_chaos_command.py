@@ -103,7 +103,7 @@ def test_tables_are_made_from_what_is_stored_without_measuring(
     monkeypatch.setattr(chaos, "import_seconds", None)
     with pytest.raises(SystemExit, match="2"):
         run_main(monkeypatch, "--table", "--out", tmp_path)
-    assert "there is no" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "there are no rows in" in capsys.readouterr().err and not list(tmp_path.iterdir())
     bare = {"library": "raypid", "task": "sync", "fault": "none", "minutes": 1.0}  # all else is missing
     (tmp_path / "chaos.json").write_text(json.dumps({"rows": [stored(worker=[6.0, 2.0]), bare]}))
     assert run_main(monkeypatch, "--table", "--out", tmp_path) == 0
