@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from flags import positive, several, whole
+
 COMMAND = (
     "--env_name", "gym_env", "--agent_name", "default_agent", "--model_name", "ppo", "--num_envs_per_worker", "3", "--num_workers", "3",
     "--gpu", "0,1,2", "--num_gpus", "3", "--num_cpus", "8", "--fit",
@@ -51,18 +53,18 @@ def seconds(goal: float, more: tuple[str, ...], seed: int, limit_s: float) -> fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="1000,1001,1002")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds of training")
+    parser.add_argument("--seeds", type=several(whole(0)), default=[1000, 1001, 1002])
+    parser.add_argument("--limit", type=positive, default=240.0, help="seconds of training")
     options = parser.parse_args()
     lines = [
-        f"`python benchmarks/agents.py --seeds {options.seeds}`, {os.cpu_count()} cores, whole processes on CartPole-v1:",
+        f"`python benchmarks/agents.py --seeds {','.join(map(str, options.seeds))}`, {os.cpu_count()} cores, whole processes on CartPole-v1:",
         f"`raypid train {' '.join(COMMAND)}`",
         "",
         "| goal | beside these values | reached | median s | worst s |",
         "|---|---|---|---|---|",
     ]
     for goal, more in CASES:
-        times = [seconds(goal, more, int(seed), options.limit) for seed in options.seeds.split(",")]
+        times = [seconds(goal, more, seed, options.limit) for seed in options.seeds]
         solved = [t for t in times if t is not None]
         shown = f"{statistics.median(solved):.1f} | {max(solved):.1f}" if solved else "- | -"
         lines.append(f"| {goal} | {' '.join(more) or 'none'} | {len(solved)} of {len(times)} | {shown} |")

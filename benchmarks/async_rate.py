@@ -16,6 +16,7 @@ import statistics
 import sys
 from typing import Any
 
+from flags import json_object, one_of, positive, several, whole
 from reporting import RESULTS, markdown, save
 from to_threshold import HERE, run
 
@@ -39,17 +40,18 @@ WARM_UP = 5.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithms", default="APPO,IMPALA")
+    parser.add_argument("--algorithms", type=several(one_of(SETTINGS)), default=["APPO", "IMPALA"])
     parser.add_argument("--rllib", help="its interpreter; without one, raypid alone is measured")
-    parser.add_argument("--envs", default="8,64", help="environments of each of RLlib's env runners, tried in turn")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--config", default="{}", help="JSON, over raypid's settings")
+    envs_help = "environments of each of RLlib's env runners, tried in turn"
+    parser.add_argument("--envs", type=several(whole()), default=[8, 64], help=envs_help)
+    parser.add_argument("--runs", type=whole(), default=3)
+    parser.add_argument("--seconds", type=positive, default=20)
+    parser.add_argument("--config", type=json_object, default={}, help="JSON, over raypid's settings")
     args = parser.parse_args()
     store = RESULTS / "async_rate.json"
     rows: dict[str, Any] = json.loads(store.read_text())["rows"] if store.exists() else {}
-    for algorithm in args.algorithms.split(","):
-        settings = {**SETTINGS[algorithm], **json.loads(args.config)}
+    for algorithm in args.algorithms:
+        settings = {**SETTINGS[algorithm], **args.config}
         ours = [
             sys.executable,
             str(HERE / "runners/raypid_run.py"),
@@ -60,7 +62,7 @@ def main() -> None:
         ]
         row = rows.setdefault(algorithm, {})
         row |= {"settings": settings, "raypid": [rate_of(ours, args.seconds, seed) for seed in range(args.runs)]}
-        for envs in args.envs.split(",") if args.rllib else ():
+        for envs in map(str, args.envs) if args.rllib else ():
             peer = [args.rllib, str(HERE / "runners/rllib_run.py"), "--algo", algorithm, "--envs", envs]
             row.setdefault("rllib", {})[envs] = [rate_of(peer, args.seconds, seed) for seed in range(args.runs)]
     table = []

@@ -16,6 +16,9 @@ that run's windows of 1 s (two iterations, where these take longer). Recovery is
 of 5 s have 90% of it, in environment steps and in learner updates (chaos_trace.py has it exactly); the row of the undisturbed
 run has what the same measure makes of it at the same times. A loss that is not over when the next one comes counts as "not".
 
+Targets: the rate is back within 5 s of a loss, and within 10 s of that of a learner or shard. Each row says of how many losses that is so;
+only --strict makes it the exit code, and not with --counted, where there is no undisturbed run.
+
 Rows go to benchmarks/results/chaos.json as runs end, the tables to chaos.md beside it, recovery by role to docs/failures.md too, and
 a second call does what is missing (--again: all of it). A run that stands still for --patience seconds is ended, and its row says so.
 
@@ -41,12 +44,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from chaos_faults import ROLES, START_S, Cluster, Strikes, abandoned, open_files, small_disk
 from chaos_trace import PLACE, Progress, recovery
-from processes import end, end_with_this_process, marked, with_mark
-from reporting import RESULTS, machine, markdown
+from flags import json_object, positive, whole, writable
+from processes import end, end_with_this_process, exit_on_signals, marked, with_mark
+from reporting import RESULTS, machine, markdown, stored
 
 from raypid.checkpoint import list_checkpoints
 from raypid.reporting.logger import read_results
@@ -66,8 +70,12 @@ KINDS = {
     "node-kill": "nodes", "node-stop": "nodes",
 }  # fmt: skip
 """What lost/<name> counts each fault. A pause, a full disk and a node that is added need not cost anything that is counted."""
+TARGETS_S = {"worker": 5, "server": 5, "evaluator": 5, "raise": 5, "exit": 5, "learner": 10, "shard": 10}
+"""Within how many seconds the rate is to be back. Other faults have no target: what hangs is waited for, and what fills up too."""
 END_S = 20.0
 """No fault strikes in the last seconds, so that what was lost can be noticed and counted."""
+BESIDES_MIN = 1.0
+"""About how many minutes a run takes besides: Ray's start, the final episodes, evaluations."""
 LEFT_S = 60.0
 """Seconds after its end in which a run's processes may still go."""
 EPISODES = 50
@@ -179,7 +187,7 @@ class Training:
         settings = {**self.task.settings, "max_restarts": 1000, "seed": self.options.seed}
         settings |= {"worker_timeout_s": TIMEOUT_S} if self.fault in ("hang", "stop") else {}
         settings |= {"num_learners": 2, "num_cpus": 8} if self.fault == "learner" else {}
-        settings |= json.loads(self.options.settings)
+        settings |= self.options.settings
         if self.fault in ENVIRONMENT:
             settings["env_config"] = {**settings["env_config"], "orders": str(self.folder / "orders")}
         if address:  # the roles that a node takes with it are workers, shards, servers and the evaluator
@@ -278,6 +286,8 @@ def measure(
     training = Training(name, library, fault, options, folder)
     cpus = [1, 1, 1] if fault == "node-add" else [1, 2, 2]
     with contextlib.ExitStack() as stack:
+        remove = stack.enter_context(contextlib.ExitStack())  # last, and also where this process is told to end
+        remove.callback(shutil.rmtree, folder, ignore_errors=True)
         if fault == "disk":
             stack.enter_context(small_disk(folder / "disk", 64))
         stack.callback(end, training.mark)
@@ -288,14 +298,13 @@ def measure(
         training.start(training.command(cluster.nodes.address if cluster else None))
         watch()
         row: dict[str, Any] = {"left": training.left(cluster)} | learnt(training) | {"log": said(folder / "log")}
-    row |= recovered(Progress.read(training.trace), strikes, watch.begin, watch.last, usual, options)
+        row |= recovered(Progress.read(training.trace), strikes, watch.begin, watch.last, usual, options)
+        if watch.code != "0":
+            remove.pop_all()
+            print(f"  the run's folder stays: {folder}")
     row |= {"injected": [{**asdict(x), "at": x.at - watch.begin} for x in strikes.log], "missed": watch.missed}
     row |= {"exit": watch.code, "open_files": watch.files, "resumed": training.resumed, "known": training.task.known}
     row |= {"trained_s": watch.last - watch.begin if watch.begin else 0.0}
-    if watch.code == "0":
-        shutil.rmtree(folder)
-    else:
-        print(f"  the run's folder stays: {folder}")
     return row
 
 
@@ -456,14 +465,30 @@ def accounted(row: dict[str, Any]) -> tuple[str, bool]:
 
 
 def seconds(values: list[float | None]) -> str:
-    """Median and worst; what did not recover before the next loss is worse than any number."""
+    """Median and worst; what did not recover before the next loss counts as infinite."""
     if not values:
         return "–"
-    ordered = sorted(float("inf") if x is None else x for x in values)
-    middle, worst = statistics.median_low(ordered), ordered[-1]
+    numbers = [float("inf") if x is None else x for x in values]
+    middle, worst = statistics.median(numbers), max(numbers)
     late = sum(x is None for x in values)
     text = "not" if middle == float("inf") else f"{middle:.1f}"
     return f"{text} / {f'not ({late})' if late else f'{worst:.1f}'}"
+
+
+def in_time(kind: str, values: list[float | None]) -> tuple[int, int]:
+    """How many of how many recoveries met the target of their kind; (0, 0) where there is none."""
+    if kind not in TARGETS_S:
+        return 0, 0
+    return sum(x is not None and x <= TARGETS_S[kind] for x in values), len(values)
+
+
+def targets(row: dict[str, Any]) -> tuple[str, bool]:
+    """Whether all losses of a run were over in time, and how many of how many; and whether that is all."""
+    counts = [in_time(kind, values) for kind, values in row.get("recovery", {}).items()]
+    met, num = sum(x for x, _ in counts), sum(x for _, x in counts)
+    if num == 0:
+        return "", True
+    return f"{'met' if met == num else 'not met'}: {met} of {num}", met == num
 
 
 def lost_samples(row: dict[str, Any]) -> str:
@@ -472,42 +497,72 @@ def lost_samples(row: dict[str, Any]) -> str:
     return ", ".join(f"{k.replace('_', ' ')} {v:,.0f}" for k, v in more.items()) or "0"
 
 
+BELOW = """
+- Lost samples: what the run had been given and was then without: rows of replay, fragments that were lost with their node, updates of a learner
+  that it was built anew without, data that became stale. 0: nothing of that kind. What a killed worker was collecting at that moment is not
+  counted: it never reached the run, and is collected again.
+- Target: the rate is back within 5 s of a loss, of a learner or shard within 10 s: met or not, and for how many losses of how many. Empty where
+  there is none: in runs without faults, and where a fault lasts, or waits for a time limit or a node.
+"""
+"""What columns of the table mean."""
+
+
+def share(row: dict[str, Any], twin: dict[str, Any] | None) -> str:
+    """Steps a second, of those of the undisturbed run."""
+    rates = [r["steps"] / r["trained_s"] if r.get("steps") and r.get("trained_s") else 0.0 for r in (row, twin or {})]
+    return f"{rates[0] / rates[1]:.0%}" if all(rates) else "–" if "steps" in row else ""
+
+
+def stayed(row: dict[str, Any]) -> str:
+    """What was left, and the driver's open files."""
+    left, files = row.get("left", {}), row.get("open_files")
+    number = str(len(left["processes"]) + len(left["shm"])) if left else ""
+    return f"{number}, files {files[0]} → {files[1]}" if files else number
+
+
+def ended(row: dict[str, Any]) -> str:
+    """Exit code, and how long it was if it was not long enough."""
+    short = "trained_s" in row and row["trained_s"] < row["minutes"] * 55
+    lasted = f", after {row['trained_s']:.0f} s" if short else ""
+    return f"{row.get('exit', '')}{lasted}{', resumed' if row.get('resumed') else ''}"
+
+
+def returned(row: dict[str, Any]) -> str:
+    """Mean returns of the best and of the last policy, beside the known one."""
+    texts = [f"{row[k]:.0f}" if row.get(k) is not None else "–" for k in ("best", "last")]
+    return f"{' / '.join(texts)} ({row['known']:g})" if "known" in row else ""
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    """A line for each run."""
+    """A line for each run. What a stored row lacks is left empty."""
     calm = {
         (r["library"], r["task"], r["fault"]): r for r in rows if r["fault"] in CALM
     }  # the longest, as rows are sorted
     lines = []
     for r in rows:
         twin = calm.get((r["library"], r["task"], calm_of(r["fault"])))
-        known = twin is not None and twin["steps"] and r["trained_s"]
-        share = f"{r['steps'] / r['trained_s'] / (twin['steps'] / twin['trained_s']):.0%}" if known and twin else "–"
-        values = [x for found in r["recovery"].values() for x in found]
-        returns = [f"{r[k]:.0f}" if r.get(k) is not None else "–" for k in ("best", "last")]
-        lasted = "" if r["trained_s"] >= r["minutes"] * 55 else f", after {r['trained_s']:.0f} s"
-        left = r["left"]
-        stays = len(left["processes"]) + len(left["shm"])
-        how_often = "" if r["fault"] in CALM else f", every {r['every']:g} s"
+        recovery = seconds([x for found in r["recovery"].values() for x in found]) if "recovery" in r else ""
+        reached = f"{r['reached_s']:.0f}" if r.get("reached_s") is not None else "not" if "known" in r else ""
+        how_often = f", every {r['every']:g} s" if r["fault"] not in CALM and "every" in r else ""
+        counted = {"lost", "injected"} <= r.keys()
         lines.append((
             r["library"], f"{r['task']} ({TASKS[r['task']].algorithm})", f"{r['fault']}{how_often}, {r['minutes']:g} min",
-            accounted(r)[0], lost_samples(r), share, seconds(values), f"{' / '.join(returns)} ({r['known']:g})",
-            "not" if r.get("reached_s") is None else f"{r['reached_s']:.0f}",
-            f"{r['exit']}{lasted}{', resumed' if r['resumed'] else ''}", f"{stays}, files {r['open_files'][0]} → {r['open_files'][1]}",
+            accounted(r)[0] if counted else "", lost_samples(r) if counted else "", share(r, twin), recovery, targets(r)[0],
+            returned(r), reached, ended(r), stayed(r),
         ))  # fmt: skip
-    header = ("", "task", "fault", "counted of injected", "lost samples", "steps a second, of undisturbed", "recovery, s: median / worst",
+    header = ("", "task", "fault", "counted of injected", "lost samples", "steps a second, of undisturbed", "recovery, s: median / worst", "target",
               "return: best / last (known)", "known return after, s", "exit code", "left; open files")  # fmt: skip
-    return markdown(header, lines)
+    return markdown(header, lines) + BELOW
 
 
 def by_role(rows: list[dict[str, Any]]) -> str:
-    """Recovery by kind of fault, for the rows with several."""
+    """Recovery by kind of fault. Of runs without faults, what the same measure makes of them, within 5 s."""
     lines = []
     for r in rows:
-        for kind, values in r["recovery"].items():
-            within = sum(x is not None and x <= (10 if kind in ("learner", "shard") else 5) for x in values)
-            lines.append(
-                (r["library"], r["task"], r["fault"], kind, len(values), seconds(values), f"{within} of {len(values)}")
-            )
+        for kind, values in r.get("recovery", {}).items():
+            met, num = in_time("worker" if kind == "none" else kind, values)
+            within = f"{met} of {num}" if num else ""
+            lines.append((r["library"], r["task"], r["fault"], kind, len(values), seconds(values), within))
     header = ("", "task", "run", "lost", "times", "recovery, s: median / worst", "within 5 s (learner, shard: 10 s)")
     return markdown(header, lines)
 
@@ -527,21 +582,24 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.file, self.page = folder / "chaos.json", folder / "chaos.md"
-        stored = json.loads(self.file.read_text()) if self.file.exists() else {}
-        self.rows: list[dict[str, Any]] = stored.get("rows", [])
-        self.torch_s: float | None = stored.get("import_torch_s")
+        found = stored("chaos", folder)
+        self.rows: list[dict[str, Any]] = found.get("rows", [])
+        self.torch_s: float | None = found.get("import_torch_s")
+        self.machine: dict[str, Any] = found.get("machine") or machine()
+        """Where the rows were measured."""
 
     def find(self, key: dict[str, Any]) -> dict[str, Any] | None:
         return next((row for row in self.rows if key.items() <= row.items()), None)
 
     def add(self, key: dict[str, Any], row: dict[str, Any]) -> None:
         self.rows = [other for other in self.rows if not key.items() <= other.items()] + [row]
+        self.machine = machine()
+        if self.torch_s is None:
+            self.torch_s = import_seconds()
         self.write()
 
     def write(self) -> str:
         """Write rows and tables, and recovery by role into the documentation too; returns the tables."""
-        if self.torch_s is None:
-            self.torch_s = import_seconds()
         order = [*TASKS]
         self.rows.sort(
             key=lambda r: (
@@ -552,18 +610,20 @@ class Store:
                 r["fault"] not in CALM,
             )
         )
-        recovered = (
-            f"{by_role(self.rows)}\nA process that learns imports torch when it is built anew, which takes {self.torch_s:.1f} s on this "
-            f"machine ({machine()['cpus']} cores).\n"
-        )
+        recovered = by_role(self.rows)
+        if self.torch_s is not None:
+            recovered += (
+                f"\nA process that learns imports torch when it is built anew, which takes {self.torch_s:.1f} s on this "
+                f"machine ({self.machine['cpus']} cores).\n"
+            )
         text = f"{table(self.rows)}\n{recovered}"
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.page.write_text(text)
-        if self.file.parent == RESULTS:
+        if self.file.parent.resolve() == RESULTS.resolve():
             before, rest = PAGE.read_text().split(BEGIN)
             link = "All that was counted is in [chaos.md](../benchmarks/results/chaos.md).\n"
             PAGE.write_text(f"{before}{BEGIN}{recovered}{link}{END}{rest.split(END)[1]}")
-        content = {"machine": machine(), "import_torch_s": self.torch_s, "rows": self.rows}
+        content = {"machine": self.machine, "import_torch_s": self.torch_s, "rows": self.rows}
         self.file.write_text(json.dumps(content, indent=1) + "\n")
         return text
 
@@ -573,49 +633,101 @@ def calm_of(fault: str) -> str:
     return CALM[fault in NODES]
 
 
-def done(name: str, library: str, fault: str, options: argparse.Namespace, store: Store) -> dict[str, Any] | None:
-    """The row of a run, stored or measured now; of one with faults, after that of the undisturbed run. None: it did not begin."""
-    key = {"library": library, "task": name, "fault": fault, "minutes": options.minutes, "seed": options.seed}
-    key |= {"settings": options.settings}
-    if fault not in CALM:
-        key |= {"every": options.every, "random": options.random, "roles": options.roles, "counted": options.counted}
-    row = store.find(key)
-    if row is not None and (fault in CALM or not options.again):
-        return row
-    needs_calm = fault not in CALM and not options.counted
-    shorter = argparse.Namespace(**{**vars(options), "minutes": options.calm_minutes or options.minutes})
-    calm = done(name, library, calm_of(fault), shorter, store) if needs_calm else None
-    if needs_calm and calm is None:
-        return None
-    print(f"{library} {name}, {fault}, {options.minutes:g} min", flush=True)
+class Run(NamedTuple):
+    """What is measured, for a row."""
+
+    task: str
+    library: str
+    fault: str
+    minutes: float
+
+    def __str__(self) -> str:
+        return f"{self.library} {self.task}, {self.fault}, {self.minutes:g} min"
+
+    def key(self, options: argparse.Namespace) -> dict[str, Any]:
+        """What its row is known by."""
+        key = {"library": self.library, "task": self.task, "fault": self.fault, "minutes": self.minutes}
+        key |= {"seed": options.seed, "settings": json.dumps(options.settings)}
+        if self.fault not in CALM:
+            key |= {name: getattr(options, name) for name in ("every", "random", "roles", "counted")}
+        return key
+
+    def calm(self, options: argparse.Namespace) -> Run | None:
+        """The undisturbed run that has to be there first."""
+        if self.fault in CALM or options.counted:
+            return None
+        return self._replace(fault=calm_of(self.fault), minutes=options.calm_minutes or options.minutes)
+
+
+def runs_of(options: argparse.Namespace) -> list[Run]:
+    """All runs that are asked for, each after its undisturbed one."""
+    found = list[Run]()
+    for task in options.tasks:
+        for fault in options.faults:
+            peer = options.peer and task in PEER and fault in (*CALM, *BESIDE_PEER)
+            for library in ("raypid", "rllib") if peer else ("raypid",):
+                run = Run(task, library, fault, options.minutes)
+                found += [one for one in (run.calm(options), run) if one is not None]
+    return list(dict.fromkeys(found))
+
+
+def missing(runs: list[Run], options: argparse.Namespace, store: Store) -> list[Run]:
+    """Those that are not stored. Undisturbed ones are not measured again."""
+    again = options.again
+    return [run for run in runs if store.find(run.key(options)) is None or (again and run.fault not in CALM)]
+
+
+def carry_out(run: Run, options: argparse.Namespace, store: Store) -> bool:
+    """Measure a run and store its row; returns whether it began."""
+    calm = run.calm(options)
+    twin = store.find(calm.key(options)) if calm else None
+    if calm and twin is None:
+        print(f"{run}: left out, since {calm} did not begin", flush=True)
+        return False
+    print(run, flush=True)
+    mine = argparse.Namespace(**{**vars(options), "minutes": run.minutes})
     for _ in range(2):
-        row = measure(name, library, fault, options, calm["rates"] if calm else {}) | key
+        row = measure(run.task, run.library, run.fault, mine, twin["rates"] if twin else {}) | run.key(options)
         if row["trained_s"]:
-            store.add(key, row)
-            print(f"  exit {row['exit']}; {accounted(row)[0]}; recovery {row['recovery']}", flush=True)
-            return row
+            store.add(run.key(options), row)
+            values = [x for found in row["recovery"].values() for x in found]
+            text = f"recovery {seconds(values)} s (median / worst) {targets(row)[0]}".strip()
+            print(f"  ended: exit {ended(row)}; counted: {accounted(row)[0]}; {text}", flush=True)
+            return True
         print(f"  Training did not begin: {' '.join(row['log'])}", flush=True)
-    return None
+    return False
 
 
-def wrong(row: dict[str, Any] | None) -> str:
+def wrong(row: dict[str, Any]) -> str:
     """What is not as it should be in a run of raypid; nothing if all is well."""
-    if row is None:
-        return "did not begin"
+    if lacking := {"lost", "injected", "left", "exit", "missed", "log"} - row.keys():
+        return f"its row lacks {', '.join(sorted(lacking))}"
     text, right = accounted(row)
     left = [*row["left"]["processes"], *row["left"]["shm"]]
-    well = row["exit"] == "0" and right and not left and not row["missed"]
-    return "" if well else f"exit {row['exit']}, {text}, not there {row['missed']}, left {left}, {row['log']}"
+    found = [] if row["exit"] == "0" else [f"exit {row['exit']}, {row['log']}"]
+    found += [] if right else [f"counted {text}"]
+    found += [f"not there {row['missed']}"] if row["missed"] else []
+    found += [f"left {left}"] if left else []
+    recovery, met = targets(row)
+    found += [] if met or row.get("counted") else [f"recovery in time {recovery}"]
+    return "; ".join(found)
 
 
 def checked(options: argparse.Namespace, error: Callable[[str], Any]) -> None:
-    """Refuse what would do nothing."""
+    """Refuse what would do nothing, or fail later."""
     for name in options.tasks:
         for fault in options.faults:
             if fault in ROLES and fault not in TASKS[name].roles:
                 error(f"{name} has no {fault}; it has {', '.join(TASKS[name].roles)}.")
             if fault in ENVIRONMENT and name in PEER:
                 error(f"The environment of {name} does not {fault}; those of {', '.join(LOOPS)} do.")
+        if options.roles and not set(options.roles) & set(TASKS[name].roles):
+            error(f"{name} has no {' or '.join(options.roles)}; it has {', '.join(TASKS[name].roles)}.")
+        for fault in options.faults:
+            if fault not in CALM and not schedule(TASKS[name], fault, options, random.Random(0)):
+                error(
+                    f"Nothing strikes in {options.minutes:g} minutes with one each {options.every:g} s: more --minutes, or a smaller --every."
+                )
     if "disk" in options.faults and os.geteuid() != 0:
         error("disk mounts a small file system, which only root may do.")
     if options.peer and not set(options.tasks) & set(PEER):
@@ -624,55 +736,72 @@ def checked(options: argparse.Namespace, error: Callable[[str], Any]) -> None:
         error(f"RLlib runs beside with {', '.join(BESIDE_PEER)}.")
     if options.roles and "kills" not in options.faults:
         error("--roles chooses what `kills` kills.")
+    if options.peer and (why := without_rllib(options.peer)):
+        error(f'--peer {options.peer}: {why}. RLlib comes by pip install "ray[rllib]==2.60.0" torch.')
+
+
+def without_rllib(python: str) -> str:
+    """Why RLlib cannot run by this interpreter; nothing if it can. It is only looked for: its import would take seconds."""
+    needs = ("ray", "torch", "gymnasium", "tree", "scipy", "lz4", "ormsgpack")
+    code = f"from importlib.util import find_spec; print(*(name for name in {needs} if not find_spec(name)))"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return f"it does not run ({type(problem).__name__})"
+    if done.returncode:
+        return "it is no Python"
+    return f"it has no {', '.join(done.stdout.split())}" if done.stdout.strip() else ""
+
+
+def parser_of_flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--tasks", nargs="+", choices=TASKS, default=list(LOOPS))
+    add("--faults", nargs="+", choices=FAULTS, default=["kills"])
+    add("--minutes", type=positive, default=10.0, help="of training, for each run")
+    add("--calm-minutes", type=positive, help="of undisturbed runs (default: as long as the others)")
+    add("--every", type=positive, default=15.0, help="seconds between faults")
+    add("--seed", type=whole(0), default=0)
+    add("--random", action="store_true", help="roles by chance rather than in turn")
+    add("--roles", nargs="+", choices=ROLES, help="the roles that `kills` kills (default: all that the task has)")
+    add("--settings", type=json_object, default={}, help="JSON, over the tasks' settings of raypid")
+    add("--peer", metavar="PYTHON", help="the interpreter of an environment with RLlib, which runs beside")
+    add("--patience", type=positive, default=120.0, help="seconds without an iteration after which a run is ended")
+    counted = "each fault waits until the one before was counted; then the run is ended by Ctrl-C"
+    add("--counted", action="store_true", help=counted)
+    add("--again", action="store_true", help="measure what is stored once more (undisturbed runs stay)")
+    strict = "exit code 1 if a loss is not counted, a run fails, anything stays, or recovery was not in time"
+    add("--strict", action="store_true", help=strict)
+    add("--table", action="store_true", help="measure nothing, and make the tables anew from what is stored")
+    add("--out", type=writable, default=RESULTS, help="where chaos.json and chaos.md are")
+    return parser
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(LOOPS))
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=["kills"])
-    parser.add_argument("--minutes", type=float, default=10.0, help="of training, for each run")
-    parser.add_argument("--calm-minutes", type=float, help="of undisturbed runs (default: as long as the others)")
-    parser.add_argument("--every", type=float, default=15.0, help="seconds between faults")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--random", action="store_true", help="roles by chance rather than in turn")
-    parser.add_argument(
-        "--roles", nargs="+", choices=ROLES, help="the roles that `kills` kills (default: all that the task has)"
-    )
-    parser.add_argument("--settings", default="{}", help="JSON, over the tasks' settings of raypid")
-    parser.add_argument(
-        "--peer", metavar="PYTHON", help="the interpreter of an environment with RLlib, which runs beside"
-    )
-    parser.add_argument(
-        "--patience", type=float, default=120.0, help="seconds without an iteration after which a run is ended"
-    )
-    parser.add_argument(
-        "--counted",
-        action="store_true",
-        help="each fault waits until the one before was counted; then the run is ended by Ctrl-C",
-    )
-    parser.add_argument("--again", action="store_true", help="measure what is stored once more (undisturbed runs stay)")
-    parser.add_argument(
-        "--strict", action="store_true", help="exit code 1 if a loss is not counted, a run fails, or anything stays"
-    )
-    parser.add_argument("--table", action="store_true", help="only print the tables of what is stored")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where chaos.json and chaos.md are")
+    parser = parser_of_flags()
     options = parser.parse_args()
-    checked(options, parser.error)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended too
-    store = Store(options.out)
-    failed = list[str]()
-    for name in [] if options.table else options.tasks:
-        for fault in options.faults:
-            peer = options.peer and name in PEER and fault in (*CALM, *BESIDE_PEER)
-            libraries = ["raypid", *(["rllib"] if peer else [])]
-            for library in libraries:
-                row = done(name, library, fault, options, store)
-                if library == "raypid" and (text := wrong(row)):
-                    failed.append(f"{name}, {fault}: {text}")
-    print(store.write())
-    if options.strict and failed:
-        print("\n".join(failed))
-    return int(options.strict and bool(failed))
+    if options.table and not stored("chaos", options.out).get("rows"):
+        parser.error(f"--table: there are no rows in {options.out / 'chaos.json'}, from which the tables would be made")
+    if not options.table:
+        checked(options, parser.error)
+    exit_on_signals()  # what was started is ended too, and its folder removed
+    store, failed = Store(options.out), list[str]()
+    rows = store.rows
+    if not options.table:
+        runs = runs_of(options)
+        todo = missing(runs, options, store)
+        about = sum(run.minutes + BESIDES_MIN for run in todo)
+        there = f", {len(runs) - len(todo)} stored already" if len(todo) < len(runs) else ""
+        print(f"{len(todo)} runs{there}: about {about:.0f} min in all; rows go to {store.file}", flush=True)
+        failed = [f"{run}: did not begin" for run in todo if not carry_out(run, options, store)]
+        rows = [row for run in runs if (row := store.find(run.key(options)))]
+    if store.rows:
+        print(f"{store.write()}\nResults: {store.page} and .json")
+    if options.strict:
+        texts = ((row, wrong(row)) for row in rows if row["library"] == "raypid")
+        failed += [f"{row['task']}, {row['fault']}, {row['minutes']:g} min: {text}" for row, text in texts if text]
+    print("\n".join(failed), end="\n" * bool(failed))
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -28,15 +28,16 @@ BEGIN = time.perf_counter()
 
 import argparse  # noqa: E402
 import json  # noqa: E402
+import math  # noqa: E402
 import statistics  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
-import tempfile  # noqa: E402
 from concurrent.futures import ThreadPoolExecutor  # noqa: E402
-from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from reporting import RESULTS, markdown, save  # noqa: E402
+from flags import add_results_folder, json_object, positive, results_folder, several, whole  # noqa: E402
+from processes import end_what_is_started  # noqa: E402
+from reporting import markdown, save, stored, write  # noqa: E402
 from slow_lander import ORDINARY  # noqa: E402
 
 FAST = {"num_workers": 8, "num_envs_per_worker": 4, "num_cpus_per_worker": 0.125, "fragment_length": 16}
@@ -101,12 +102,19 @@ def threshold(
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out an order in a process of its own."""
+    """Carry out an order in a process of its own, and say in a line what came of it."""
     command = [sys.executable, __file__, "--order", json.dumps(order)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    settings = order["settings"]
+    name = f"{order['part']}, {settings['num_workers']} workers, seed {order['seed']}"
+    if done.returncode == 2:  # a setting or an environment that is not there: it has said so
+        raise SystemExit(2)
+    if done.returncode:
+        raise SystemExit(f"{name}: ended with exit code {done.returncode}; parts before it are stored")
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(json.dumps({**order, **row}), flush=True)
-    return {"settings": order["settings"], "seed": order["seed"], **row}
+    found = f"{row['steps_per_s']:,.0f} steps/s" if order["part"] == "steps" else f"seconds to 200: {_seconds(row)}"
+    print(f"{name}: {found}", flush=True)
+    return {"settings": settings, "seed": order["seed"], **row}
 
 
 def run_all(orders: list[dict[str, Any]], jobs: int) -> list[dict[str, Any]]:
@@ -197,54 +205,92 @@ def _seconds(row: dict[str, Any]) -> str:
     return f"{row['seconds']:.1f}" if row["solved"] else f"not in {row['seconds']:.0f}"
 
 
-def main() -> None:
+def carry_out(text: str) -> int:
+    """What the process of a run does: its last line is the row."""
+    from raypid.errors import UserError
+
+    order = json.loads(text)
+    try:
+        print(json.dumps({"steps": steps, "threshold": threshold}[order.pop("part")](**order)), flush=True)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def json_list(text: str) -> list[dict[str, Any]]:
+    """Settings to be tried, such as [{"samples_per_insert": 256}]."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not found or not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise argparse.ArgumentTypeError(f'expected JSON such as [{{"samples_per_insert": 256}}], not {text!r}')
+    return found
+
+
+def parser_of_flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("choose", "steps", "threshold", "all"), default="all")
-    parser.add_argument("--seeds", default="1000,1001,1002", help=f"of the threshold, from {FIRST_REPORTED}")
+    parser.add_argument(
+        "--seeds",
+        type=several(whole(FIRST_REPORTED)),
+        default=[1000, 1001, 1002],
+        help=f"of the threshold, from {FIRST_REPORTED}: settings were chosen by lower ones",
+    )
     parser.add_argument("--wait", type=float, default=0.02, help="seconds that a step sleeps")
-    parser.add_argument("--sac", default="{}", help="settings of SAC as JSON, over the tuned ones, for both sides")
-    parser.add_argument("--fast", default="{}", help="JSON, for the distributed side alone")
-    parser.add_argument("--slow", default=json.dumps(SLOW_RATIOS), help="JSON list: settings that the single one tries")
-    parser.add_argument("--every", type=int, default=4_000, help="steps between evaluations of the distributed run")
-    parser.add_argument("--every-slow", type=int, default=1_000, help="the same of the single one")
-    parser.add_argument("--limit", type=float, default=600, help="seconds after which the distributed run is given up")
-    parser.add_argument("--slow-limit", type=float, default=1_000, help="the same of the single one")
-    parser.add_argument("--jobs", type=int, default=2, help="single ones at a time: at most as many as there are cores")
-    parser.add_argument("--seconds", type=float, default=30, help="of each measurement of steps")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results")
-    parser.add_argument("--quick", action="store_true", help="little time, results beside the stored ones")
+    sac_help = "settings of SAC as JSON, over the tuned ones, for both sides"
+    parser.add_argument("--sac", type=json_object, default={}, help=sac_help)
+    parser.add_argument("--fast", type=json_object, default={}, help="JSON, for the distributed side alone")
+    slow_help = "JSON list: settings that the single one tries"
+    parser.add_argument("--slow", type=json_list, default=SLOW_RATIOS, help=slow_help)
+    parser.add_argument("--every", type=whole(), default=4_000, help="steps between evaluations of the distributed run")
+    parser.add_argument("--every-slow", type=whole(), default=1_000, help="the same of the single one")
+    limit_help = "seconds after which the distributed run is given up"
+    parser.add_argument("--limit", type=positive, default=600, help=limit_help)
+    parser.add_argument("--slow-limit", type=positive, default=1_000, help="the same of the single one")
+    jobs_help = "single ones at a time: at most as many as there are cores"
+    parser.add_argument("--jobs", type=whole(), default=2, help=jobs_help)
+    parser.add_argument("--seconds", type=positive, default=30, help="of each measurement of steps")
+    add_results_folder(parser, "little time, the first seed alone")
     parser.add_argument("--order", help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> int:
+    parser = parser_of_flags()
     args = parser.parse_args()
     if args.order:
-        order = json.loads(args.order)
-        print(json.dumps({"steps": steps, "threshold": threshold}[order.pop("part")](**order)), flush=True)
-        return
-    FAST.update(json.loads(args.fast))
-    sac, tried, seeds = json.loads(args.sac), json.loads(args.slow), [int(seed) for seed in args.seeds.split(",")]
-    if min(seeds) < FIRST_REPORTED:
-        parser.error(f"--seeds must be at least {FIRST_REPORTED}: lower ones choose settings.")
+        return carry_out(args.order)
+    if not 0 <= args.wait < math.inf:
+        parser.error(f"argument --wait: expected 0 or more seconds, not {args.wait}")
+    FAST.update(args.fast)
+    seeds = args.seeds
     if args.quick:
         args.seconds, args.limit, args.slow_limit, args.every, args.every_slow, seeds = 5, 12, 12, 500, 200, seeds[:1]
-        args.folder = Path(tempfile.mkdtemp())
     name = "distributed_pays" if args.wait else "distributed_pays_unslowed"
-    store = args.folder / f"{name}.json"
-    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
+    results = stored(name, args.folder)
+    if args.quick:  # what was chosen is read, and all the rest is made anew
+        results = {part: found for part, found in results.items() if part == "choice"}
+    if "choice" not in results and args.part not in ("choose", "all"):
+        parser.error("no settings have been chosen for the single environment: --part choose comes first.")
+    folder = results_folder(args)
+    end_what_is_started()
     results.pop("machine", None)
     reported = results.get("threshold", {}).items()
     results["threshold"] = {seed: row for seed, row in reported if int(seed) >= FIRST_REPORTED}
     if args.part in ("choose", "all"):
-        results["choice"] = measure_choice(args, sac, tried)
-        save(name, lines_of(results), results, args.folder)
-    if "choice" not in results:
-        parser.error("no settings have been chosen for the single environment: --part choose comes first.")
+        results["choice"] = measure_choice(args, args.sac, args.slow)
+        write(name, lines_of(results), results, folder)
     slow = chosen(results["choice"])
     if args.part in ("steps", "all"):
-        results["steps"] = measure_steps(args, sac, slow)
-        save(name, lines_of(results), results, args.folder)
+        results["steps"] = measure_steps(args, args.sac, slow)
+        write(name, lines_of(results), results, folder)
     if args.part in ("threshold", "all"):
-        results["threshold"] |= measure_threshold(args, sac, slow, seeds)
-        save(name, lines_of(results), results, args.folder)
+        results["threshold"] |= measure_threshold(args, args.sac, slow, seeds)
+    save(name, lines_of(results), results, folder)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

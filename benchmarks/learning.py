@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flags import one_of, several, whole
+
 import raypid
 from raypid.registry import ALGORITHMS
 from raypid.tuned import TUNED
@@ -168,19 +170,20 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--seeds", default="0,1,2", help="of the local runs; on Ray and of long tasks the first")
-    parser.add_argument("--backends", default="local,ray")
+    parser.add_argument("--tasks", type=several(one_of(TASKS)), default=list(TASKS))
+    seeds_help = "of the local runs; on Ray and of long tasks the first"
+    parser.add_argument("--seeds", type=several(whole(0)), default=[0, 1, 2], help=seeds_help)
+    parser.add_argument("--backends", type=several(one_of(("local", "ray"))), default=["local", "ray"])
     parser.add_argument("--skip-long", action="store_true", help="leave out the tasks that take most of an hour")
     args = parser.parse_args()
     store = RESULTS / "learning.json"
     rows: list[dict[str, Any]] = json.loads(store.read_text()) if store.exists() else []
-    for name in args.tasks.split(","):
+    for name in args.tasks:
         task = TASKS[name]
         if task.long and args.skip_long:
             continue
-        for backend in args.backends.split(","):
-            seeds = [int(s) for s in args.seeds.split(",")]
+        for backend in args.backends:
+            seeds = args.seeds
             if backend not in task.backends:
                 continue
             if backend == "ray" or task.long:

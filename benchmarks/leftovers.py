@@ -2,19 +2,19 @@
 
     python benchmarks/leftovers.py                              # every row once, about 5 minutes
     python benchmarks/leftovers.py --kill driver,raylet --times 5
+    python benchmarks/leftovers.py --quick                      # the driver alone, results elsewhere
 
 `kill -9` to a process of IMPALA with a worker, an evaluator, a learner in an actor and a parameter server, or SIGTERM to all of its
 processes, one by one, as systemd sends it. "at start" is a random moment in the first seconds, "at end" one after Ctrl-C. A run that goes on
 (a worker is replaced) is then ended by Ctrl-C. Seconds are until the driver has ended, and from there until all processes have.
 
-Results are written to benchmarks/results/leftovers.md and .json.
+Results are written to leftovers.md and .json in --folder, when all rows are there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import signal
@@ -26,8 +26,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from processes import end_with_this_process, marked, with_mark
-from reporting import RESULTS, markdown, save
+from flags import add_results_folder, one_of, results_folder, several, whole
+from processes import end_with_this_process, exit_on_signals, marked, with_mark
+from reporting import markdown, save
 from soak import roles
 
 TRAIN = [
@@ -48,6 +49,13 @@ KILLS = (
     "all by SIGTERM",
 )
 LONGEST_S = 200.0
+A_ROW_S = 30
+"""About how long a row takes."""
+STAYS = """
+Shared memory: files under Ray's names in /dev/shm. Session folders: that of the run's own Ray, under /tmp/ray; sockets: those in it.
+The folder is meant to stay, for its logs: of those whose drivers have ended the newest five do. A run that starts Ray removes older ones.
+"""
+"""What the last columns of the table are, and who removes what they count."""
 
 
 def session_of(pid: int) -> int:
@@ -165,7 +173,11 @@ def row_of(kill: str) -> dict[str, Any]:
         "said": said[-1][:160] if said else "",
         "lines": len(said),
     }
-    print(json.dumps(row), flush=True)
+    print(
+        f"{kill}: exit code {row['code']} after {ended_s:.1f} s, all gone {gone_s:.1f} s later; {len(shm)} in shared memory, "
+        f"{row['sockets']} sockets, {len(sessions)} session folders",
+        flush=True,
+    )
     return row
 
 
@@ -177,24 +189,31 @@ def table_of(rows: list[dict[str, Any]]) -> str:
         "all gone after, s",
         "last to go",
         "shared memory",
+        "sockets",
         "session folders",
     )
     cells = [
-        (r["kill"], r["code"], f"{r['ended_s']:.1f}", f"{r['gone_s']:.1f}", r["last"] or "-", r["shm"], r["folders"])
-        for r in rows
-    ]
-    return markdown(header, cells)
+        (
+            r["kill"], r["code"], f"{r['ended_s']:.1f}", f"{r['gone_s']:.1f}", r["last"] or "-", r["shm"], r["sockets"], r["folders"],
+        ) for r in rows
+    ]  # fmt: skip
+    return markdown(header, cells) + STAYS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kill", default=",".join(KILLS))
-    parser.add_argument("--times", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="results go beside the stored ones")
+    kill_help = f"some of: {', '.join(KILLS)} (default: all)"
+    parser.add_argument("--kill", type=several(one_of(KILLS)), help=kill_help)
+    parser.add_argument("--times", type=whole(), default=1, help="how often each is done")
+    add_results_folder(parser, "the driver alone, unless --kill says more")
     args = parser.parse_args()
+    kills = args.kill or (["driver"] if args.quick else KILLS)
+    folder = results_folder(args)
     random.seed(0)
-    folder = Path(tempfile.mkdtemp()) if args.quick else RESULTS
-    rows = [row_of(kill) for kill in args.kill.split(",") for _ in range(args.times)]
+    exit_on_signals()  # its folders are removed too
+    number = len(kills) * args.times
+    print(f"{number} kills, each in a run of its own: about {number * A_ROW_S} s in all", flush=True)
+    rows = [row_of(kill) for kill in kills for _ in range(args.times)]
     save("leftovers", table_of(rows), {"rows": rows}, folder)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flags import positive
 from gymnasium import spaces
 
 from raypid.config import ModelConfig
@@ -69,7 +70,7 @@ def ways(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4, help="of each case")
+    parser.add_argument("--seconds", type=positive, default=4, help="of each case")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "population.md")
     options = parser.parse_args()
     lines = [

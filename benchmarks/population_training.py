@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flags import several, whole
 
 from raypid.experiments.plan import read_plan
 from raypid.reporting.logger import read_results
@@ -227,10 +228,10 @@ def draw(rows: list[dict[str, Any]], found: dict[int, dict[str, float]]) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="1000,1001,1002,1003,1004")
+    parser.add_argument("--seeds", type=several(whole(0)), default=[1000, 1001, 1002, 1003, 1004])
     parser.add_argument("--out", type=Path, default=Path("runs/population_training"), help="folder of the runs")
     options = parser.parse_args()
-    seeds = [int(seed) for seed in options.seeds.split(",")]
+    seeds = options.seeds
     if min(seeds) < 1000:  # a trial: nothing is kept
         for seed in seeds:
             print(outcome([row for side in SIDES for row in train(seed, side, options.out)], seed))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 MARK = "RAYPID_MARKS"
@@ -51,6 +52,20 @@ def end_with_this_process(mark: str) -> None:
     """Start a process that kills all that has the mark once this one has ended, in whatever way: also by kill -9 or os._exit."""
     plain = {name: value for name, value in os.environ.items() if name != MARK}
     subprocess.Popen([sys.executable, "-S", __file__, str(os.getpid()), mark], env=plain, start_new_session=True)
+
+
+def end_what_is_started() -> None:
+    """Have all that this process starts from now on end with it; Ctrl-C ends it at once."""
+    mark = uuid.uuid4().hex
+    os.environ.update(with_mark(mark, dict(os.environ)))
+    end_with_this_process(mark)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+
+def exit_on_signals() -> None:
+    """Leave through every `finally` and `with` on SIGTERM and Ctrl-C, without a traceback."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _: sys.exit(128 + got))
 
 
 def main() -> None:

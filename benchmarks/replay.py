@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reporting import RESULTS, markdown, save
+from flags import add_results_folder, positive, results_folder, whole
+from reporting import markdown, save
 
 from raypid.replay.base import Replay
 from raypid.replay.buffer import ReplaySpec
@@ -144,15 +143,14 @@ def drawing_by_priority(rates: Rates, name: str, buffer: Replay, batch: int, rng
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--capacity", type=int, default=1_000_000)
-    parser.add_argument("--repetitions", type=int, default=11)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of one repetition of one contestant")
-    parser.add_argument(
-        "--quick", action="store_true", help="a small buffer, little time, results beside the stored ones"
-    )
+    parser.add_argument("--capacity", type=whole(), default=1_000_000)
+    parser.add_argument("--repetitions", type=whole(), default=11)
+    parser.add_argument("--seconds", type=positive, default=0.3, help="of one repetition of one contestant")
+    add_results_folder(parser, "a small buffer, little time")
     args = parser.parse_args()
     if args.quick:
         args.capacity, args.repetitions, args.seconds = 100_000, 3, 0.02
+    folder = results_folder(args)
     rng = np.random.default_rng(0)
     long, short = ([fragment(rows, rng) for _ in range(8)] for rows in (64, 1))
     plain, five, ranked = (
@@ -193,7 +191,6 @@ def main() -> None:
             "rows_per_s": rate, "us_per_call": 1e6 * size / rate, "bound_rows_per_s": limit, "of_bound": rate / limit,
             "repetitions": rates.found[name],
         }  # fmt: skip
-    folder = Path(tempfile.mkdtemp()) if args.quick else RESULTS
     save("replay", markdown(header, lines), {"capacity": args.capacity, "row_bytes": 4 * ROW, "rows": results}, folder)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,29 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
-def save(name: str, table: str, results: Any, folder: Path = RESULTS) -> None:
-    """Print the table; write it to `name`.md and the numbers behind it to `name`.json."""
-    print(table)
+def stored(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """What `write` has left in a folder; nothing if there is none. What cannot be read ends the program, and is not written over."""
+    file = folder / f"{name}.json"
+    if not file.exists():
+        return {}
+    try:
+        found = json.loads(file.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        print(f"error: {file} is damaged: remove it, or choose another folder.", file=sys.stderr)
+        raise SystemExit(2)
+    return found
+
+
+def write(name: str, table: str, results: Any, folder: Path = RESULTS) -> None:
+    """Write the table to `name`.md and the numbers behind it to `name`.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.md").write_text(table)
     (folder / f"{name}.json").write_text(json.dumps({"machine": machine(), **results}, indent=1) + "\n")
+
+
+def save(name: str, table: str, results: Any, folder: Path = RESULTS) -> None:
+    """Write both, print the table, and say where they are."""
+    write(name, table, results, folder)
+    print(f"{table}\nResults: {folder / name}.md and .json", flush=True)

@@ -14,17 +14,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from flags import add_results_folder, results_folder, whole
 from gymnasium import spaces
-from reporting import RESULTS, markdown, save
+from reporting import markdown, save
 from torch import nn
 
 from raypid.algorithms.sac import SAC, SACConfig
@@ -181,12 +180,13 @@ def bound(half: bool, delay: int, **sizes: int) -> Callable[[Any], Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=15)
-    parser.add_argument("--updates", type=int, default=20, help="of one contestant in one repetition; even")
-    parser.add_argument("--quick", action="store_true", help="few updates, results beside the stored ones")
+    parser.add_argument("--repetitions", type=whole(), default=15)
+    parser.add_argument("--updates", type=whole(), default=20, help="of one contestant in one repetition; even")
+    add_results_folder(parser, "few updates")
     args = parser.parse_args()
     if args.quick:
         args.repetitions, args.updates = 2, 4
+    folder = results_folder(args)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
@@ -232,7 +232,6 @@ def main() -> None:
         {"contestant": name, "dtype": dtype, "policy_delay": delay, "ms": median[name, dtype, delay], "repetitions": times}
         for (name, dtype, delay), times in found.items()
     ]  # fmt: skip
-    folder = Path(tempfile.mkdtemp()) if args.quick else RESULTS
     save("sac_update", markdown(header, lines), {"torch": torch.__version__, "threads": 1, "rows": rows}, folder)
 
 

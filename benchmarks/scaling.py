@@ -17,7 +17,7 @@ Each worker has one environment, raypid/Wait-v0, whose step sleeps 20 ms. A row 
 - memory: proportional set sizes (pages that processes share are counted once): one worker, the driver, Ray's own processes.
 - threads and open files: of all processes, and the most files of a single one, since systems limit these.
 
-`--settings` prints what is learnt by. Results are written to scaling.md and .json in --folder; rows of other algorithms stay.
+`--settings` prints what is learnt by. Results are written to scaling.md and .json in --folder as rows end; rows of other algorithms stay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reporting import RESULTS, markdown, save
+from flags import add_results_folder, json_object, one_of, positive, results_folder, several, whole
+from processes import end_what_is_started
+from reporting import markdown, save, stored, write
 
 WAITS = "raypid/Wait-v0"
 NUM_WINDOWS = 5
@@ -188,11 +190,17 @@ def role_of(pid: int) -> str:
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out an order in a process of its own."""
+    """Carry out an order in a process of its own, and say in a line what came of it."""
     command = [sys.executable, __file__, "--order", json.dumps({**order, "began": time.monotonic()})]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    name = f"{order.get('algorithm', 'empty actors')}, {order['workers']} worker{'s' * (order['workers'] > 1)}"
+    if done.returncode == 2:  # a setting or an environment that is not there: it has said so
+        raise SystemExit(2)
+    if done.returncode:
+        raise SystemExit(f"{name}: ended with exit code {done.returncode}; rows before it are stored")
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(json.dumps({**order, **row}), flush=True)
+    rate = f", {row['steps_per_s']:,.0f} steps/s" if "steps_per_s" in row else ""
+    print(f"{name}: all up after {row['up_s']:.1f} s{rate}", flush=True)
     return row
 
 
@@ -231,46 +239,66 @@ def table_of(results: dict[str, Any]) -> str:
     return "\n".join(markdown(header, rows) for header, rows in tables if rows)
 
 
-def main() -> None:
+def carry_out(text: str) -> int:
+    """What the process of a row does: its last line is the row."""
+    from raypid.errors import UserError
+
+    order = json.loads(text)
+    try:
+        print(json.dumps(measure(**order) if "algorithm" in order else measure_empty(**order)), flush=True)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithms", default="A3C,PPO,ES", help=f"of {', '.join(WORKERS)}")
-    parser.add_argument("--workers", help="such as 1,8,64 (default: 1, and those of each algorithm above)")
+    parser.add_argument(
+        "--algorithms", type=several(one_of(WORKERS)), default=["A3C", "PPO", "ES"], help=f"of {', '.join(WORKERS)}"
+    )
+    parser.add_argument(
+        "--workers", type=several(whole()), help="such as 1,8,64 (default: 1, and those of each algorithm above)"
+    )
     parser.add_argument("--env", default=WAITS)
-    parser.add_argument("--seconds", type=float, default=40, help="of each measurement")
-    parser.add_argument("--config", default="{}", help="JSON, over the settings")
+    parser.add_argument("--seconds", type=positive, help="of each measurement (default: 40)")
+    parser.add_argument("--config", type=json_object, default={}, help="JSON, over the settings")
     parser.add_argument("--settings", action="store_true", help="print the settings of each algorithm and end")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results")
+    add_results_folder(parser, "at most 4 workers, 5 seconds of each measurement")
     parser.add_argument("--order", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    args.seconds = args.seconds or (5.0 if args.quick else 40.0)
+    return args
+
+
+def main() -> int:
+    args = options()
     if args.order:
-        order = json.loads(args.order)
-        print(json.dumps(measure(**order) if "algorithm" in order else measure_empty(**order)), flush=True)
-        return
-    algorithms = args.algorithms.split(",")
+        return carry_out(args.order)
     if args.settings:
-        print(json.dumps({name: settings_of(name, WORKERS[name]) for name in algorithms}, indent=1))
-        return
+        print(json.dumps({name: settings_of(name, WORKERS[name]) for name in args.algorithms}, indent=1))
+        return 0
+    folder = results_folder(args)
     # as an installed package is: all these processes import it
     compileall.compile_dir(Path(__file__).parents[1] / "raypid", quiet=2)
-    store = args.folder / "scaling.json"
-    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"rows": {}, "empty": {}}
+    end_what_is_started()
+    results = {"rows": {}, "empty": {}, **stored("scaling", folder)}
     results.pop("machine", None)
-    results.setdefault("empty", {})
     beside = set[int]()
-    for algorithm in algorithms:
-        given: dict[str, Any] = json.loads(args.config)
-        name = ", ".join(
-            [algorithm, *[args.env] * (args.env != WAITS), *(f"{key} {value}" for key, value in given.items())]
-        )
-        for workers in map(int, (args.workers or f"1,{WORKERS[algorithm]}").split(",")):
+    for algorithm in args.algorithms:
+        changed = (f"{key} {value}" for key, value in args.config.items())
+        name = ", ".join([algorithm, *[args.env] * (args.env != WAITS), *changed])
+        for workers in args.workers or (1, 4 if args.quick else WORKERS[algorithm]):
             order = {"algorithm": algorithm, "env": args.env, "workers": workers, "seconds": args.seconds}
-            row = run({**order, "settings": given})
+            row = run({**order, "settings": args.config})
             results["rows"].setdefault(name, {})[str(workers)] = row
             if workers > 1 and workers not in beside:
                 results["empty"][str(workers)] = run({"workers": workers})
                 beside.add(workers)
-            save("scaling", table_of(results), results, args.folder)
+            write("scaling", table_of(results), results, folder)
+    save("scaling", table_of(results), results, folder)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

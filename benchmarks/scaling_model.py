@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from flags import positive, several, whole
 from reporting import markdown, save
 
 from raypid.run.loops import AsynchronousPlan, Context, asynchronous
@@ -197,11 +198,11 @@ def table_of(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--fragment", type=float, default=0.3, help="seconds that a call sleeps")
-    parser.add_argument("--workers", default="16,64,256,1000")
+    parser.add_argument("--seconds", type=positive, default=8)
+    parser.add_argument("--fragment", type=positive, default=0.3, help="seconds that a call sleeps")
+    parser.add_argument("--workers", type=several(whole()), default=[16, 64, 256, 1000])
     args = parser.parse_args()
-    found = measure(args.seconds, args.fragment, [int(n) for n in args.workers.split(",")])
+    found = measure(args.seconds, args.fragment, args.workers)
     save("scaling_model", table_of(found), found)
 
 

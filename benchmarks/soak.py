@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py                                   # 20 minutes for each of the three loops, one after the other
     python benchmarks/soak.py --beside                          # all at once: memory is measured, not speed
-    python benchmarks/soak.py --minutes 4 --loops replay --quick
+    python benchmarks/soak.py --minutes 4 --loops replay --quick      # runs, samples and results in a new temporary folder
     python benchmarks/soak.py --table runs/soak                 # the table of samples that are there already
     python benchmarks/soak.py --pause 60                        # SIGSTOP to each role in turn for a minute, then SIGCONT
 
@@ -16,10 +16,17 @@ two shards. Fragments are tiny, so that there are many calls. Every few seconds 
 - folders: the run's, Ray's session, and what there is in /dev/shm under Ray's names.
 
 What follows the first third is fitted: the median of the slopes of all pairs (Theil-Sen), with a 95% interval by a bootstrap of blocks of
-residuals, since samples follow from those before them. "flat" means that the interval holds zero, or that growth is less than what a
-month could notice (MINOR). What grows has its bound beside it.
+residuals, since samples follow from those before them. Verdicts (MINOR is growth that a month could hardly notice):
 
-Results are written to benchmarks/results/soak.md, .json and .csv; rows of other loops stay. Samples stay in --out.
+- flat: the whole interval lies within ±MINOR.
+- grows, shrinks: the interval lies on one side of zero, and the slope is beyond MINOR.
+- levels off: it grows, but over the last third alone it is flat.
+- cannot be told: none of these, or too few samples. A longer run has narrower intervals.
+
+The exit code is 1 if something grows for which no growth is allowed: all but folders, which have bounds that a run does not reach soon. Of runs
+of less than 10 minutes only the table is made: in these, what fills up after the start looks like growth.
+
+Results are written to soak.md, .json and .csv in --folder; rows of other loops stay. Samples stay in --out.
 """
 
 from __future__ import annotations
@@ -44,8 +51,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from processes import end_with_this_process, with_mark
-from reporting import RESULTS, markdown, save
+from flags import add_results_folder, one_of, positive, results_folder, several, writable
+from processes import end_with_this_process, exit_on_signals, with_mark
+from reporting import markdown, save, stored
 
 COMMON = {
     "num_workers": 2, "num_cpus_per_worker": 0.1, "num_cpus": 8, "parameter_server": True, "num_envs_per_worker": 2,
@@ -82,9 +90,21 @@ MINOR = {
     "references": 2.0,
 }
 """Growth an hour (MB, or a number) that counts as none."""
+UNTOLD = "cannot be told"
+SHORT_MIN = 10.0
+"""In less, what fills up after a start looks like growth."""
+ENDING_S = 60.0
+"""Seconds that the end of a run may take."""
+FEWEST = 8
+"""Samples that a slope needs."""
+MINUTES, QUICK_MINUTES, BESIDES_MIN = 20.0, 1.0, 1.0
+"""Of training for each loop; what a run takes besides, for Ray's start and end."""
+PAUSED = ("learner", "learners", "worker", "shard", "server", "evaluator", "driver")
+PAUSE_MIN, START_MIN = 0.7, 1.5
+"""About how long a pause takes besides its own time, and the start of its run."""
 
 BOUNDS = {
-    "memory": "none is allowed; replay buffers are at their full size from the start",
+    "memory": "none is allowed",
     "store": "fragments in flight, samples ahead, the newest weights",
     "objects": "as the store",
     "references": "as the store",
@@ -285,6 +305,11 @@ class Soak:
             raise SystemExit(
                 f"{self.loop} ended with exit code {self.process.returncode}; samples are in {self.place}\n{log}"
             )
+        samples = read_samples(self.place / "samples.jsonl")
+        if not samples:
+            raise SystemExit(f"{self.loop} ended before there were samples: more --minutes, or a smaller --every")
+        found = summary(self.loop, samples)
+        print(f"{self.loop} ended: {found['training_iteration']:,} iterations, {len(samples)} samples", flush=True)
 
 
 def soak(loops: Sequence[str], out: Path, minutes: float, every_s: float) -> None:
@@ -356,7 +381,10 @@ def paused(one: Soak, role: str, pids: Sequence[int], seconds: float) -> dict[st
     lost = {k: v for k, v in one.row.items() if k.startswith("lost/") and v}
     row = {"loop": one.loop, "role": role, "seconds": seconds, "iterations": meanwhile - start, "goes_on_s": goes_on_s}
     row |= {"ended": one.is_over, "before": before, "during": during, "after": after, "lost": lost}
-    print(json.dumps(row), flush=True)
+    went_on = "it has ended" if one.is_over else f"goes on after {goes_on_s:.1f} s"
+    print(
+        f"{one.loop}, {role} stopped for {seconds:g} s: {meanwhile - start} iterations meanwhile, {went_on}", flush=True
+    )
     return row
 
 
@@ -416,12 +444,17 @@ def theil_sen(t: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
     return float(np.median((y[j] - y[i]) / (t[j] - t[i])))
 
 
-def slope(t: np.ndarray[Any, Any], y: np.ndarray[Any, Any], draws: int = 300) -> tuple[float, float, float]:
-    """Slope with its 95% interval: blocks of residuals, an eighth of the series each, are drawn anew and fitted again."""
+def slope(t: np.ndarray[Any, Any], y: np.ndarray[Any, Any], draws: int = 300) -> tuple[float, float, float] | None:
+    """Slope with its 95% interval: blocks of residuals, an eighth of the series each, are drawn anew and fitted again.
+
+    None: there are too few samples.
+    """
+    if len(t) < FEWEST:
+        return None
     if len(t) > 120:  # the mean of neighbours
         parts = np.array_split(np.arange(len(t)), 120)
         t, y = np.array([t[p].mean() for p in parts]), np.array([y[p].mean() for p in parts])
-    if len(t) < 8 or np.ptp(y) == 0:
+    if np.ptp(y) == 0:
         return 0.0, 0.0, 0.0
     found = theil_sen(t, y)
     line = np.median(y - found * t) + found * t
@@ -435,15 +468,36 @@ def slope(t: np.ndarray[Any, Any], y: np.ndarray[Any, Any], draws: int = 300) ->
     return found, float(low), float(high)
 
 
+def verdict(found: tuple[float, float, float] | None, minor: float) -> str:
+    """What a slope with its interval says; growth of less than `minor` is none."""
+    if found is None:
+        return UNTOLD
+    grows, low, high = found
+    if -minor <= low and high <= minor:
+        return "flat"
+    if low > 0 and grows > minor:
+        return "grows"
+    return "shrinks" if high < 0 and grows < -minor else UNTOLD
+
+
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Samples of a run, without those of its end. A line that is not whole was being written."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    if not found:
+        return []
+    last = found.pop()  # then it was ending, and so it was before, if no iteration came between
+    at, end_s = last["training_iteration"], last["seconds"] - ENDING_S
+    return [one for one in found if one["training_iteration"] != at or one["seconds"] < end_s]
 
 
 def rows_of(loop: str, samples: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """What each quantity did after the first third."""
     began = samples[0]["seconds"]
     hours = np.array([(s["seconds"] - began) / 3600 for s in samples])
-    later = hours >= hours[-1] / 3
+    later, last = hours >= hours[-1] / 3, hours >= hours[-1] * 2 / 3
     names = dict.fromkeys(name for s in samples for name in s["values"])
     for name in names:
         values = np.array([s["values"].get(name, np.nan) for s in samples], float)
@@ -451,14 +505,25 @@ def rows_of(loop: str, samples: Sequence[dict[str, Any]]) -> Iterator[dict[str, 
         if known.sum() < 0.8 * later.sum():  # a process that was there for a while
             continue
         what, quantity = name.split(": ")
-        grows, low, high = slope(hours[known], values[known])
-        minor = MINOR[quantity]
-        verdict = "flat" if low <= 0 <= high or abs(grows) < minor else "grows" if grows > 0 else "shrinks"
+        found = slope(hours[known], values[known])
+        says = verdict(found, MINOR[quantity])
+        at_last = known & last
+        if says == "grows" and verdict(slope(hours[at_last], values[at_last]), MINOR[quantity]) == "flat":
+            says = "levels off"
+        grows, low, high = found or (None, None, None)
         yield {
             "loop": loop, "what": what, "quantity": quantity, "first": values[known][0], "last": values[known][-1],
-            "highest": float(np.nanmax(values)), "slope": grows, "low": low, "high": high, "verdict": verdict,
+            "highest": float(np.nanmax(values)), "slope": grows, "low": low, "high": high, "verdict": says,
             "bound": BOUNDS.get(what if quantity == "folder" else quantity, "none is allowed"),
         }  # fmt: skip
+
+
+def past_bound(row: dict[str, Any]) -> str:
+    """What is said of a quantity that may not grow and does; nothing of others."""
+    if row["verdict"] != "grows" or row["quantity"] == "folder":
+        return ""
+    unit = " MB" * (row["quantity"] in MEGABYTES)
+    return f"{row['loop']}: {row['what']}, {row['quantity']}: grows by {row['slope']:,.1f}{unit} an hour. Bound: {row['bound']}"
 
 
 def summary(loop: str, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -469,83 +534,146 @@ def summary(loop: str, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"minutes": round(minutes, 1), "samples": len(samples), **counted, "lost": lost}
 
 
+ABOVE = """Growth an hour after the first third, with its 95% interval; MB for memory and folders. Flat: the interval lies within ±1 MB, 0.5 threads,
+files and sockets, 2 objects and references. Levels off: flat over the last third. Cannot be told: the interval is too wide to say.
+Memory, store and folders are listed in any case, threads, files and sockets where they are not flat. Memory may not grow: replay buffers are
+at their full size from the start.
+"""
+MEGABYTES = ("memory", "store", "folder")
+LISTED = ("memory", "store", "objects", "references", "folder")
+
+
+def note(rows: Sequence[dict[str, Any]], minutes: float) -> str:
+    """What a run was too short for."""
+    untold = sum(r["verdict"] == UNTOLD for r in rows)
+    text = f" {untold} cannot be told: a longer run has narrower intervals." if untold else ""
+    if minutes < SHORT_MIN:
+        text += f" The run was too short to judge growth by: less than {SHORT_MIN:.0f} minutes, in which what fills up after the start looks like it."
+    return text
+
+
+def cells_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table."""
+    says, grows = row["verdict"], row["slope"]
+    interval = "" if grows is None else f"{grows:+,.2f} ({row['low']:+,.2f} to {row['high']:+,.2f})"
+    says += f" by {abs(grows):,.1f} an hour" if says in ("grows", "shrinks") else ""
+    return row["what"], row["quantity"], f"{row['first']:,.1f}", f"{row['last']:,.1f}", interval, says, row["bound"]
+
+
 def table_of(results: dict[str, Any]) -> str:
-    """What grows or shrinks, and for each loop its memory; the .csv has all."""
-    text = [
-        "Growth an hour after the first third, with its 95% interval; MB for memory and folders. Quantities that are not listed are flat.\n"
-    ]
+    """For each loop what is always told, and what else is not flat; the .csv has all."""
+    text = [ABOVE]
     for loop, found in results["loops"].items():
         rows = [r for r in results["rows"] if r["loop"] == loop]
-        told = [
-            r
-            for r in rows
-            if r["quantity"] in ("memory", "store", "objects", "references", "folder") or r["verdict"] != "flat"
-        ]
+        told = [r for r in rows if r["quantity"] in LISTED or r["verdict"] != "flat"]
         flat = sum(r["verdict"] == "flat" for r in rows)
         lost = ", ".join(f"{k} {v}" for k, v in found["lost"].items()) or "nothing"
         text.append(
             f"\n## {loop}\n\n{found['minutes']} minutes, {found['training_iteration']:,} iterations, {found['timesteps_total']:,} steps, "
-            f"{found['learner_updates_total']:,} updates; lost: {lost}. {flat} of {len(rows)} quantities are flat.\n\n"
+            f"{found['learner_updates_total']:,} updates; lost: {lost}. {flat} of {len(rows)} quantities are flat."
+            f"{note(rows, found['minutes'])}\n\n"
         )
-        cells = [
-            (
-                r["what"], r["quantity"], f"{r['first']:,.1f}", f"{r['last']:,.1f}", f"{r['slope']:+,.2f} ({r['low']:+,.2f} to {r['high']:+,.2f})",
-                r["verdict"] if r["verdict"] == "flat" else f"{r['verdict']} by {abs(r['slope']):,.1f} an hour", r["bound"],
-            ) for r in told
-        ]  # fmt: skip
-        text.append(markdown(("of", "quantity", "first", "last", "an hour", "verdict", "bound"), cells))
+        header = ("of", "quantity", "first", "last", "an hour", "verdict", "bound")
+        text.append(markdown(header, [cells_of(row) for row in told]))
     return "".join(text)
 
 
-def tabulate(loops: Sequence[str], out: Path, folder: Path) -> None:
-    """Replace these loops' rows in the stored results."""
-    store = folder / "soak.json"
-    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"loops": {}, "rows": []}
+def tabulate(loops: Sequence[str], out: Path, folder: Path) -> int:
+    """Replace these loops' rows in the stored results; returns the exit code: 1 if something grows past its bound."""
+    results = {"loops": {}, "rows": [], **stored("soak", folder)}
     results.pop("machine", None)
     for loop in loops:
-        if not (samples := read_samples(out / loop / "samples.jsonl")):
-            print(f"{loop}: no samples in {out / loop}")
-            continue
+        samples = read_samples(out / loop / "samples.jsonl")
         results["loops"][loop] = summary(loop, samples)
         results["rows"] = [r for r in results["rows"] if r["loop"] != loop] + list(rows_of(loop, samples))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "soak.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, results["rows"][0].keys())
+        writer.writeheader()
+        writer.writerows(results["rows"])
     save("soak", table_of(results), results, folder)
-    if results["rows"]:
-        with (folder / "soak.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, results["rows"][0].keys())
-            writer.writeheader()
-            writer.writerows(results["rows"])
+    short = [loop for loop in loops if results["loops"][loop]["minutes"] < SHORT_MIN]
+    if short:
+        print(f"{', '.join(short)}: too short to judge growth by (less than {SHORT_MIN:.0f} minutes)")
+    judged = [row for row in results["rows"] if row["loop"] in loops and row["loop"] not in short]
+    past = [text for row in judged if (text := past_bound(row))]
+    print("\n".join(past), end="\n" * bool(past))
+    return int(bool(past))
+
+
+def flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    loops = f"some of: {', '.join(LOOPS)} (default: all; with --table those that have samples)"
+    parser.add_argument("--loops", type=several(one_of(LOOPS)), help=loops)
+    minutes = f"of training, for each loop (default: {MINUTES:.0f}; with --quick {QUICK_MINUTES:.0f})"
+    parser.add_argument("--minutes", type=positive, help=minutes)
+    parser.add_argument("--every", type=positive, default=5, help="seconds between samples")
+    parser.add_argument("--beside", action="store_true", help="all loops at once")
+    out = "for runs and samples (default: runs/soak; with --quick the folder of the results)"
+    parser.add_argument("--out", type=writable, help=out)
+    parser.add_argument("--table", type=Path, help="only write the table of the samples in this folder")
+    pause = "seconds: stop each role in turn for so long (soak_pauses.md)"
+    parser.add_argument("--pause", type=positive, help=pause)
+    parser.add_argument("--roles", type=several(one_of(PAUSED)), help=f"only these are paused: {', '.join(PAUSED)}")
+    add_results_folder(parser, "a minute for each loop, unless --minutes says more")
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    return parser
+
+
+def checked(args: argparse.Namespace, error: Callable[[str], Any]) -> None:
+    """Refuse what would do nothing, and a table of what is not there."""
+    if args.roles and not args.pause:
+        error("--roles chooses what --pause stops")
+    if args.pause and (args.minutes or args.beside):
+        error("--pause goes on until each role was stopped, one loop after the other: not with --minutes or --beside")
+    if not args.table:
+        return
+    if args.pause or args.minutes or args.beside or args.out:
+        error("--table only reads what is there: not with --pause, --minutes, --beside or --out")
+    there = [loop for loop in LOOPS if read_samples(args.table / loop / "samples.jsonl")]
+    if missing := [loop for loop in args.loops or there or ["any loop"] if loop not in there]:
+        error(
+            f"--table {args.table}: there are no samples of {', '.join(missing)}; they would be in {args.table / 'LOOP' / 'samples.jsonl'}"
+        )
+    args.loops = args.loops or there
+
+
+def stop_roles(loops: Sequence[str], out: Path, folder: Path, args: argparse.Namespace) -> int:
+    """What --pause does."""
+    roles = args.roles or PAUSED
+    minutes = len(loops) * (START_MIN + len(roles) * (args.pause / 60 + PAUSE_MIN))
+    print(
+        f"{', '.join(loops)}, one after the other: {len(roles)} stops each, about {minutes:.0f} min in all",
+        flush=True,
+    )
+    found = [row for loop in loops for row in pauses(loop, out, args.pause, args.roles or ())]
+    save("soak_pauses", pauses_table(found), {"rows": found}, folder)
+    return int(any(math.isinf(row["goes_on_s"]) or row["ended"] for row in found))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loops", default=",".join(LOOPS))
-    parser.add_argument("--minutes", type=float, default=20, help="of training, for each loop")
-    parser.add_argument("--every", type=float, default=5, help="seconds between samples")
-    parser.add_argument("--beside", action="store_true", help="all loops at once")
-    parser.add_argument("--out", type=Path, default=Path("runs/soak"), help="for runs and samples")
-    parser.add_argument("--table", type=Path, help="only write the table of the samples in this folder")
-    parser.add_argument("--quick", action="store_true", help="results go into --out, not beside the stored ones")
-    parser.add_argument("--pause", type=float, help="seconds: stop each role in turn for so long (soak_pauses.md)")
-    parser.add_argument(
-        "--roles", default="", help="only these are paused: learner, learners, worker, shard, server, evaluator, driver"
-    )
-    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    parser = flags()
     args = parser.parse_args()
     if args.drive:
         return drive(args.drive, args.out, args.minutes)
-    loops = args.loops.split(",")
-    out = args.table or args.out
-    folder = out if args.quick else RESULTS
+    checked(args, parser.error)
+    exit_on_signals()  # runs are told to end
+    loops, folder = args.loops or list(LOOPS), results_folder(args)
+    out = args.table or args.out or (folder if args.quick else Path("runs/soak"))
+    stored("soak", folder)  # or what cannot be read would be noticed only when all is measured
     if args.pause:
-        found = [
-            row for loop in loops for row in pauses(loop, out, args.pause, [r for r in args.roles.split(",") if r])
-        ]
-        save("soak_pauses", pauses_table(found), {"rows": found}, folder)
-        return any(math.isinf(row["goes_on_s"]) or row["ended"] for row in found)
-    for some in [] if args.table else [loops] if args.beside else [[loop] for loop in loops]:
-        soak(some, out, args.minutes, args.every)
-    tabulate(loops, out, folder)
-    return 0
+        return stop_roles(loops, out, folder, args)
+    if not args.table:
+        minutes = args.minutes or (QUICK_MINUTES if args.quick else MINUTES)
+        groups = [loops] if args.beside else [[loop] for loop in loops]
+        how, about = "side by side" if args.beside else "one after the other", len(groups) * (minutes + BESIDES_MIN)
+        print(
+            f"{', '.join(loops)}, {minutes:g} min each, {how}: about {about:.0f} min in all; samples go to {out}",
+            flush=True,
+        )
+        for group in groups:
+            soak(group, out, minutes, args.every)
+    return tabulate(loops, out, folder)
 
 
 if __name__ == "__main__":

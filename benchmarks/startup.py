@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from flags import whole
+
 FIRST_UPDATE = """
 import raypid
 with raypid.PPO(env="CartPole-v1", seed=0, num_workers={workers}, {share}backend="{backend}") as agent:
@@ -68,7 +70,7 @@ def _memory(pid: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=whole(), default=5)
     args = parser.parse_args()
     lines = ["| start | seconds to the first update | worker resident MB | worker own MB |", "|---|---|---|---|"]
     for name, workers, backend in (("one process", 0, "local"), ("2 workers", 2, "ray"), ("8 workers", 8, "ray")):

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from divergence_cost import median_interval
+from flags import positive
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -246,7 +247,7 @@ def alone(case: str, kind: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=15, help="of each measurement")
+    parser.add_argument("--seconds", type=positive, default=15, help="of each measurement")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "storages.md")
     parser.add_argument("--memory", choices=("fresh", "recycled"), help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flags import positive, several, whole
+
 import raypid
 from raypid.envs import EnvSpec, make_vector
 from raypid.registry import ALGORITHMS
@@ -151,21 +153,30 @@ def learning_rate(
     return statistics.median(rates), shares, num_envs, products
 
 
+def entry_of(text: str) -> str:
+    """An environment and its number of workers, such as SAC/LunarLanderContinuous-v3:2."""
+    env, _, workers = text.rpartition(":")
+    if not env or not workers.isdigit():
+        raise argparse.ArgumentTypeError(f"expected ENVIRONMENT:WORKERS, such as CartPole-v1:2, not {text!r}")
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--env",
+        type=several(entry_of),
         default="CartPole-v1:0,LunarLanderContinuous-v3:0,LunarLanderContinuous-v3:2,HalfCheetah-v5:0,"
         "SAC/LunarLanderContinuous-v3:0,IMPALA/ALE/Pong-v5:0,IMPALA/ALE/Pong-v5:1",
     )
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--runs", type=whole(), default=5)
+    parser.add_argument("--seconds", type=positive, default=3.0)
     args = parser.parse_args()
     lines = [
         "| environment | workers | algorithm | steps/s, learning | bound | of the bound | time: env, inference, transport, learner |"
     ]
     lines.append("|---|---|---|---|---|---|---|")
-    for entry in args.env.split(","):
+    for entry in args.env:
         named, _, workers = entry.rpartition(":")
         first, _, rest = named.partition("/")
         algo, env = (first, rest) if first in ALGORITHMS else ("PPO", named)

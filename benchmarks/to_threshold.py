@@ -30,6 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flags import add_results_folder, json_object, positive, results_folder, whole
 from reporting import machine
 
 HERE = Path(__file__).parent
@@ -74,10 +75,10 @@ def same_ratio(task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def command_of(peer: str, python: str, task: dict[str, Any], settings: str) -> list[str]:
-    """How a peer is started. `settings`: JSON over what it takes by itself."""
+def command_of(peer: str, python: str, task: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    """How a peer is started. `settings`: over what it takes by itself."""
     name = peer.removesuffix(RATIO)
-    own = {**(same_ratio(task) if peer.endswith(RATIO) else {}), **json.loads(settings)}
+    own = {**(same_ratio(task) if peer.endswith(RATIO) else {}), **settings}
     command = [python, *RUNNERS[name], "--algo", task["algo"]]
     if name != "rllib":
         return [*command, "--settings", json.dumps(own)]
@@ -120,7 +121,7 @@ def run(command: list[str], seed: int, task: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS, required=True)
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 0..N-1 of raypid")
+    parser.add_argument("--seeds", type=whole(), default=3, help="seeds 0..N-1 of raypid")
     parser.add_argument(
         "--peer",
         action="append",
@@ -128,18 +129,22 @@ def main() -> None:
         metavar="NAME=PYTHON",
         help="sbx, sb3, sbx-ratio, sb3-ratio or rllib and its interpreter",
     )
-    parser.add_argument("--peer-seeds", type=int, default=None, help="seeds of each peer (default: as raypid)")
+    parser.add_argument("--peer-seeds", type=whole(0), default=None, help="seeds of each peer (default: as raypid)")
     parser.add_argument(
         "--add", action="store_true", help="keep the stored runs and add those of the peers named (slow peers run once)"
     )
-    parser.add_argument("--config", default="{}", help="JSON, over raypid's settings")
-    parser.add_argument("--settings", default="{}", help="JSON, over the settings of SBX and Stable-Baselines3")
-    parser.add_argument("--max-seconds", type=float, default=None, help="of one run (default: the task's)")
-    parser.add_argument("--quick", action="store_true", help="runs of 10 seconds; nothing is stored")
+    parser.add_argument("--config", type=json_object, default={}, help="JSON, over raypid's settings")
+    parser.add_argument(
+        "--settings", type=json_object, default={}, help="JSON, over the settings of SBX and Stable-Baselines3"
+    )
+    parser.add_argument("--max-seconds", type=positive, default=None, help="of one run (default: the task's)")
+    add_results_folder(parser, "runs of 10 seconds")
     args = parser.parse_args()
     task = dict(TASKS[args.task])
-    task["config"] = {**task.get("config", {}), **json.loads(args.config)}
+    task["config"] = {**task.get("config", {}), **args.config}
     task["max"] = 10 if args.quick else args.max_seconds or task["max"]
+    if wrong := [entry for entry in args.peer if "=" not in entry]:
+        parser.error(f"argument --peer: expected NAME=PYTHON, not {wrong[0]!r}")
     peers = dict(entry.split("=", 1) for entry in args.peer)
     ours = [
         sys.executable,
@@ -149,7 +154,7 @@ def main() -> None:
         "--config",
         json.dumps(task["config"]),
     ]
-    out = HERE / "results" / f"to_threshold_{args.task.replace('-', '_')}.json"
+    out = results_folder(args) / f"to_threshold_{args.task.replace('-', '_')}.json"
     runs: dict[str, list[dict[str, Any]]] = json.loads(out.read_text())["runs"] if out.exists() and args.add else {}
     for seed in range(args.seeds):
         if not args.add:
@@ -172,9 +177,7 @@ def main() -> None:
         what = rows[0]["library"] + (" with raypid's environments and ratio" if name.endswith(RATIO) else "")
         table.append(f"| {what} | {spread} | {solved} of {len(rows)} | {rate:,.0f} |")
     print("\n".join(table))
-    if args.quick:
-        return
-    out.parent.mkdir(exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"task": task, "machine": machine(), "table": table, "runs": runs}, indent=1) + "\n")
 
 

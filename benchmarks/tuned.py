@@ -16,6 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flags import one_of, several, whole
 from learning import TASKS, run_task
 
 import raypid
@@ -49,13 +50,13 @@ def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=",".join(tasks()))
-    parser.add_argument("--seeds", default="1000,1001,1002")
+    parser.add_argument("--tasks", type=several(one_of(TASKS)), default=list(tasks()))
+    parser.add_argument("--seeds", type=several(whole(0)), default=[1000, 1001, 1002])
     options = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(STORE.read_text()) if STORE.exists() else []
-    for name in options.tasks.split(","):
+    for name in options.tasks:
         task = TASKS[name]
-        for seed in map(int, options.seeds.split(",")):
+        for seed in options.seeds:
             entry = {"algorithm": task.algo, "env": task.env, "seed": seed}
             if any(entry.items() <= row.items() for row in rows):
                 continue

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ import numpy as np
 import pytest
 from chaos_faults import ROLES, roles
 from chaos_trace import Progress, recovery
+from patience import wait_until
+from processes import marked, with_mark
 
 USUAL = {"steps": 100.0, "updates": 10.0}
 
@@ -62,8 +68,99 @@ def test_every_loss_is_to_be_counted_and_nothing_else() -> None:
     assert (text, right) == ("learners not counted of 1", False)
 
 
+def test_the_median_of_recoveries_is_between_the_middle_two() -> None:
+    assert chaos.seconds([1.0, 2.0, 4.0, 9.0]) == "3.0 / 9.0"
+    assert chaos.seconds([1.0, 2.0, None, None]) == "not / not (2)"
+    assert chaos.seconds([1.0, 2.0, None]) == "2.0 / not (1)"
+
+
+def stored(fault: str = "kills", **recovery: list[float | None]) -> dict[str, Any]:
+    """A row as chaos.json has it."""
+    kinds = [kind for kind, values in recovery.items() for _ in values]
+    found = row(kinds, {chaos.KINDS[kind]: kinds.count(kind) for kind in kinds}) | {"recovery": recovery}
+    return found | {
+        "task": "sync", "fault": fault, "minutes": 1.0, "exit": "0", "missed": [], "left": {"processes": [], "shm": []}, "log": [],
+    }  # fmt: skip
+
+
+def test_whether_recovery_was_in_time_is_said_and_is_part_of_what_is_wrong() -> None:
+    good, late = stored(worker=[4.9], learner=[9.0]), stored(worker=[4.9, 6.0], learner=[9.0, None])
+    assert chaos.targets(good) == ("met: 2 of 2", True) and not chaos.wrong(good)
+    assert chaos.targets(late) == ("not met: 2 of 4", False)
+    assert chaos.wrong(late) == "recovery in time not met: 2 of 4"
+    assert not chaos.wrong(late | {"counted": True})  # there is no undisturbed run that it could be measured by
+    assert chaos.targets(stored("stop", stop=[25.0])) == ("", True)  # it has to wait for its time limit
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["chaos.py", *map(str, arguments)])
+    return chaos.main()
+
+
+def test_tables_are_made_from_what_is_stored_without_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(chaos, "import_seconds", None)
+    with pytest.raises(SystemExit, match="2"):
+        run_main(monkeypatch, "--table", "--out", tmp_path)
+    assert "there are no rows in" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    bare = {"library": "raypid", "task": "sync", "fault": "none", "minutes": 1.0}  # all else is missing
+    (tmp_path / "chaos.json").write_text(json.dumps({"rows": [stored(worker=[6.0, 2.0]), bare]}))
+    assert run_main(monkeypatch, "--table", "--out", tmp_path) == 0
+    assert "| 4.0 / 6.0 | not met: 1 of 2 |" in (tmp_path / "chaos.md").read_text()
+    assert run_main(monkeypatch, "--table", "--strict", "--out", tmp_path) == 1
+    assert "| raypid | sync (PPO) | none, 1 min |  |  |  |  |  |  |  |  |  |" in (tmp_path / "chaos.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--minutes", "0"], "above 0"),
+        (["--minutes", "0.1"], "Nothing strikes"),
+        (["--tasks", "cartpole", "--faults", "worker", "--peer", "/nope/python"], "does not run"),
+        (["--tasks", "cartpole", "--roles", "shard"], "cartpole has no shard"),
+        (["--settings", "[1]"], "expected JSON"),
+    ],
+)
+def test_flags_are_refused_before_anything_starts(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_main(monkeypatch, *arguments, "--out", tmp_path)
+    found = capsys.readouterr()
+    assert said in found.err and not found.out
+
+
+def test_an_undisturbed_run_comes_first_and_once(tmp_path: Path) -> None:
+    options = chaos.parser_of_flags().parse_args(
+        ["--tasks", "sync", "--faults", "worker", "node-kill", "pause", "--calm-minutes", "3", "--out", str(tmp_path)]
+    )
+    faults = [(run.fault, run.minutes) for run in chaos.runs_of(options)]
+    assert faults == [("none", 3.0), ("worker", 10.0), ("node-none", 3.0), ("node-kill", 10.0), ("pause", 10.0)]
+
+
 def test_processes_without_the_mark_are_nobody_s_roles() -> None:
     assert roles("a mark that nothing has") == {role: [] for role in ROLES}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_nothing_stays_of_a_command_that_is_told_to_end(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    mark = uuid.uuid4().hex
+    here = {"TMPDIR": str(tmp_path / "tmp"), "RAY_TMPDIR": tempfile.gettempdir()}  # whose sockets need a short path
+    environment = with_mark(mark, {**os.environ, **here})
+    command = [sys.executable, chaos.__file__, "--tasks", "cartpole", "--faults", "worker", "--out", tmp_path / "out"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    wait_until(lambda: any("ray::" in line for line in marked(mark).values()), 120)
+    assert list((tmp_path / "tmp").glob("raypid-chaos-*"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert not list((tmp_path / "tmp").glob("raypid-chaos-*"))
+    wait_until(lambda: not marked(mark), 60)
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
