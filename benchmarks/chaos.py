@@ -98,7 +98,7 @@ BESIDE = {"num_cpus": 8, "num_cpus_per_worker": 0.1, "parameter_server": True, "
 TASKS = {
     "sync": Task(
         "PPO", LANDER, 200.0, roles=("worker", "learner", "server", "evaluator"),
-        settings={**BESIDE, "num_workers": 2, "num_envs_per_worker": 8, "fragment_length": 32, "num_learners": 2,
+        settings={**BESIDE, "num_workers": 2, "num_envs_per_worker": 8, "fragment_length": 128, "num_learners": 2,
                   "env_config": {"wait_s": 0.001}},
     ),
     "async": Task(
