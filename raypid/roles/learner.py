@@ -184,8 +184,9 @@ class Learner:
         if (
             self.collective is not None and time.monotonic() >= self._copy_at
         ):  # another's loss would break the update off
+            first = self._before is None  # which takes longer than those that follow
             self._before = replace(copied := self.copied(), state=copy.deepcopy(copied.state))
-            self._copy_at = time.monotonic() + 200 * copied.seconds
+            self._copy_at = 0.0 if first else time.monotonic() + 200 * copied.seconds
         self._whole = False
         with np.errstate(all="ignore"):
             yield
