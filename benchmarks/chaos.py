@@ -99,11 +99,11 @@ TASKS = {
     "sync": Task(
         "PPO", LANDER, 200.0, roles=("worker", "learner", "server", "evaluator"),
         settings={**BESIDE, "num_workers": 2, "num_envs_per_worker": 8, "fragment_length": 128, "num_learners": 2,
-                  "env_config": {"wait_s": 0.001}},
+                  "env_config": {"wait_s": 0.003}},
     ),
     "async": Task(
         "APPO", LANDER, 200.0, roles=("worker", "learner", "server", "evaluator"),
-        settings={**BESIDE, "num_workers": 3, "num_envs_per_worker": 8, "num_learners": 2, "env_config": {"wait_s": 0.001}},
+        settings={**BESIDE, "num_workers": 3, "num_envs_per_worker": 8, "num_learners": 2, "env_config": {"wait_s": 0.003}},
     ),
     "replay": Task(
         "SAC", LANDER, 200.0, roles=("worker", "learner", "shard", "server", "evaluator"),
@@ -273,7 +273,8 @@ def cluster_of(training: Training, cpus: list[int]) -> Iterator[Cluster]:
     """Nodes of their own for a training, which have its mark too."""
     from ray_nodes import Nodes
 
-    with Nodes(training.folder, cpus[0], environment=training.environment) as nodes:
+    python = sys.executable if training.library == "raypid" else training.options.peer
+    with Nodes(training.folder, cpus[0], environment=training.environment, python=python) as nodes:
         training.environment |= nodes.env
         yield Cluster(nodes, cpus)
 
@@ -450,8 +451,12 @@ def accounted(row: dict[str, Any]) -> tuple[str, bool]:
     Of RLlib only restarted env runners are known.
     """
     if row["library"] != "raypid":
-        injected = Counter(x["kind"] for x in row["injected"])
-        return ", ".join(f"{kind} {row['lost'].get(kind, 0):g} of {num}" for kind, num in injected.items()), True
+        injected, lost = Counter(x["kind"] for x in row["injected"]), row["lost"]
+        known = [
+            f"{kind} {lost[kind]:g} of {num}" if kind in lost else f"{kind} {num}" for kind, num in injected.items()
+        ]
+        others = [f"{kind} {num:g}" for kind, num in lost.items() if num and kind not in injected]
+        return ", ".join([*known, *others]), True
     kinds = [x["kind"] for x in row["injected"]]
     injected = Counter(KINDS[kind] for kind in kinds if kind in KINDS)
     with_others = not {"node-kill", "node-stop", "leak"}.isdisjoint(kinds)
@@ -493,6 +498,8 @@ def targets(row: dict[str, Any]) -> tuple[str, bool]:
 
 def lost_samples(row: dict[str, Any]) -> str:
     """What the run says of samples, beyond processes and environments."""
+    if row["library"] != "raypid":
+        return "not told"
     more = {k: v for k, v in row["lost"].items() if k not in KINDS.values() and v}
     return ", ".join(f"{k.replace('_', ' ')} {v:,.0f}" for k, v in more.items()) or "0"
 

@@ -196,7 +196,8 @@ class Cluster:
             return Injected(fault, begin, what=self.alive[-1].log.stem)
         if not self.alive:
             return None
-        node = self.alive.pop(0)
+        node = max(self.alive, key=lambda node: len(_roles_of(node)))
+        self.alive.remove(node)
         found = Injected(fault, time.monotonic(), what=f"{node.log.stem}: {' '.join(_roles_of(node))}")
         node.signal(signal.SIGKILL if fault == "node-kill" else signal.SIGSTOP)
         return found
@@ -207,4 +208,5 @@ class Cluster:
 
 
 def _roles_of(node: Node) -> list[str]:
-    return [line for line in node.processes().values() if line.startswith("ray::") and "Agent" not in line]
+    """The command lines of the actors on a node; Ray's own agents, whose names end so, are none."""
+    return [line for line in node.processes().values() if re.match(r"ray::(?!\w*Agent\b)", line)]

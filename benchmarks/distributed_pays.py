@@ -1,20 +1,19 @@
 """Where an environment waits, workers pay: SAC on a LunarLander whose step takes 20 ms, 32 on 8 workers beside a single one.
 
-    python benchmarks/distributed_pays.py                              # all parts; `--quick` only shows that it runs
+The single one learns once for each step, as in the paper (arXiv:1812.05905) and as peers do; --slow tries something else. All
+other settings are the tuned ones, which were found on seeds below 100.
+
+    python benchmarks/distributed_pays.py                              # both parts; `--quick` only shows that it runs
     python benchmarks/distributed_pays.py --part threshold --seeds 1000,1001,1002
     python benchmarks/distributed_pays.py --wait 0 --fast '{"num_workers": 14, "num_cpus_per_worker": 1}'    # unslowed: 16 cores
 
-choose: which ratio of updates to steps suits the single environment best, on seeds 0 to 2: which of --slow solves most of them,
-then the lower median of the seconds. It plays without waiting, and the waiting is added to its seconds: a run of one
-process does the same whatever the time is. The settings of both sides besides are the tuned ones, which were
-found on seeds below 100 too.
 steps: environment steps a second, with a learner that hardly has work ("collecting") and with the settings that learn; and of
 single ones of which --jobs run at a time, as below.
 threshold: seconds to a mean return of 200, held by two greedy evaluations in a row, of 10 and then of 50 episodes, on
 seeds from 1000, by which nothing was chosen. The evaluations are played on the ordinary lander, which does not wait, and
 their time is left out; the workers go on with the calls that they have begun, so the ratio is also given with the
 evaluations of the distributed run counted. The single environment is given up after --slow-limit seconds; --jobs of them run at
-a time, each learns with one thread, and so there is a core for each.
+a time, each with one thread.
 Each run is a process of its own, its clock starts with it and includes Ray.
 Results of other seeds and of the other parts stay in benchmarks/results/distributed_pays.json; of another --wait, they are in files
 of their own.
@@ -41,11 +40,9 @@ from reporting import markdown, save, stored, write  # noqa: E402
 from slow_lander import ORDINARY  # noqa: E402
 
 FAST = {"num_workers": 8, "num_envs_per_worker": 4, "num_cpus_per_worker": 0.125, "fragment_length": 16}
-SLOW = {"num_workers": 0, "num_envs_per_worker": 1, "num_cpus_per_worker": 1, "fragment_length": 1, "num_threads": 1}
-SLOW_RATIOS = [{"samples_per_insert": 256}, {"samples_per_insert": 512}]
-COLLECTING = {"start_steps": 256, "samples_per_insert": 0.25}
+SLOW = {"num_workers": 0, "num_envs_per_worker": 1, "num_cpus_per_worker": 1, "fragment_length": 1, "num_threads": 1, "a_l_ratio": 1}  # fmt: skip
+COLLECTING = {"start_steps": 256, "a_l_ratio": 1_024}
 THRESHOLD = 200.0
-CHOOSE_SEEDS = (0, 1, 2)
 FIRST_REPORTED = 1000
 """Results of lower seeds are not reported: settings may have been chosen by them."""
 
@@ -76,16 +73,14 @@ def steps(settings: dict[str, Any], seed: int, wait: float, seconds: float) -> d
     return {f"{name}_per_s": statistics.median(column) for name, column in zip(("steps", "updates"), zip(*rates))}
 
 
-def threshold(
-    settings: dict[str, Any], seed: int, wait: float, limit: float, every: int, added: float = 0.0
-) -> dict[str, Any]:
-    """Seconds until the threshold holds, `limit` at most; `added` seconds count for each step."""
+def threshold(settings: dict[str, Any], seed: int, wait: float, limit: float, every: int) -> dict[str, Any]:
+    """Seconds until the threshold holds, `limit` at most."""
     settings = {"steps_per_iteration": min(500, every), **settings}
     evaluated, due, solved, best, seconds, mean = 0.0, every, False, float("-inf"), 0.0, 0.0
     with build(settings, seed, wait) as agent:
         while not solved and seconds < limit:
             timesteps = agent.train()["timesteps_total"]
-            seconds = time.perf_counter() - BEGIN - evaluated + added * timesteps
+            seconds = time.perf_counter() - BEGIN - evaluated
             if timesteps < due:
                 continue
             due, before = timesteps + every, time.perf_counter()
@@ -123,29 +118,10 @@ def run_all(orders: list[dict[str, Any]], jobs: int) -> list[dict[str, Any]]:
         return list(pool.map(run, orders))
 
 
-def measure_choice(args: argparse.Namespace, sac: dict[str, Any], tried: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each of the settings that are tried: what the single environment does with them on the seeds that choose."""
-    more = {"part": "threshold", "wait": 0.0, "added": args.wait, "limit": args.slow_limit, "every": args.every_slow}
-    orders = [{**more, "seed": seed, "settings": {**sac, **SLOW, **x}} for x in tried for seed in CHOOSE_SEEDS]
-    rows = run_all(orders, args.jobs)
-    num = len(CHOOSE_SEEDS)
-    return [{"tried": x, "rows": rows[i * num : (i + 1) * num]} for i, x in enumerate(tried)]
-
-
-def chosen(choice: list[dict[str, Any]]) -> dict[str, Any]:
-    """The settings that solve most seeds; of these, the lowest median of the seconds."""
-
-    def rank(entry: dict[str, Any]) -> tuple[int, float]:
-        return -sum(row["solved"] for row in entry["rows"]), statistics.median(row["seconds"] for row in entry["rows"])
-
-    best: dict[str, Any] = min(choice, key=rank)["tried"]
-    return best
-
-
-def measure_steps(args: argparse.Namespace, sac: dict[str, Any], slow: dict[str, Any]) -> dict[str, Any]:
+def measure_steps(args: argparse.Namespace, sac: dict[str, Any]) -> dict[str, Any]:
     rows = {}
     more = {"part": "steps", "seed": FIRST_REPORTED, "wait": args.wait, "seconds": args.seconds}
-    learning = {"start_steps": 256, **sac, **SLOW, **slow}
+    learning = {"start_steps": 256, **sac, **SLOW}
     for name, fast_settings, slow_settings in (
         ("collecting", {**sac, **FAST, **COLLECTING}, {**sac, **SLOW, **COLLECTING}),
         ("learning", {"start_steps": 1_000, **sac, **FAST}, learning),
@@ -156,16 +132,14 @@ def measure_steps(args: argparse.Namespace, sac: dict[str, Any], slow: dict[str,
     return rows
 
 
-def measure_threshold(
-    args: argparse.Namespace, sac: dict[str, Any], slow: dict[str, Any], seeds: list[int]
-) -> dict[str, Any]:
+def measure_threshold(args: argparse.Namespace, sac: dict[str, Any], seeds: list[int]) -> dict[str, Any]:
     """By seed, both sides."""
     order = {"part": "threshold", "wait": args.wait}
     fast = {**order, "settings": {**sac, **FAST}, "limit": args.limit, "every": args.every}
-    alone = {**order, "settings": {**sac, **SLOW, **slow}, "limit": args.slow_limit, "every": args.every_slow}
+    alone = {**order, "settings": {**sac, **SLOW}, "limit": args.slow_limit, "every": args.every_slow}
     many = [run({**fast, "seed": seed}) for seed in seeds]
     one = run_all([{**alone, "seed": seed} for seed in seeds], args.jobs)
-    return {str(seed): {"many": m, "one": o, "tried": slow} for seed, m, o in zip(seeds, many, one, strict=True)}
+    return {str(seed): {"many": m, "one": o} for seed, m, o in zip(seeds, many, one, strict=True)}
 
 
 def lines_of(results: dict[str, Any]) -> str:
@@ -178,26 +152,18 @@ def lines_of(results: dict[str, Any]) -> str:
              ", ".join(f"{x['steps_per_s']:.1f}" for x in r.get("beside", [])))
             for name, r in results["steps"].items()
         ]  # fmt: skip
-        header = ("environment steps a second", "1 environment", num, "ratio")
-        more = ("updates/s with 1", f"updates/s with {num}", "single ones side by side")
-        tables.append(markdown((*header, *more), rows))
-    if "choice" in results:
-        choices = [
-            (json.dumps(entry["tried"]), *(_seconds(row) for row in entry["rows"]),
-             "chosen" if entry["tried"] == chosen(results["choice"]) else "")
-            for entry in results["choice"]
-        ]  # fmt: skip
-        seeds = (f"seed {row['seed']}" for row in results["choice"][0]["rows"])
-        tables.append(markdown(("1 environment, seconds to 200", *seeds, ""), choices))
-    rows = []
+        rates = ("environment steps a second", "1 environment", num, "ratio")
+        updates = ("updates/s with 1", f"updates/s with {num}", "single ones side by side")
+        tables.append(markdown((*rates, *updates), rows))
+    lines = []
     for seed, r in sorted(results.get("threshold", {}).items()):
         many, one = r["many"], r["one"]
         sign, counted = "" if one["solved"] else "> ", many["seconds"] + many["evaluation_s"]
         ratios = (f"{sign}{one['seconds'] / s:.1f}" if many["solved"] else "" for s in (many["seconds"], counted))
-        rows.append((seed, _seconds(many), _seconds(one), *ratios, f"{many['steps']:,}", f"{one['steps']:,}"))
-    if rows:
+        lines.append((seed, _seconds(many), _seconds(one), *ratios, f"{many['steps']:,}", f"{one['steps']:,}"))
+    if lines:
         header = ("seconds to 200, seed", num, "1 environment", "ratio", f"ratio, evaluations of the {num} counted")
-        tables.append(markdown((*header, f"steps of the {num}", "steps of the 1"), rows))
+        tables.append(markdown((*header, f"steps of the {num}", "steps of the 1"), lines))
     return "\n".join(tables)
 
 
@@ -211,27 +177,17 @@ def carry_out(text: str) -> int:
 
     order = json.loads(text)
     try:
-        print(json.dumps({"steps": steps, "threshold": threshold}[order.pop("part")](**order)), flush=True)
+        measured = steps(**order) if order.pop("part") == "steps" else threshold(**order)
+        print(json.dumps(measured), flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def json_list(text: str) -> list[dict[str, Any]]:
-    """Settings to be tried, such as [{"samples_per_insert": 256}]."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not found or not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise argparse.ArgumentTypeError(f'expected JSON such as [{{"samples_per_insert": 256}}], not {text!r}')
-    return found
-
-
 def parser_of_flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("choose", "steps", "threshold", "all"), default="all")
+    parser.add_argument("--part", choices=("steps", "threshold", "all"), default="all")
     parser.add_argument(
         "--seeds",
         type=several(whole(FIRST_REPORTED)),
@@ -242,14 +198,13 @@ def parser_of_flags() -> argparse.ArgumentParser:
     sac_help = "settings of SAC as JSON, over the tuned ones, for both sides"
     parser.add_argument("--sac", type=json_object, default={}, help=sac_help)
     parser.add_argument("--fast", type=json_object, default={}, help="JSON, for the distributed side alone")
-    slow_help = "JSON list: settings that the single one tries"
-    parser.add_argument("--slow", type=json_list, default=SLOW_RATIOS, help=slow_help)
+    parser.add_argument("--slow", type=json_object, default={}, help="JSON, for the single one alone")
     parser.add_argument("--every", type=whole(), default=4_000, help="steps between evaluations of the distributed run")
     parser.add_argument("--every-slow", type=whole(), default=1_000, help="the same of the single one")
     limit_help = "seconds after which the distributed run is given up"
     parser.add_argument("--limit", type=positive, default=600, help=limit_help)
     parser.add_argument("--slow-limit", type=positive, default=1_000, help="the same of the single one")
-    jobs_help = "single ones at a time: at most as many as there are cores"
+    jobs_help = "single ones at a time: each takes about half a core"
     parser.add_argument("--jobs", type=whole(), default=2, help=jobs_help)
     parser.add_argument("--seconds", type=positive, default=30, help="of each measurement of steps")
     add_results_folder(parser, "little time, the first seed alone")
@@ -265,29 +220,24 @@ def main() -> int:
     if not 0 <= args.wait < math.inf:
         parser.error(f"argument --wait: expected 0 or more seconds, not {args.wait}")
     FAST.update(args.fast)
+    SLOW.update(args.slow)
     seeds = args.seeds
     if args.quick:
         args.seconds, args.limit, args.slow_limit, args.every, args.every_slow, seeds = 5, 12, 12, 500, 200, seeds[:1]
     name = "distributed_pays" if args.wait else "distributed_pays_unslowed"
     results = stored(name, args.folder)
-    if args.quick:  # what was chosen is read, and all the rest is made anew
-        results = {part: found for part, found in results.items() if part == "choice"}
-    if "choice" not in results and args.part not in ("choose", "all"):
-        parser.error("no settings have been chosen for the single environment: --part choose comes first.")
+    if args.quick:  # all is made anew
+        results = {}
     folder = results_folder(args)
     end_what_is_started()
     results.pop("machine", None)
     reported = results.get("threshold", {}).items()
     results["threshold"] = {seed: row for seed, row in reported if int(seed) >= FIRST_REPORTED}
-    if args.part in ("choose", "all"):
-        results["choice"] = measure_choice(args, args.sac, args.slow)
-        write(name, lines_of(results), results, folder)
-    slow = chosen(results["choice"])
     if args.part in ("steps", "all"):
-        results["steps"] = measure_steps(args, args.sac, slow)
+        results["steps"] = measure_steps(args, args.sac)
         write(name, lines_of(results), results, folder)
     if args.part in ("threshold", "all"):
-        results["threshold"] |= measure_threshold(args, args.sac, slow, seeds)
+        results["threshold"] |= measure_threshold(args, args.sac, seeds)
     save(name, lines_of(results), results, folder)
     return 0
 

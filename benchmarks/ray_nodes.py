@@ -17,7 +17,6 @@ from typing import Any
 
 from processes import end, marked, send, with_mark
 
-RAY = str(Path(sys.executable).parent / "ray")
 START_S = 300.0
 """Seconds in which a node must have come up on a busy machine."""
 TRIES = 3
@@ -65,15 +64,21 @@ class Nodes:
     """A cluster whose head has `num_cpus`; `add` starts another node, `close` ends all. It has a port, a folder and a token of its own.
 
     `address` is where to join, `env` what a process needs in its environment for it. `environment` is that of all nodes (None: of this
-    process), to which the head adds `variables`.
+    process), to which the head adds `variables`. `python` runs them: workers have its packages.
     """
 
     def __init__(
-        self, folder: Path, num_cpus: float = 1, *, environment: dict[str, str] | None = None, **variables: str
+        self,
+        folder: Path,
+        num_cpus: float = 1,
+        *,
+        environment: dict[str, str] | None = None,
+        python: str = sys.executable,
+        **variables: str,
     ) -> None:
         from raypid.runtime.ray import ray
 
-        self.folder, self.token = folder, uuid.uuid4().hex
+        self.folder, self.token, self.ray = folder, uuid.uuid4().hex, str(Path(python).parent / "ray")
         self.env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
         self.environment = {**(os.environ if environment is None else environment), **self.env}
         self.temp = Path(f"/tmp/ray-{self.token[:8]}")
@@ -98,7 +103,7 @@ class Nodes:
             "--disable-usage-stats",
             "--object-store-memory=200000000",
         ]
-        command = [*before, RAY, "start", "--block", *options, *ports]
+        command = [*before, self.ray, "start", "--block", *options, *ports]
         for _ in range(TRIES):
             log = self.folder / f"node{len(self.nodes)}.log"
             self.nodes.append(Node(log, command, {**self.environment, **variables}))
