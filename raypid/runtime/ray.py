@@ -15,8 +15,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -221,6 +222,26 @@ def _through_client() -> Iterator[None]:
         raise
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of a node, or of the head. Times are of time.monotonic()."""
+
+    listed: int = 0
+    """At which look Ray has listed it first."""
+    watched: bool = False
+    """Whether a role is, or was, there."""
+    quiet: bool = False
+    """Whether the user was told that it does not answer."""
+    lost: State | None = None
+    """How, once it is lost: "refuses" or "silent"."""
+    over: bool = False
+    """Whether it is gone for good. Nobody knocks there any more: another node may have the address and port."""
+    back: float = math.inf
+    """When it has answered again since it was lost."""
+    suspected: float = -math.inf
+    """When a role has died there, and only Ray can say whether the node is lost."""
+
+
 class RayBackend:
     """Uses the cluster at `address`, or the Ray that this process runs already, or starts Ray here.
 
@@ -253,20 +274,9 @@ class RayBackend:
         """Says so if that happens in the midst of a call."""
         self._nodes: list[dict[str, Any]] = []
         """What Ray's head said of all nodes when it was asked last. Only a thread asks it: it may be gone."""
-        self._watched: set[str] = set()
-        self._suspected: dict[str, float] = {}
-        """When a role has died on a node, of which only Ray can say whether it is lost; by time.monotonic()."""
-        self._lost: dict[str, State] = {}
-        """Nodes that do not answer, by id."""
-        self._over: set[str] = set()
-        """Those of them that are gone for good. Nobody knocks there any more: another node may have the address and port."""
-        self._back: dict[str, float] = {}
-        """When a lost node has answered again; by time.monotonic()."""
-        self._listed: dict[str, int] = {}
-        """At which look Ray has listed a node first."""
+        self._known: defaultdict[str, _Known] = defaultdict(_Known)
+        """By a node's id, or _HEAD."""
         self._num_looks = 0
-        self._quiet: set[str] = set()
-        """Nodes, or the head, of which the user was told that they do not answer."""
         self._remarks: list[str] = []
         self._lost_with: dict[str, str] = {}
         """Actor -> which node it was lost with, as a clause."""
@@ -417,7 +427,7 @@ class RayBackend:
         self._watch.add(_HEAD, host.strip("[]"), int(port))
         for node in self._nodes:
             if node["NodeID"] == self._here:
-                self._watched.add(self._here)
+                self._known[self._here].watched = True
                 self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
                 self._line = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
                 if self._group is None:  # a trial's words would come to a log of Ray's
@@ -450,7 +460,7 @@ class RayBackend:
         if self._group is not None:
             return PlacementGroupSchedulingStrategy(self._group)
         # Ray would place it on a node that is cut off as well
-        cut_off = self._lost.keys() - self._over
+        cut_off = any(not known.over for known in self._lost().values())
         return NodeAffinitySchedulingStrategy(self._own_node(), soft=False) if cut_off else "SPREAD"
 
     def _own_node(self) -> str:
@@ -458,7 +468,7 @@ class RayBackend:
 
     def _is_alive(self, node: str) -> bool:
         nodes = ray.nodes() if self._watch is None else self._nodes
-        return node not in self._lost and any(n["NodeID"] == node and n["Alive"] for n in nodes)
+        return not self._known[node].lost and any(n["NodeID"] == node and n["Alive"] for n in nodes)
 
     def _look(self) -> None:
         """Ask Ray's head which nodes there are, and where what is reserved is. Waits where the head is gone: for a thread."""
@@ -471,20 +481,26 @@ class RayBackend:
         self._num_looks += 1
         doors: dict[tuple[str, int], list[str]] = {}
         for node in self._nodes:
-            self._listed.setdefault(node["NodeID"], self._num_looks)
+            known = self._known[node["NodeID"]]
+            known.listed = known.listed or self._num_looks
             if node["Alive"]:
                 doors.setdefault(_door(node), []).append(node["NodeID"])
         at_its_door = {id: there for there in doors.values() for id in there}
-        for id in self._watched - self._over - {self._here} if doors else ():
+        for id, known in list(self._known.items()) if doors else ():
+            if not known.watched or known.over or id == self._here:
+                continue
             if not (there := at_its_door.get(id)):
                 self._give_up(id, "refuses")
-            elif any(self._listed[other] > self._listed[id] for other in there):
+            elif any(self._known[other].listed > known.listed for other in there):
                 self._give_up(id, "silent")
-            elif time.monotonic() - self._back.get(id, math.inf) > _SURE_S:
+            elif time.monotonic() - known.back > _SURE_S:
                 with self._changing:
-                    self._back.pop(id, None)
-                    self._lost.pop(id, None)
+                    known.lost, known.back = None, math.inf
         self._reserved.look()
+
+    def _lost(self) -> dict[str, _Known]:
+        """The nodes that are lost, by id."""
+        return {id: known for id, known in list(self._known.items()) if known.lost}
 
     # -- nodes that come and go ----------------------------------------------------------------------------------------
 
@@ -496,9 +512,9 @@ class RayBackend:
                 self._reserved.look()
             if not (node := self._reserved.node_of(place)):
                 self._reserved.unpin(place)
-            elif self._lost.get(node) == "silent":
-                node = self._reserved.moved(place, list(self._lost))
-            elif node not in self._lost:
+            elif self._known[node].lost == "silent":
+                node = self._reserved.moved(place, self._lost())
+            elif not self._known[node].lost:
                 self._reserved.stay(place)
             return bool(node) and self._is_alive(node)
         return place.kind != "server" or not place.node or self._is_alive(place.node)
@@ -519,10 +535,10 @@ class RayBackend:
         return [self._remarks.pop(0) for _ in range(len(self._remarks))]
 
     def is_lost(self, future: object) -> bool:
-        if not self._lost or not isinstance(future, ray.ObjectRef) or self._is_client:
+        if not (lost := self._lost()) or not isinstance(future, ray.ObjectRef) or self._is_client:
             return False
         found = get_local_object_locations([future]).get(future, {}).get("node_ids") or []
-        return bool(found) and all(node in self._lost for node in found)
+        return bool(found) and all(node in lost for node in found)
 
     def _watch_all(self, watch: Watch) -> None:
         """Watch the head and each node where a role is. (A role without a reservation is known to be somewhere once it is built.)"""
@@ -532,18 +548,18 @@ class RayBackend:
             for handle in unknown:
                 if handle.ready in ready:
                     self.node_of(handle, 0.0)
-        new = {where for handle in self._handles if (where := self._where_is(handle))} - self._watched
-        if new:
-            for node in self._nodes:
-                if node["NodeID"] in new:
-                    self._watched.add(node["NodeID"])
-                    if not self._is_client:
-                        watch.add(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"])
+        used = {self._where_is(handle) for handle in self._handles}
+        for node in self._nodes:
+            id = node["NodeID"]
+            if id in used and not self._known[id].watched:
+                self._known[id].watched = True
+                if not self._is_client:
+                    watch.add(id, node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def _suspect(self, name: str) -> None:
         """Look at once whether a node is still there: when it ends in an orderly way, Ray's notice of each role comes first."""
         node = next((node for node in self._nodes if node["NodeID"] == name), None)
-        if node is None or name in self._lost or name == self._here:
+        if node is None or self._known[name].lost or name == self._here:
             return
         if self._is_client:
             self._wait_for_word(name)
@@ -553,20 +569,21 @@ class RayBackend:
     def _wait_for_word(self, name: str) -> None:
         """A client cannot look at a node where a role has died, and Ray takes a while to notice that it is lost. If another one dies
         there meanwhile, wait for what Ray says: what is built there until then dies too, and would count for max_restarts."""
-        now = time.monotonic()
-        if now - self._suspected.get(name, -math.inf) > _WORD_S:
-            self._suspected[name] = now
+        known, now = self._known[name], time.monotonic()
+        if now - known.suspected > _WORD_S:
+            known.suspected = now
             return
-        while time.monotonic() - self._suspected[name] < _WORD_S and name not in self._lost:
+        while time.monotonic() - known.suspected < _WORD_S and not known.lost:
             time.sleep(0.1)
 
     def _changed(self, node: str, state: State) -> None:
         """A node that roles are on, or the head, stops or starts to answer. Called from a thread."""
-        if state == "quiet" or (state == "answers" and node in self._quiet):
+        known = self._known[node]
+        if state == "quiet" or (state == "answers" and known.quiet):
             self._remark(node, state)
-        if state == "quiet":
+        known.quiet = state == "quiet"
+        if known.quiet:
             return
-        self._quiet.discard(node)
         if node in (_HEAD, self._here):
             ended = "has ended" if state == "refuses" else "does not answer"
             what = f"{'its head' if node == _HEAD else 'Ray on this machine'} {ended}"
@@ -574,19 +591,19 @@ class RayBackend:
             return
         handles: list[RayHandle] = []
         with self._changing:
-            if node in self._over:
+            if known.over:
                 return
             if state == "answers":  # it, or another one in its place: `_look` finds out
-                self._back[node] = time.monotonic()
+                known.back = time.monotonic()
                 return
-            self._back.pop(node, None)
-            if node not in self._lost:
+            known.back = math.inf
+            if not known.lost:
                 handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
                 places = tuple(handle.place for handle in handles)
                 lost = LostNode(self._name(node), _STATES[state], places, tuple(handles))
                 self._lost_with |= {_actor_id(handle): f"its node {lost.name} was lost" for handle in handles}
                 self._news.append(lost)
-            self._lost[node] = state
+            known.lost = state
         for handle in handles:  # calls of them end now, and not only when Ray notices
             _kill(handle)
 
@@ -595,9 +612,8 @@ class RayBackend:
         a newer one has its address, which Ray may not have noticed yet."""
         self._changed(node, "refuses")
         with self._changing:
-            self._lost[node] = state
-            self._over.add(node)
-            self._back.pop(node, None)
+            known = self._known[node]
+            known.lost, known.over, known.back = state, True, math.inf
         if self._watch is not None:
             self._watch.drop(node)
 
@@ -607,10 +623,8 @@ class RayBackend:
         if node in (_HEAD, self._here):
             name = "The head of the Ray cluster" if node == _HEAD else "Ray on this machine"
         if state == "answers":
-            self._quiet.discard(node)
             self._remarks.append(f"{name} answers again.")
         else:
-            self._quiet.add(node)
             self._remarks.append(f"{name} has not answered for {QUIET_S:g} s; it counts as lost after {SILENT_S:g} s.")
 
     def _name(self, id: str) -> str:
