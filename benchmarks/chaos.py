@@ -103,12 +103,12 @@ TASKS = {
     ),
     "async": Task(
         "APPO", LANDER, 200.0, roles=("worker", "learner", "server", "evaluator"),
-        settings={**BESIDE, "num_workers": 3, "num_envs_per_worker": 8, "num_learners": 2, "env_config": {"wait_s": 0.003}},
+        settings={**BESIDE, "num_workers": 3, "num_envs_per_worker": 8, "num_learners": 2, "env_config": {"wait_s": 0.006}},
     ),
     "replay": Task(
         "SAC", LANDER, 200.0, roles=("worker", "learner", "shard", "server", "evaluator"),
         settings={**TUNED["SAC", "LunarLanderContinuous-v3"], **BESIDE, "num_workers": 2, "num_envs_per_worker": 8,
-                  "num_learners": 1, "num_replay_shards": 2, "env_config": {"wait_s": 0.003}},
+                  "num_learners": 1, "num_replay_shards": 2, "evaluation_interval": 20, "env_config": {"wait_s": 0.003}},
     ),
     "cartpole": Task(
         "PPO", "CartPole-v1", 475.0, ("worker", "learner"),
