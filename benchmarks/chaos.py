@@ -14,7 +14,8 @@ elsewhere; `node-add` kills one without room elsewhere and adds another later.
 Each task is trained first without faults (`none`), for as long and with the same settings. The usual rate is the median rate of
 that run's windows of 1 s (two iterations, where these take longer). Recovery is the time from a loss until windows of 1 s and
 of 5 s have 90% of it, in environment steps and in learner updates (chaos_trace.py has it exactly); the row of the undisturbed
-run has what the same measure makes of it at the same times. A loss that is not over when the next one comes counts as "not".
+run has what the same measure makes of it at the same times. A loss that is not over when the next one comes counts as "not". Settled is
+the same by 90% of the rate of the last third of the time to the next loss: rates drift with what the policy does, too.
 
 Targets: the rate is back within 5 s of a loss, and within 10 s of that of a learner or shard. Each row says of how many losses that is so;
 only --strict makes it the exit code, and not with --counted, where there is no undisturbed run.
@@ -47,7 +48,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chaos_faults import ROLES, START_S, Cluster, Strikes, abandoned, open_files, small_disk
-from chaos_trace import PLACE, Progress, recovery
+from chaos_trace import PLACE, Progress, recovery, settling
 from flags import json_object, positive, whole, writable
 from processes import end, end_with_this_process, exit_on_signals, marked, with_mark
 from reporting import RESULTS, machine, markdown, stored
@@ -425,9 +426,9 @@ def recovered(
     usual: dict[str, float],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """The usual rates of this run, and the seconds of recovery after each loss by kind (None: not before the next)."""
+    """The usual rates of this run, and the seconds of recovery and of settling after each loss by kind (None: not before the next)."""
     if len(progress) < 3:
-        return {"rates": {}, "width": None, "recovery": {}}
+        return {"rates": {}, "width": None, "recovery": {}, "settling": {}}
     width = progress.width()
     rates = {what: progress.usual(what, progress.times[0] + 2, finish, width) for what in progress.counts}
     struck = [(x.kind, x.at) for x in strikes.log]
@@ -436,9 +437,11 @@ def recovered(
         struck = [("none", begin + options.every * k) for k in times]
     ends = [at for _, at in struck[1:]] + [finish]
     found: dict[str, list[float | None]] = {}
+    settled: dict[str, list[float | None]] = {}
     for (kind, at), until in zip(struck, ends, strict=True):
         found.setdefault(kind, []).append(recovery(progress, at, until, usual or rates, width))
-    return {"rates": rates, "width": width, "recovery": found}
+        settled.setdefault(kind, []).append(settling(progress, at, until, width))
+    return {"rates": rates, "width": width, "recovery": found, "settling": settled}
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -569,8 +572,18 @@ def by_role(rows: list[dict[str, Any]]) -> str:
         for kind, values in r.get("recovery", {}).items():
             met, num = in_time("worker" if kind == "none" else kind, values)
             within = f"{met} of {num}" if num else ""
-            lines.append((r["library"], r["task"], r["fault"], kind, len(values), seconds(values), within))
-    header = ("", "task", "run", "lost", "times", "recovery, s: median / worst", "within 5 s (learner, shard: 10 s)")
+            settled = seconds(r["settling"][kind]) if "settling" in r else ""
+            lines.append((r["library"], r["task"], r["fault"], kind, len(values), seconds(values), within, settled))
+    header = (
+        "",
+        "task",
+        "run",
+        "lost",
+        "times",
+        "recovery, s: median / worst",
+        "within 5 s (learner, shard: 10 s)",
+        "settled after, s",
+    )
     return markdown(header, lines)
 
 

@@ -85,3 +85,10 @@ def recovery(progress: Progress, at: float, until: float, usual: dict[str, float
         if all(progress.rate(what, begin, end) >= ENOUGH * rate for what, rate in usual.items() for end in ends):
             return float(begin - at)
     return None
+
+
+def settling(progress: Progress, at: float, until: float, width: float) -> float | None:
+    """As `recovery`, but until the rates are those of the last third of the time to the next loss: what the loss itself did, where
+    rates drift besides, as with what the policy does in the environment."""
+    own = {what: progress.rate(what, until - (until - at) / 3, until) for what in progress.counts}
+    return recovery(progress, at, until, own, width)
