@@ -160,7 +160,7 @@ def test_without_room_for_a_learner_ctrl_c_saves_the_copy_of_it(
     newest = checkpoint.latest(training.folder / "checkpoints")
     assert newest is not None
     saved = checkpoint.read_manifest(newest)["counters"]
-    row = training.command.results()[int(saved["iteration"]) - 1]
+    row = training.command.results(training.folder.name)[int(saved["iteration"]) - 1]
     assert saved["timesteps_total"] == row["timesteps_total"]
 
 
