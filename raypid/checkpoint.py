@@ -318,7 +318,9 @@ def _put_in_place(target: Path, index: str, state: object, entries: Entries, ext
         there = next(parent for parent in target.absolute().parents if parent.is_dir())
         needed, free = max(num_bytes(state), written), shutil.disk_usage(there).free
         why = "" if free < needed else " (files take whole blocks, and there may be a quota)"
-        raise Unwritten(f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free{why}.") from cause
+        raise Unwritten(
+            f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free{why}."
+        ) from cause
     shutil.rmtree(old, ignore_errors=True)
     return target
 
