@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -129,7 +130,7 @@ def test_a_node_that_is_started_again_at_its_address_is_another_one(
 
     def lose() -> list[str]:
         raylet.end()
-        wait_until(lambda: nodes[-1]["NodeID"] in backend._lost)
+        wait_until(lambda: backend._known[nodes[-1]["NodeID"]].lost)
         return [node.name for node in backend.lost_nodes()]
 
     monkeypatch.setattr(module.ray, "nodes", lambda: list(nodes))
@@ -144,13 +145,17 @@ def test_a_node_that_is_started_again_at_its_address_is_another_one(
         backend.get(role.submit(fragile.Echo.add, 1))
     raylet = Greeter(raylet.port)
     start("secondid")
-    assert backend._over == {"firstid"} and "firstid" not in backend._watch._doors
+    assert (
+        backend._known["firstid"].over
+        and not backend._known["secondid"].over
+        and "firstid" not in backend._watch._doors
+    )
     other = backend.spawn(partial(fragile.Echo, 1))
     other.node = "secondid"
     assert backend.lost_nodes() == [] and backend.where(other) == "127.0.0.1 (second)"
     assert lose() == ["127.0.0.1 (second)"] and not backend._is_alive("firstid")
     raylet = Greeter(raylet.port)
-    wait_until(lambda: backend._back)  # the same one: nothing else is listed there
+    wait_until(lambda: backend._known["secondid"].back < math.inf)  # the same one: nothing else is listed there
     backend._look()
     assert backend._is_alive("secondid") and not backend._is_alive("firstid")
     nodes[1]["Alive"] = False
