@@ -427,7 +427,7 @@ def recovered(
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """The usual rates of this run, and the seconds of recovery and of settling after each loss by kind (None: not before the next)."""
-    if len(progress) < 3:
+    if len(progress) < 3 or options.counted:  # then there is nothing to compare with
         return {"rates": {}, "width": None, "recovery": {}, "settling": {}}
     width = progress.width()
     rates = {what: progress.usual(what, progress.times[0] + 2, finish, width) for what in progress.counts}
@@ -577,9 +577,9 @@ def by_role(rows: list[dict[str, Any]]) -> str:
     header = (
         "",
         "task",
-        "run",
+        "fault",
         "lost",
-        "times",
+        "losses",
         "recovery, s: median / worst",
         "within 5 s (learner, shard: 10 s)",
         "settled after, s",
@@ -711,8 +711,9 @@ def carry_out(run: Run, options: argparse.Namespace, store: Store) -> bool:
         if row["trained_s"]:
             store.add(run.key(options), row)
             values = [x for found in row["recovery"].values() for x in found]
-            text = f"recovery {seconds(values)} s (median / worst) {targets(row)[0]}".strip()
-            print(f"  ended: exit {ended(row)}; counted: {accounted(row)[0]}; {text}", flush=True)
+            text = f"; recovery {seconds(values)} s (median / worst)" if values else ""
+            met = f"; target {targets(row)[0]}" if targets(row)[0] else ""
+            print(f"  ended: exit {ended(row)}; counted: {accounted(row)[0]}{text}{met}", flush=True)
             return True
         print(f"  Training did not begin: {' '.join(row['log'])}", flush=True)
     return False

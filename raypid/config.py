@@ -553,8 +553,8 @@ class Config(Settings):
     """On Ray, weights go through an actor of their own, one on each node that has workers: these pull the newest with every fragment, the evaluator
     whenever it is free. false: they go along with each call by reference, which Ray caches on each node."""
     num_cpus: float | None = None
-    """CPUs to start Ray with, or to take at most of a cluster that is joined; none: all. Workers here are bound by the machine's own in any case;
-    more make room for learners."""
+    """CPUs to start Ray with, or to take at most of a cluster that is joined; none: all. A Ray that is started here never gets
+    more workers than the machine has CPUs; a larger number leaves room for learners."""
     num_gpus: float = 0
     """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
     gpu: str | None = None
@@ -627,7 +627,8 @@ class Config(Settings):
     worker_timeout_s: float = 300.0
     """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
     max_restarts: int = 10
-    """Lost processes within an hour, and crashes of a worker's environments beyond one in 1,000 steps, after which the run stops with the last."""
+    """Lost processes of one kind within an hour (those of a lost node do not count), and crashes of a worker's environments beyond one in 1,000
+    steps; one more, and the run ends."""
     on_divergence: Literal["stop", "rollback"] = "stop"
     """When weights, losses or actions are no longer finite. stop: the run ends, and keeps the batch and the last good weights in diverged/.
     rollback: it goes back to its last checkpoint (the first is written at the start) with half the learning rate."""

@@ -824,7 +824,7 @@ class Training(metaclass=_Answering):
 
     def _keep_rows(self, rows: Path) -> None:
         """In place of replay buffers that are gone, save those of the newest checkpoint again. `gone_back` says so."""
-        before, said = self._replay_at, "The replay buffer is lost."
+        before, said = self._replay_at, "The replay buffer is lost: a resumed run collects a new one."
         if before is not None and before.is_dir():
             link_save(before, rows)
             said = f"The replay buffer is that of {before.parent.name}."

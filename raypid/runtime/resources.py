@@ -364,7 +364,7 @@ class Shortage:
         subject, verb = words.setting(self.setting, self.value), "needs"
         if self.setting == "num_workers" and isinstance(self.value, int):
             subject = _counted(self.value, words.worker)
-            verb = "needs" if self.value == 1 and "learners" not in self.detail else "need"
+            verb = "needs" if self.value == 1 and "learner" not in self.detail else "need"
         if "memory" in self.resource:
             needed, there = _gib(self.needed), f"{_gib(self.available)} free"
             return f"{subject} {verb} about {needed} of {self.resource}, {self.place} has {there}"
@@ -437,8 +437,8 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
     """Of CPUs in all."""
     num, each = needs.num_workers, needs.num_cpus_per_worker
     detail = f" of {_counted(each, 'CPU')}"
-    if needs.num_learners > 1:
-        detail += f" and {needs.num_learners} learners"
+    if needs.num_learners:
+        detail += f" and {_counted(needs.num_learners, 'learner')}"
     cpus = min(has.cpus, has.cores + needs.num_learners)
     if needs.num_cpus > cpus + 1e-9:
         learners = _fewer_learners(needs, cpus)

@@ -111,9 +111,9 @@ def test_the_scarcest_thing_decides() -> None:
 @pytest.mark.parametrize(
     ("asked", "there", "words"),
     [
-        ({"num_workers": 2, "num_learners": 1}, {"cpus": 1.0}, "2 workers of 1 CPU need 3 CPUs, this machine has 1. No"),
+        ({"num_workers": 2, "num_learners": 1}, {"cpus": 1.0}, "2 workers of 1 CPU and 1 learner need 3 CPUs, this machine has 1. No"),
         ({"num_workers": 1}, {"cpus": 0.0}, "1 worker of 1 CPU needs 1 CPU, this machine has 0. Nothing fits: not even one"),
-        ({"num_workers": 2, "num_learners": 1, "num_cpus_per_worker": 0.0}, {"cpus": 0.0}, "2 workers of 0 CPUs need 1"),
+        ({"num_workers": 2, "num_learners": 1, "num_cpus_per_worker": 0.0}, {"cpus": 0.0}, "2 workers of 0 CPUs and 1 learner need 1"),
         ({"num_workers": 3}, {"memory": 0.01 * GIB}, "Nothing fits: not even one worker."),
     ],
 )  # fmt: skip
