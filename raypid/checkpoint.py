@@ -108,6 +108,8 @@ class Manifest(TypedDict, total=False):
     """Higher is better; None: unknown."""
     signed: bool
     """Whether this user's raypid wrote the checkpoint; told by the reader, not by the file."""
+    gone_back: str
+    """What in it is not of the newest state, since learners or replay buffers were gone, in sentences."""
     changes: list[Change]
     """What was changed since the run began (`raypid.changes`)."""
     format_version: int

@@ -711,8 +711,8 @@ class Config(Settings):
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name.partition("_")[0] == "lr"}
         return {name: value for name, value in named.items() if isinstance(value, float)}
 
-    def refuse(self, idle: Mapping[str, str], given: Collection[str]) -> None:
-        """Refuse settings that the user gave for nothing: those in `idle` and `given` that differ from the defaults.
+    def refuse(self, idle: Mapping[str, str], given: Mapping[str, str]) -> None:
+        """Refuse settings that the user gave for nothing: those in `idle` and `given` (`given_names`) that differ from the defaults.
 
         Values of saved runs and of tuned settings are not given, and may have no effect.
 
@@ -724,7 +724,8 @@ class Config(Settings):
             plain = attrgetter(name)(default)
             if attrgetter(name)(self) != plain:
                 shown = "none" if plain is None else json.dumps(plain)
-                raise ConfigError(f"{name} has no effect {idle[name]}. Leave it at its default, {shown}.")
+                called = f"{given[name]}, here {name}," if given[name] in ALIASES else name
+                raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
     def validate(self) -> None:
         """Check what types cannot say.
@@ -822,15 +823,16 @@ def unless(condition: object, why: str, *names: str) -> dict[str, str]:
     return {} if condition else dict.fromkeys(names, why)
 
 
-def given_names(values: Mapping[str, object]) -> set[str]:
-    """Return the full names ("lr", "model.hidden") of the settings in a mapping."""
-    names: set[str] = set()
+def given_names(values: Mapping[str, object]) -> dict[str, str]:
+    """Return the full names ("lr", "model.hidden") of the settings in a mapping, each with the name that was given."""
+    names: dict[str, str] = {}
     for key, value in values.items():
         name, _, rest = canonical(key).partition(".")
         if isinstance(value, ModelConfig):
             value = value.to_dict()
         parts = value if name == "model" and not rest and isinstance(value, Mapping) else [rest.partition(".")[0]]
-        names |= {f"model.{part}" for part in parts} if name == "model" else {name}
+        full = [f"model.{part}" for part in parts] if name == "model" else [name]
+        names |= dict.fromkeys(full, key.replace("-", "_"))
     return names
 
 

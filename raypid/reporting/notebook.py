@@ -14,7 +14,6 @@ from raypid.reporting.panel import (
     PARTS,
     Progress,
     State,
-    bottleneck,
     clock,
     count,
     known,
@@ -150,7 +149,7 @@ class NotebookDisplay(Progress):
             shares = {part: share for part, share in state.shares().items() if share >= 0.005}
             times = " · ".join(f"{PARTS[part][0]} {share:.0%}" for part, share in shares.items())
             rows += [("time goes to", times, None)] if times else []
-            rows += [("bottleneck", hint, None)] if (hint := bottleneck(state.shares(), state.info)) else []
+            rows += [("bottleneck", hint, None)] if (hint := state.bottleneck()) else []
             rows += [("lost", losses, None)] if (losses := state.losses()) else []
         ended = {key for key, _ in self._summary}
         return [*(row for row in rows if row[0] not in ended), *((key, text, None) for key, text in self._summary)]

@@ -203,6 +203,11 @@ class State:
         half = self.latest.get("evaluation/episode_reward_ci95")
         return reading(self.latest.get(EVALUATION)) + (f" ± {reading(half)}" if known(half) else "")
 
+    def bottleneck(self) -> str:
+        """What takes most of the time, as `bottleneck` says it."""
+        waited = not self.lost.keys().isdisjoint(("workers", "timeouts", "nodes"))
+        return bottleneck(self.shares(), self.info, waited=waited)
+
     def losses(self) -> str:
         """What was lost so far: "1 worker, 3 timeouts"; empty if nothing was."""
         return ", ".join(
@@ -214,8 +219,14 @@ def singular(name: str) -> str:
     return name.removesuffix("es") if name.endswith("shes") else name.removesuffix("s")
 
 
-def bottleneck(shares: Mapping[str, float], info: Mapping[str, object]) -> str:
-    """One line that names what takes most of the time and what to do about it; empty if nothing is known."""
+WAITED = "the wait for workers that were lost is part of it"
+
+
+def bottleneck(shares: Mapping[str, float], info: Mapping[str, object], *, waited: bool = False) -> str:
+    """One line that names what takes most of the time and what to do about it; empty if nothing is known.
+
+    waited: whether workers were lost, and so waited for.
+    """
     if not shares:
         return ""
     ranked = sorted(shares, key=lambda part: -shares[part])
@@ -225,6 +236,8 @@ def bottleneck(shares: Mapping[str, float], info: Mapping[str, object]) -> str:
     cpus = number(info, "num_cpus") or os.cpu_count() or 1
     if top == "env" and number(info, "num_workers") < cpus and cpus > 1:
         advice = f"more workers (--num-workers {cpus:g})"
+    if waited and top in ("transport", "env"):
+        advice = f"{advice}; but {WAITED}"
     return f"{name} {shares[top]:.0%} of the time: {advice}"
 
 
@@ -279,7 +292,7 @@ class PlainLines(Progress):
         if self._is_new:
             self._print_state()
         # only of a run that ended as it should: one that an error ended has other worries than its speed
-        hint = bottleneck(self._state.shares(), self._state.info) if "ended" in dict(summary) else ""
+        hint = self._state.bottleneck() if "ended" in dict(summary) else ""
         for line in [hint] * bool(hint) + summary_lines(summary):
             self.message(line)
 
@@ -494,7 +507,7 @@ class Panel(Progress):
         totals = ("timesteps_total", "episodes_total", "learner_updates_total")
         pace += [f"{count(latest[key])} {NAMES[key]}" for key in totals if key in latest]
         pace += [f"iteration {count(latest.get('training_iteration'))}", f"{clock(latest.get('time_total_s'))} so far"]
-        hint = textwrap.wrap(bottleneck(state.shares(), state.info), room)
+        hint = textwrap.wrap(state.bottleneck(), room)
         return {
             "facts": facts,
             "return": labelled("return", self._returns(room)),

@@ -270,7 +270,7 @@ def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
     return vars(arguments(owner, project.OPTIONS, "custom_args", given, {}))
 
 
-def _use_gpus(config: Config, algorithm: AlgorithmClass, given: set[str]) -> None:
+def _use_gpus(config: Config, algorithm: AlgorithmClass, given: Mapping[str, str]) -> None:
     """Let `gpu` say how many GPUs and learners there are, where nobody has said otherwise."""
     assert config.gpu is not None
     num = len(gpu_ids(config.gpu))

@@ -20,7 +20,7 @@ from raypid.errors import UserError, one_line
 from raypid.outputs import ERRORS
 from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import PARAMS, RESULTS
-from raypid.reporting.panel import COUNTS, PARTS, bottleneck
+from raypid.reporting.panel import COUNTS, PARTS, WAITED, bottleneck
 from raypid.run.known_return import remedies, shortfall
 from raypid.run.record import DIVERGED, Record, Saved, has_finite_weights, newest_sound
 from raypid.runtime.resources import num_cores
@@ -100,6 +100,9 @@ def end(record: Record) -> Findings:
     if wrong:
         text = f"Checkpoints that cannot be used: {len(wrong)}. The newest of them: {wrong[0]}."
         yield Finding("end", "warning", text, {"checkpoints": len(wrong)}, resume)
+    if saved is not None and saved.gone_back:
+        text = f"Roles were lost after its last iteration. {saved.gone_back}"
+        yield Finding("end", "warning", text, {"iteration_saved": saved.iteration}, "errors.txt says which.")
     reached = [f"{key} {record.last(key):,.6g}" for key in record.stop if _reached(record, key)]
     if _ended_by_error(record):
         first = _before_going_on(record)
@@ -540,6 +543,11 @@ def _speed(record: Record, rows: slice) -> float | None:
     return float(steps[known].sum()) / total if total > 0 else None
 
 
+def _waited(record: Record) -> bool:
+    """Whether workers were lost, and so waited for."""
+    return any(record.counted(f"lost/{name}") for name in ("workers", "timeouts", "nodes"))
+
+
 def binding(record: Record) -> Findings:
     """The part of the work that takes most of the time. Evaluations have a finding of their own."""
     share = {part: s for part, s in shares(record).items() if part != "evaluation"}
@@ -552,8 +560,8 @@ def binding(record: Record) -> Findings:
         advice = (
             f"more workers (this machine has {cores} CPUs), or where it waits: vectorizer threads, more environments"
         )
-    if top == "transport" and (record.counted("lost/workers") or record.counted("lost/timeouts")):
-        advice = "longer fragments; but the wait for workers that were lost is part of it"
+    if top in ("transport", "env") and _waited(record):
+        advice = f"{advice}; but {WAITED}"
     severity: Severity = "warning" if idle or top == "transport" else "note"
     numbers = {"share": share[top], "env_steps_per_s": _speed(record, slice(None)), "num_workers": workers}
     numbers["num_envs_per_worker"] = record.setting("num_envs_per_worker")
@@ -683,7 +691,8 @@ def headline(record: Record) -> str:
 def healthy_line(record: Record, found: Sequence[Finding]) -> str:
     """What is said of a run in which nothing was found but notes."""
     notes = [f"{f.finding} {f.advice}".rstrip() for f in found if f.topic != "speed"]
-    if bound := bottleneck(shares(record), {name: record.setting(name) for name in ("num_workers", "num_cpus")}):
+    about = {name: record.setting(name) for name in ("num_workers", "num_cpus")}
+    if bound := bottleneck(shares(record), about, waited=_waited(record)):
         notes.append(f"Speed: {bound}.")
     return f"{headline(record)}: healthy. {' '.join(notes)}"
 

@@ -179,6 +179,8 @@ class Saved:
     path: Path
     iteration: int
     timesteps: int
+    gone_back: str = ""
+    """What in it is not of the newest state, since learners or replay buffers were gone, in sentences."""
 
 
 def newest_sound(folder: Path) -> tuple[Saved | None, list[str]]:
@@ -186,11 +188,12 @@ def newest_sound(folder: Path) -> tuple[Saved | None, list[str]]:
     wrong: list[str] = []
     for path in reversed(checkpoint.list_checkpoints(folder / "checkpoints")):
         try:
-            counters = checkpoint.read_manifest(checkpoint.find(path)).get("counters", {})
+            manifest = checkpoint.read_manifest(checkpoint.find(path))
+            counters, gone_back = manifest.get("counters", {}), manifest.get("gone_back", "")
             if not has_finite_weights(path / "policy"):
                 wrong.append(f"{path.name} has weights that are not finite")
                 continue
-            return Saved(path, int(counters["iteration"]), int(counters["timesteps_total"])), wrong
+            return Saved(path, int(counters["iteration"]), int(counters["timesteps_total"]), str(gone_back)), wrong
         except Exception as error:  # of others' folders: one that is damaged must not hide the others
             wrong.append(f"{path.name}: {error}")
     return None, wrong

@@ -764,6 +764,7 @@ class Training(metaclass=_Answering):
         }
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
+        manifest |= {"gone_back": self.gone_back} if self.gone_back else {}
         weights, replay = self.get_weights(), self.context.replay
 
         def more(place: Path) -> dict[str, str]:
@@ -771,10 +772,10 @@ class Training(metaclass=_Answering):
             if replay is None or not replay.config.save_replay:
                 return {}
             rows = place / checkpoint.REPLAY
-            if self._buffers_gone:
-                self._keep_rows(rows)
-            else:
+            if not self._buffers_gone:
                 replay.source.save(rows, self._replay_at)
+            elif self._replay_at is not None and self._replay_at.is_dir():
+                link_save(self._replay_at, rows)  # those of the newest checkpoint, once more
             return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
 
         name = checkpoint.checkpoint_name(self.iteration)
@@ -814,6 +815,11 @@ class Training(metaclass=_Answering):
             self._buffers_gone = not all(self._answers(b, Replay.metrics, patience_s) for b in replay.source.buffers)
         elif replay is not None:
             self._buffers_gone = learners_gone
+        if replay is not None and replay.config.save_replay and self._buffers_gone:
+            before, said = self._replay_at, "The replay buffer is lost: a resumed run collects a new one."
+            if before is not None and before.is_dir():
+                said = f"The replay buffer is that of {before.parent.name}."
+            self.gone_back = f"{self.gone_back} {said}".strip()
 
     def _answers(self, role: Handle, method: Callable[..., object], patience_s: float) -> bool:
         try:
@@ -821,14 +827,6 @@ class Training(metaclass=_Answering):
             return True
         except _GONE:
             return False
-
-    def _keep_rows(self, rows: Path) -> None:
-        """In place of replay buffers that are gone, save those of the newest checkpoint again. `gone_back` says so."""
-        before, said = self._replay_at, "The replay buffer is lost: a resumed run collects a new one."
-        if before is not None and before.is_dir():
-            link_save(before, rows)
-            said = f"The replay buffer is that of {before.parent.name}."
-        self.gone_back = f"{self.gone_back} {said}".strip()
 
     def export(self, folder: str | Path) -> Path:
         """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
@@ -1007,8 +1005,8 @@ class Training(metaclass=_Answering):
             if "address" in given or manifest["config"].get("address") is None:
                 raise
             raise NotJoined(
-                f"{error} That is where this run was: address local (--address local) goes on with Ray on this machine, num_workers 0 "
-                "(--num-workers 0) without Ray."
+                f"{error} That is where this run was: address local (--address local) goes on with Ray on this machine, with fit (--fit) "
+                "too if it is smaller, num_workers 0 (--num-workers 0) without Ray."
             ) from error
         try:
             with phase("loading", "loading the checkpoint"):

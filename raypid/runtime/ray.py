@@ -353,7 +353,7 @@ class RayBackend:
     @property
     def place(self) -> str:
         """What `available` is a part of, in words."""
-        return "the cluster (free now)" if self._group is None else "the trial's placement group"
+        return "the cluster now" if self._group is None else "the trial's placement group"
 
     def resources(self) -> dict[str, float]:
         """All that the cluster has, or what the placement group reserves for roles: CPU, GPU, memory, object_store_memory, ..."""

@@ -40,7 +40,7 @@ def test_a_running_cluster_is_joined_and_left_running(
         assert (done.returncode, done.stderr) == (0, "") and "Going on from step" in done.stdout
     refused = start(*TRAIN, *more, "--num-workers", 4, "--out", "c").finish()
     assert refused.returncode == 2
-    assert "4 workers of 1 CPU need 4 CPUs, the cluster (free now) has 3" in refused.stderr
+    assert "4 workers of 1 CPU need 4 CPUs, the cluster now has 3" in refused.stderr
     fitted = start(*TRAIN, *more, "--num-workers", 4, "--fit", "--out", "c")
     done = fitted.finish()
     assert done.returncode == 0 and "num_workers=3" in done.stdout

@@ -22,7 +22,9 @@ from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
+from raypid.run.doctor import diagnose
 from raypid.run.experiment import Run, RunOptions
+from raypid.run.record import read_record
 from raypid.runtime.supervisor import WorkersFailed
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}
@@ -157,7 +159,10 @@ def test_where_all_of_ray_is_killed_the_copy_of_the_learner_is_saved(run: str, s
     assert "The state of the learner" in (command.cwd / "run" / "errors.txt").read_text()
     newest = checkpoint.latest(command.cwd / "run" / "checkpoints")
     assert newest is not None
-    saved = checkpoint.read_manifest(newest)["counters"]
+    manifest = checkpoint.read_manifest(newest)
+    saved, gone_back = manifest["counters"], manifest["gone_back"]
+    assert gone_back in done.stderr
+    assert any(gone_back in finding.finding for finding in diagnose(read_record(command.cwd / "run")))
     rows = command.results()
     row = rows[int(saved["iteration"]) - 1]
     assert (saved["timesteps_total"], saved["num_updates"]) == (row["timesteps_total"], row["learner_updates_total"])

@@ -49,7 +49,7 @@ def test_of_two_runs_at_the_same_moment_one_is_placed_every_time(placed: Callabl
     assert len(answers) == 20
     for both in answers:
         (refused,) = (answer for answer in both if answer != "trains")
-        assert refused.startswith("refused 3 workers of 1 CPU need 3 CPUs, the cluster (free now) has 2 (free: "), both
+        assert refused.startswith("refused 3 workers of 1 CPU need 3 CPUs, the cluster now has 2 (free: "), both
         assert "What fits: --num-workers 2" in refused
 
 
@@ -58,7 +58,7 @@ def test_whole_runs_at_once_one_that_is_killed_and_one_that_waits_for_room(place
     trained, refused = sorted(report["ends"], key=lambda end: end[2])
     assert (trained[2], trained[1]) == (0, "")
     assert refused[2] == 2 and refused[1].startswith(
-        "raypid: 3 workers of 1 CPU need 3 CPUs, the cluster (free now) has 2 (free: "
+        "raypid: 3 workers of 1 CPU need 3 CPUs, the cluster now has 2 (free: "
     )
     assert refused[1].count("\n") == 1 and "--fit does it by itself" in refused[1]
     stdout, stderr, code = report["seen"]

@@ -119,7 +119,7 @@ def test_a_minute_of_calls_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("loop", ["asynchronous", "replay"])
 def test_a_role_that_stands_still_is_waited_for(loop: str, tmp_path: Path) -> None:
-    run(tmp_path, "--pause", 10, "--loops", loop, "--roles", "learner,learners,server,driver")
+    run(tmp_path, "--pause", 5, "--loops", loop, "--roles", "learner,learners,server,driver")
     rows = json.loads((tmp_path / "soak_pauses.json").read_text())["rows"]
     assert {"learner", "server", "driver"} <= {r["role"] for r in rows}
     for r in rows:

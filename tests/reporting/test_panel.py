@@ -136,6 +136,7 @@ def test_shares_sum_to_one_with_what_nobody_timed() -> None:
 )
 def test_bottleneck(shares: dict[str, float], info: dict[str, Any], text: str) -> None:
     assert bottleneck(shares, info).startswith(text)
+    assert ("that were lost" in bottleneck(shares, info, waited=True)) == text.startswith("environment")
 
 
 def test_sparkline() -> None:

@@ -354,6 +354,13 @@ def test_a_divergence_has_the_advice_that_the_run_gave(tmp_path: Path) -> None:
     assert only(written(tmp_path, 20, {}), "learning", "The learner diverged").advice == "Set reward_clip."
 
 
+def test_the_wait_for_lost_workers_is_said_beside_what_binds(tmp_path: Path) -> None:
+    columns = {"timing/transport": 0.9, "timing/env": 0.1, "timing/inference": 0.0, "timing/learner": 0.0}
+    for lost, said in ((0, False), (1, True)):
+        found = written(tmp_path / str(lost), 20, {**columns, "lost/nodes": lost})
+        assert ("workers that were lost" in only(found, "speed", "The transport takes").advice) == said
+
+
 def test_counts_that_start_anew_with_a_process_are_added_up() -> None:
     record = Record(Path(), columns={"lost/workers": np.array([0, 2, 3, 0, 1, np.nan, 4])}, num_rows=7)
     assert record.counted("lost/workers") == 7

@@ -187,3 +187,5 @@ def test_an_address_that_the_environment_names_and_other_names_are_said(
     monkeypatch.delenv("RAY_ADDRESS")
     assert main(["train", *CARTPOLE, "--redis-address", "local", "--num-workers", "1", "--explain"]) == 0
     assert "redis_address is called address here" in capfd.readouterr().out
+    assert main(["train", *CARTPOLE, "--redis-address", "local", "--num-workers", "0"]) == 2
+    assert "redis_address, here address, has no effect where nothing runs on Ray" in capfd.readouterr().err

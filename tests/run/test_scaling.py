@@ -16,7 +16,7 @@ WORKERS = 4
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_workers_deliver_and_none_is_lost(tmp_path: Path) -> None:
-    short = ["--workers", f"1,{WORKERS}", "--seconds", "5", "--folder", str(tmp_path)]
+    short = ["--workers", f"1,{WORKERS}", "--seconds", "3", "--folder", str(tmp_path)]
     done = subprocess.run([sys.executable, str(SCALING), *short], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "scaling.json").read_text())
