@@ -142,7 +142,7 @@ def strike(victim: Victim, kill: str) -> None:
     while not (pids := [pid for role, pid in roles(victim.process.pid).items() if role.split()[0] == who]):
         time.sleep(0.2)
     os.kill(pids[0], signal.SIGKILL)
-    if who in ("worker", "evaluator", "server"):  # the run goes on
+    if who in ("worker", "evaluator", "server", "learner"):  # the run goes on
         rows = (victim.folder / "result.json").read_bytes().count(b"\n")
         victim.wait_for_rows(rows + 30)
         victim.process.send_signal(signal.SIGINT)

@@ -268,7 +268,7 @@ class RayBackend:
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         self._reserved = Reservation()
         self._watch: Watch | None = None
-        self._line: Line | None = None
+        self._lines: dict[str, Line] = {}
         """To Ray on this machine: a call that needs it once it has ended would end this process without a word."""
         self._witness: subprocess.Popen[bytes] | None = None
         """Says so if that happens in the midst of a call."""
@@ -329,7 +329,9 @@ class RayBackend:
                     session.begin(Path(started.address_info["session_dir"]))
                     self._session = session
                     (node,) = ray.nodes()
-                    self._line = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
+                    self._lines["raylet"] = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
+                    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+                    self._lines["gcs_server"] = Line(host.strip("[]"), int(port))
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
@@ -429,7 +431,7 @@ class RayBackend:
             if node["NodeID"] == self._here:
                 self._known[self._here].watched = True
                 self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
-                self._line = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
+                self._lines["raylet"] = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
                 if self._group is None:  # a trial's words would come to a log of Ray's
                     self._begin_witness(node["NodeManagerAddress"], node["NodeManagerPort"])
 
@@ -467,6 +469,7 @@ class RayBackend:
         return str(ray.get_runtime_context().get_node_id())
 
     def _is_alive(self, node: str) -> bool:
+        self._check()  # without its server Ray would wait for a minute, and then end this process
         nodes = ray.nodes() if self._watch is None else self._nodes
         return not self._known[node].lost and any(n["NodeID"] == node and n["Alive"] for n in nodes)
 
@@ -678,13 +681,13 @@ class RayBackend:
         """
         if self._is_client and not client.is_connected():
             self._gone = _CLIENT_GONE
-        if not self._gone and self._line is not None and self._line.has_ended():
-            if self._session is None:
-                self._changed(self._here, "refuses")
-            self._look_due = 0.0
-        if self._session is not None and not self._gone and time.monotonic() >= self._look_due:
+        ended = "" if self._gone else next((name for name, line in self._lines.items() if line.has_ended()), "")
+        if ended and self._session is None:
+            self._changed(self._here, "refuses")
+        if self._session is not None and not self._gone and (ended or time.monotonic() >= self._look_due):
             self._look_due = time.monotonic() + LOOK_S
-            if name := self._session.lost:
+            # one that is told to end may be there for a minute after its last answer
+            if name := self._session.lost or ended:
                 self._gone = f"Ray's {name} was ended from outside, and nothing on Ray answers without it."
         if self._gone:
             raise ClusterLost(self._gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -135,6 +136,23 @@ LEARNERS = {
     "IMPALA": ("--env", "CartPole-v1", "--num-learners", 2, "--checkpoint-interval", 1_000_000),
     "SAC": ("--env", "Pendulum-v1", "--num-learners", 1, "--start-steps", 200, "--steps-per-iteration", 200),
 }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_sigterm_to_all_processes_ends_the_run_in_seconds_and_saves(start: Callable[..., Any]) -> None:
+    command = start("train", "--run", "PPO", *PATIENT, *LEARNERS["PPO"], "--out", "run", "--quiet")
+    command.wait_for_results(1)
+    wait_until(lambda: command.results()[-1]["time_total_s"] > 4)
+    started = time.monotonic()
+    for pid in command.processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    done = command.finish()
+    assert time.monotonic() - started < 50  # Ray would wait for its own server for a minute, and then end the process
+    assert done.stderr.startswith("Stopping after this iteration") and "saved" in done.stderr.lower(), done
+    command.assert_nothing_left()
+    assert checkpoint.latest(command.cwd / "run" / "checkpoints") is not None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
