@@ -407,6 +407,8 @@ class Report:
     """Seconds of this call by part: env, inference, total."""
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt."""
+    returns: Moments | None = None
+    """Of the discounted return [1] of the running episode at each valid row, where the rewards of replay are divided by it."""
 
     def join(self, more: Report) -> None:
         """Add the counts of another report."""

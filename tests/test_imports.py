@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {"base"},
     "roles": BELOW_ROLES,
     "reporting": {"base", "registry"},
-    "loops": {"base", "algorithms", "runtime", "roles"},
+    "loops": {"base", "ops", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
     "envcheck": BELOW_ROLES | {"roles", "run"},
     "experiments": BELOW_ROLES | {"roles", "reporting", "run"},

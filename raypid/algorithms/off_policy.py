@@ -80,7 +80,6 @@ class OffPolicyConfig(Config):
     """Compile the losses with torch.compile: half a minute at the start, faster on a GPU."""
 
     no_effect = {
-        "normalize_rewards": "for algorithms with replay, whose buffer holds old rewards: set reward_scale",
         "kernel": "for algorithms with replay, which always learn with torch",
     }
 
@@ -222,6 +221,8 @@ class OffPolicy(Algorithm[OffPolicyT]):
         self.networks: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, FlatAdam] = {}
         self.num_updates = 0
+        self.reward_factor = np.float32(1.0)
+        """What the rewards of the next samples are multiplied by."""
         self._metrics: list[Mapping[str, Tensor]] = []
         self.build(seed)
         if config.th_compile:
@@ -297,7 +298,8 @@ class OffPolicy(Algorithm[OffPolicyT]):
         action = [leaf.reshape(len(sample.id), -1) for _, leaf in tree_leaves(d.action)]
         flat = action[0][:, 0].astype(np.int64, copy=False) if self.discrete else np.concatenate(action, 1)
         obs, following = self.inputs(d.obs), self.inputs(d.next_obs)
-        return Batch(obs, move(flat), move(d.reward), move(d.discount), following, move(sample.weight))
+        reward = move(d.reward * self.reward_factor)
+        return Batch(obs, move(flat), reward, move(d.discount), following, move(sample.weight))
 
     def inputs(self, obs: Tree) -> TorchInputs:
         """Rows of raw observations as the networks take them, by the newest moments."""
@@ -433,6 +435,11 @@ def one_discrete(spec: NetworkSpec) -> None:
 class CriticsConfig(OffPolicyConfig):
     """Settings of algorithms whose policy climbs critics."""
 
+    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=(128, 128), activation="relu"))
+    lr: float = tunable(1e-3, 3e-5, 1e-2, "log")
+    normalize_rewards: bool = tunable(True, choices=(False, True))
+    n_step: int = tunable(3, 1, 10)
+    target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     num_critics: int = 2
     """Critics; the smallest value counts."""
     critic_norm: Literal["none", "layer", "batch"] = "layer"

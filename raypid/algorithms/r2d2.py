@@ -59,6 +59,7 @@ class R2D2Config(DQNConfig):
         **dict.fromkeys(
             ("num_atoms", "v_min", "v_max", "noisy"), "for R2D2, with plain values and epsilon: take Rainbow"
         ),
+        "normalize_rewards": "for R2D2: value_rescaling learns returns of every size, or set reward_scale",
     }
 
     ranges = {

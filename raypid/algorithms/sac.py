@@ -23,6 +23,7 @@ from raypid.algorithms.off_policy import (
 )
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
+from raypid.tunable import tunable
 from raypid.types import Collective, Tensor, matching
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True, slots=True)
 class SACConfig(TemperatureConfig, CriticsConfig):
     """Settings of SAC."""
+
+    alpha_init: float = tunable(0.03, 0.001, 1.0, "log")
 
     ranges = {"be at least 0": ("alpha",)}
 

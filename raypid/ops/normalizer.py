@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 
 import numpy as np
@@ -49,6 +50,37 @@ def scale_of(moments: Moments) -> tuple[Array, Array]:
     if count < 2:
         return np.zeros_like(mean, dtype=np.float32), np.ones_like(mean, dtype=np.float32)
     return mean.astype(np.float32), (1.0 / np.sqrt(m2 / count + 1e-8)).astype(np.float32)
+
+
+class DiscountedReturns:
+    """The discounted returns of a worker's running episodes, from its rewards as they are learnt from: scaled, then clipped."""
+
+    def __init__(self, gamma: float, reward_scale: float = 1.0, reward_clip: float | None = None) -> None:
+        self.gamma, self.reward_scale, self.reward_clip = gamma, reward_scale, reward_clip
+        self._carry: Array = np.zeros(0)
+        """[B] those so far."""
+
+    def moments(self, reward: Array, first: Array, valid: Array) -> Moments:
+        """Moments of the returns [T, B] at the valid rows of the worker's next fragment.
+
+        Args: as `ReturnScaler.scale`.
+        """
+        reward = reward * self.reward_scale
+        if self.reward_clip is not None:
+            reward = np.clip(reward, -self.reward_clip, self.reward_clip)
+        carry = self._carry if len(self._carry) == reward.shape[1] else np.zeros(reward.shape[1])
+        returns = np.empty(reward.shape)
+        for t, passes in enumerate(~first[:-1] * self.gamma):
+            returns[t] = carry = carry * passes + reward[t]
+        self._carry = carry
+        return moments_of(returns[valid][:, None])
+
+
+def inverse_deviation(moments: Moments) -> float:
+    """1 / standard deviation of moments of rows [N, 1], however small it is; 1 as long as all rows were the same."""
+    count, _, m2 = moments
+    deviation = float(np.sqrt(m2[0] / count)) if count else 0.0
+    return 1.0 / deviation if 0.0 < deviation < math.inf else 1.0
 
 
 def _nth(items: Array) -> Array:

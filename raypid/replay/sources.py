@@ -90,9 +90,10 @@ class ReplaySource:
         """The buffers lie with the learners, which are lost together with them."""
         learners.buffers_with = self._fill
 
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
-        """Do that many updates; returns the number that was done, and the new weights. None are done where rows were lost."""
-        done, weights = self.learner.submit_parts(ReplayLearner.learn, timesteps, num_updates)
+    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
+        """Do that many updates with rewards times `reward_factor`; returns the number that was done, and the new weights. None are done
+        where rows were lost."""
+        done, weights = self.learner.submit_parts(ReplayLearner.learn, timesteps, num_updates, reward_factor)
         try:
             return self.backend.get(done), weights
         except LearnerRebuilt:
@@ -335,7 +336,7 @@ class AsynchronousLearners(LearnersReplay):
         self._done = 0
         """Updates of single learners that `learn` has not reported yet."""
 
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
+    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
         self._share()
         self.learners.keep_copy()
         for rank in range(len(self.learners)):
@@ -343,7 +344,9 @@ class AsynchronousLearners(LearnersReplay):
                 newest = self.shared.submit(SharedParameters.newest)
                 self._running[rank] = (
                     self.shared,
-                    *self.learners.submit_parts_to(rank, ReplayLearner.learn_from, newest, timesteps, num_updates),
+                    *self.learners.submit_parts_to(
+                        rank, ReplayLearner.learn_from, newest, timesteps, num_updates, reward_factor
+                    ),
                 )
         self._wait()
         num, self._done = divmod(self._done, len(self.learners))
@@ -504,7 +507,7 @@ class ShardedReplay(ReplaySource):
             return 0
         return super()._rows(index)
 
-    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
+    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
         while True:
             if len(self._refilling) == len(self.buffers):
                 self.emptied = True
@@ -515,7 +518,7 @@ class ShardedReplay(ReplaySource):
             if self._are_there(draws):
                 break
         samples = [draw.sample for draw in draws]
-        done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, *samples)
+        done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, reward_factor, *samples)
         found = done.results() if isinstance(done, Together) else {0: self.backend.get(done)}
         if self.config.prioritized:
             for rank, (_, priorities) in found.items():

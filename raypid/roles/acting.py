@@ -17,6 +17,7 @@ from raypid.envs.errors import HEAD
 from raypid.errors import UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
+from raypid.ops.normalizer import DiscountedReturns
 from raypid.registry import NETWORKS
 from raypid.roles.divergence import check_action, quiet
 from raypid.types import Array, Tree, tree_map
@@ -41,6 +42,8 @@ class RolloutSpec:
     callbacks: Callbacks | None = None
     record_memory: bool = False
     """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
+    returns: DiscountedReturns | None = None
+    """Hand over the moments of discounted returns (`Report.returns`)."""
     networks: dict[str, type] = field(default_factory=dict)
     """Registered networks that the worker needs, by name."""
 

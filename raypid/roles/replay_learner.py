@@ -56,8 +56,8 @@ class ReplayLearner(Learner):
             self._unshared.append((worker, fragment.moments))
         return self.replay.add(worker, fragment)
 
-    def learn(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
-        """Draw rows for `num_updates` updates and do these; returns their number and the new weights.
+    def learn(self, timesteps: int, num_updates: int, reward_factor: float = 1.0) -> tuple[int, Weights]:
+        """Draw rows for `num_updates` updates and do these, with rewards times `reward_factor`; returns their number and the new weights.
 
         Raises:
             Diverged: these updates, or those before, left something that is not finite.
@@ -65,6 +65,7 @@ class ReplayLearner(Learner):
         self.check_sound()
         algorithm = self.algorithm
         self._share_moments()
+        algorithm.reward_factor = np.float32(reward_factor)
         beta = algorithm.config.beta_at(timesteps)
         sample = algorithm.sample_from(self.replay, num_updates, beta)
         if algorithm.collective is not None:
@@ -76,13 +77,15 @@ class ReplayLearner(Learner):
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
-    def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, Learnt]:
+    def learn_from(
+        self, newest: Parameters, timesteps: int, num_updates: int, reward_factor: float = 1.0
+    ) -> tuple[int, Learnt]:
         """Do updates without the other learners, starting from the parameters that all share.
 
         Returns the number of updates, and the new weights with how far the parameters moved.
         """
         self.set_parameters(newest)
-        num, weights = self.learn(timesteps, num_updates)
+        num, weights = self.learn(timesteps, num_updates, reward_factor)
         _, after = self.parameters()
         return num, (weights, {name: flat - newest[1][name] for name, flat in after.items()})
 
@@ -124,8 +127,8 @@ class ShardLearner(Learner):
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.merge(fragment.moments)
 
-    def learn(self, timesteps: int, num_updates: int, *samples: Sample) -> tuple[Done, Weights]:
-        """Do `num_updates` updates with rows of every shard.
+    def learn(self, timesteps: int, num_updates: int, reward_factor: float, *samples: Sample) -> tuple[Done, Weights]:
+        """Do `num_updates` updates with rows of every shard and rewards times `reward_factor`.
 
         Returns what was done, and the new weights.
 
@@ -134,6 +137,7 @@ class ShardLearner(Learner):
         """
         self.check_sound()
         algorithm, num = self.algorithm, num_updates
+        algorithm.reward_factor = np.float32(reward_factor)
         sample = interleave(samples, num)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
         with self._changing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TypedDict
 
@@ -41,6 +42,7 @@ class RolloutWorker(EnvironmentLoop):
     def __init__(self, spec: RolloutSpec, worker_index: int = 0, restarts: int = 0) -> None:
         register_networks(spec.networks)
         self.spec, self.worker_index = spec, worker_index
+        self.returns = copy(spec.returns)
         self.evaluator: Evaluator | None = None
         """Built by the first evaluation that this worker's process plays."""
 
@@ -188,6 +190,8 @@ class FragmentWorker(RolloutWorker):
             self.report_episode(report, episode)
         self.check_crashes(crashes)
         self._collecting = False
+        if self.returns is not None:
+            report.returns = self.returns.moments(trajectory.reward, trajectory.first, trajectory.valid)
         report.timing = self.timing()
         return report, trajectory
 

@@ -34,6 +34,7 @@ from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
+from raypid.ops.normalizer import DiscountedReturns
 from raypid.phases import phase
 from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
@@ -336,6 +337,7 @@ def assemble(
             max_crashes=config.max_restarts,
             callbacks=callbacks if backend.name == "local" else _copied(callbacks),
             record_memory=algorithm.flow == "replay" and bool(network.memory),
+            returns=_returns(config),
             networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
         )
         losses = Losses(config.max_restarts, kinds_of_losses(config) if backend.name != "local" else ())
@@ -487,6 +489,13 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             f"The checkpoint has another network: {'; '.join(differs)}. Keep these settings as they were, or start a new run."
         )
     return network
+
+
+def _returns(c: Config) -> DiscountedReturns | None:
+    """What workers say of returns: the rewards of replay are divided by their deviation, others' learners see to that."""
+    if not (isinstance(c, OffPolicyConfig) and c.normalize_rewards):
+        return None
+    return DiscountedReturns(c.gamma, c.reward_scale, c.reward_clip)
 
 
 def _learner(

@@ -94,6 +94,7 @@ def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[
     if isinstance(config, OffPolicyConfig):
         explored = {name for steps in (0, 2**62) for name in algorithm.exploration(config, steps, 0)}
         names |= {"samples_per_insert", "a_l_ratio", "replay_rows", *explored} - {"random"}
+        names |= {"reward_factor"} if config.normalize_rewards else set()
         if config.prioritized and config.priority_exponent and config.learner_sync == "all_reduce":
             names.add("replay_skipped_priorities")
     return names

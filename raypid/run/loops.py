@@ -13,6 +13,7 @@ import numpy as np
 
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import Halted
+from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
 from raypid.replay.sources import ReplaySource
 from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
@@ -22,7 +23,7 @@ from raypid.runtime.learner_group import Together
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference
-from raypid.types import Array, Report, Trajectory, Update, Weights, means
+from raypid.types import Array, Moments, Report, Trajectory, Update, Weights, means
 
 Workers: TypeAlias = WorkerGroup[Report, Trajectory]
 
@@ -72,18 +73,27 @@ class ReplayPlan:
     """Whether the buffer holds the rows that learning starts with."""
     rows_needed: int | None = None
     """Rows at which it is filled; None: those of the settings."""
+    returns: Moments = field(default_factory=partial(zero_moments, 1))
+    """Of the discounted returns of all workers so far, where rewards are divided by their deviation."""
     counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """[steps that called for updates, updates made] of the last iterations."""
 
     def insert(self, ctx: Context, worker: int, report: Report, fragment: Future[Trajectory]) -> None:
         """Store a fragment. Once learning has started, add the updates that it calls for to those owed."""
         ctx.timesteps += report.num_steps
+        if report.returns is not None:
+            self.returns = merge_moments(self.returns, report.returns)
         self.source.insert(worker, fragment)
         if not self.filled:
             self.filled = self.source.holds(self.rows_needed or self.config.rows_to_start())
         if self.filled and ctx.timesteps >= self.config.start_steps:
             self.owed += report.num_steps * self.config.updates_per_step
             self.counted[-1][0] += report.num_steps
+
+    @property
+    def reward_factor(self) -> float:
+        """What the rewards of replay are multiplied by."""
+        return inverse_deviation(self.returns)
 
     def is_due(self) -> bool:
         """Whether updates are owed for which there are rows. Once rows were lost, those owed are dropped and the buffer fills up first."""
@@ -95,6 +105,8 @@ class ReplayPlan:
     def metrics(self, timesteps: int) -> dict[str, float]:
         """samples_per_insert and a_l_ratio over the last iterations, and the exploration settings of worker 0."""
         explored = {k: float(np.mean(v)) for k, v in self.exploration(timesteps, 0).items() if k != "random"}
+        if self.config.normalize_rewards:
+            explored["reward_factor"] = self.reward_factor
         steps, updates = (sum(counts) for counts in zip(*self.counted, strict=True))
         if not steps or not updates:
             return explored
@@ -203,7 +215,8 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                     plan.insert(ctx, i, report, fragment)
             inserted = clock()
             if plan.is_due():
-                num, weights = plan.source.learn(min(int(plan.owed), plan.config.updates_per_call), ctx.timesteps)
+                most = min(int(plan.owed), plan.config.updates_per_call)
+                num, weights = plan.source.learn(most, ctx.timesteps, plan.reward_factor)
                 plan.owed -= num
                 plan.counted[-1][1] += num
                 num_updates += num

@@ -23,6 +23,7 @@ from raypid.errors import Diverged, Halted, shown
 from raypid.keywords import other_words
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
+from raypid.ops.normalizer import saved_moments
 from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile
 from raypid.phases import Tell, nobody, phase
@@ -762,6 +763,8 @@ class Training(metaclass=_Answering):
             "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
+        if self.context.replay is not None:
+            state["returns"] = self.context.replay.returns.as_arrays()
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         manifest |= {"gone_back": self.gone_back} if self.gone_back else {}
@@ -901,6 +904,8 @@ class Training(metaclass=_Answering):
         with checkpoint.refusing(f"The checkpoint {folder}"):
             counters = _checked(manifest["counters"])
             learnt, workers = state["learner"], dict(state["workers"])
+            r = state.get("returns")  # older ones have none
+            returns = None if r is None else saved_moments(r["count"], r["mean"], r["m2"], size=1)
             rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
             whole_lengths = [int(length) for length in lengths]
             if (algorithm := manifest["algorithm"]) != self.run:
@@ -914,6 +919,8 @@ class Training(metaclass=_Answering):
         self._take_history(manifest)
         self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
+        if self.context.replay is not None and returns is not None:
+            self.context.replay.returns = returns
         if self.replay_restored and manifest["format_version"] < 2:
             self.notes.append(
                 f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."

@@ -30,7 +30,9 @@ class LearnerRole(Protocol):
 
     def update(self, timesteps: int, *fragments: object) -> tuple[Update, Weights]: ...
 
-    def learn(self, timesteps: int, num_updates: int, *samples: object) -> tuple[object, Weights]: ...
+    def learn(
+        self, timesteps: int, num_updates: int, reward_factor: float, *samples: object
+    ) -> tuple[object, Weights]: ...
 
     def weights(self) -> Weights: ...
 
@@ -53,7 +55,7 @@ class LearnerRole(Protocol):
 
 _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
-_FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 2}
+_FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 3}
 """Methods whose last arguments are fragments or samples, with the number of arguments before these. They learn."""
 _ALONE = "learn_from"
 """The method by which a learner learns without the others: an update of one of N learners is 1/N of an update."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+import raypid
 from raypid.algorithms.dqn import huber, project
 from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
@@ -19,7 +22,9 @@ from raypid.nn.networks import TorchNetwork
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.policy import make_policy
+from raypid.ops.normalizer import zero_moments
 from raypid.registry import ALGORITHMS
+from raypid.run.agent import Agent
 from raypid.run.assembly import resolve_config
 from raypid.types import Moments, Sample, Transition, Weights, flat_views, tree_map
 
@@ -712,8 +717,8 @@ def test_td3_acts_with_noise_inside_the_range() -> None:
         ("SAC", {"action": spaces.MultiDiscrete([2, 2])}, "one Discrete action"),
         (
             "SAC",
-            {"normalize_rewards": True},
-            "normalize_rewards has no effect for algorithms with replay.*reward_scale",
+            {"reward_scale": 0.1},
+            "reward_scale has no effect with normalize_rewards",
         ),
         ("SAC", {"critic_norm": "batch"}, "set target_network to false"),
         ("TD3", {"critic_norm": "batch"}, "SAC has CrossQ"),
@@ -736,3 +741,34 @@ def test_td3_acts_with_noise_inside_the_range() -> None:
 def test_refused(name: str, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make(name, **settings)
+
+
+class Paid(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Pendulum-v1 whose rewards are another currency's."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(gymnasium.make("Pendulum-v1"))
+        self.factor = factor
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, float(reward) * self.factor, *rest
+
+
+@pytest.mark.parametrize("run", ["SAC", "TD3"])
+def test_the_unit_of_rewards_does_not_matter_and_a_resumed_run_knows_it(run: str, tmp_path: Path) -> None:
+    settings = {"num_envs_per_worker": 2, "start_steps": 64, "batch_size": 32, "steps_per_iteration": 64, "seed": 0}
+    learnt = []
+    for factor in (1.0, 2.0**-30, 2.0**30):  # powers of two: nothing is rounded
+        raypid.register_env(f"Paid-{factor}", lambda config, factor=factor: Paid(factor))
+        with Agent(run, {**settings, "env": f"Paid-{factor}"}, out=tmp_path / str(factor)) as agent:
+            agent.train(256)
+            assert agent.context.replay is not None
+            learnt.append((agent.get_weights().flat, agent.context.replay.reward_factor * factor))
+            saved, before = agent.save(), agent.context.replay.reward_factor
+            agent.context.replay.returns = zero_moments(1)
+            agent.restore(saved)
+            assert agent.context.replay.reward_factor == before
+    for weights, factor in learnt[1:]:
+        assert factor == learnt[0][1] != 1.0
+        np.testing.assert_array_equal(weights, learnt[0][0])

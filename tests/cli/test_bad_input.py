@@ -112,7 +112,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         (["train", "--run", "PPO", "--env", "Blackjack-v1", "--normalize-rewards", "maybe"], ["normalize_rewards"]),
         ([*REPLAY, "DQN", "--env", "Pendulum-v1"], ["one Discrete action", "SAC and TD3"]),
         ([*REPLAY, "TD3", "--env", "CartPole-v1"], ["continuous (Box)", "DQN"]),
-        ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--normalize-rewards"], ["normalize_rewards", "reward_scale"]),
+        ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--reward-scale", "0.1"], ["reward_scale", "normalize_rewards"]),
         ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--critic-norm", "batch"], ["critic_norm", "target_network"]),
         ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--critic-norm", "group"], ["critic_norm", "'layer'"]),
         ([*REPLAY, "SAC", "--env", "Pendulum-v1", "--buffer-size", "10"], ["buffer_size 10", "start_steps"]),

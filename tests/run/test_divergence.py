@@ -107,8 +107,8 @@ def test_continuous_actions_are_not_the_environments_fault(tmp_path: Path) -> No
     ("run", "settings", "named"),
     [
         ("PPO", {**SMALL, "normalize_rewards": False, "env": huge}, "normalize_rewards or reward_clip or reward_scale"),
-        ("SAC", {**REPLAY, **TINY, "env": huge_swings}, "reward_clip or reward_scale"),
-        ("TD3", {**REPLAY, **TINY, "env": huge_swings}, "reward_clip or reward_scale"),
+        ("SAC", {**REPLAY, **TINY, "normalize_rewards": False, "env": huge_swings}, "reward_clip or reward_scale"),
+        ("TD3", {**REPLAY, **TINY, "normalize_rewards": False, "env": huge_swings}, "reward_clip or reward_scale"),
         ("A3C", {**RAW, "env": huge}, "Set normalize_rewards or reward_clip or reward_scale"),
         ("A3C", {**RAW, "env": huge, "reward_clip": 1e29}, "or lower reward_clip, which is 1e+29"),
     ],

@@ -272,7 +272,7 @@ def test_a_number_that_is_off(tmp_path: Path, columns: Any, params: Any, topic: 
         ({"max_grad_norm": 0.5, "reward_clip": 1.0, "normalize_rewards": False}, "Lower lr."),
         ({"max_grad_norm": 0, "normalize_rewards": True, "reward_clip": None}, "Lower lr."),
         ({"run": "SAC", "max_grad_norm": None, "reward_clip": None, "normalize_rewards": False, "lr_critic": 1e-3},
-         "Lower lr and lr_critic; bound gradients (max_grad_norm); bound rewards (reward_clip)."),
+         "Lower lr and lr_critic; bound gradients (max_grad_norm); bound rewards (normalize_rewards, reward_clip)."),
         ({"run": "ES", "reward_clip": None, "normalize_rewards": False}, "Lower lr."),
         ({"run": "elsewhere:Mine", "reward_clip": 2.0, "normalize_rewards": False}, "Lower lr."),
     ],
@@ -292,7 +292,7 @@ def test_huge_rewards_are_to_be_bounded_wherever_a_divergence_is_found(tmp_path:
     found = written(tmp_path, 3, {**HUGE_REWARDS, "learner/loss": 1.7e30, "lost/rollbacks": [0, 1, 1]}, **params)
     back = only(found, "losses", "returns of a diverged learner")
     assert back.numbers["max_rollbacks"] == 3 and "max_restarts" not in back.numbers
-    advice = "Rewards are huge: bound them (reward_clip, reward_scale)."
+    advice = "Rewards are huge: bound them (normalize_rewards, reward_clip, reward_scale)."
     assert back.advice == only(found, "learning", "loss is too large").advice == advice
 
 

@@ -143,8 +143,8 @@ def test_one_learner_is_called_and_named() -> None:
     assert learners.submit_to(1, LearnerRole.update, "x").result() == 11
     assert learners.backend.calls == [(1, "update", ("x",))]
     learners.backend.calls.clear()
-    done, _ = learners.submit_parts(LearnerRole.learn, 77, 8, "a", "b", "c", "d")
-    assert learners.backend.calls == [(0, "learn", (77, 8, "a", "b")), (1, "learn", (77, 8, "c", "d"))]
+    done, _ = learners.submit_parts(LearnerRole.learn, 77, 8, 0.5, "a", "b", "c", "d")
+    assert learners.backend.calls == [(0, "learn", (77, 8, 0.5, "a", "b")), (1, "learn", (77, 8, 0.5, "c", "d"))]
     assert (done.results(), done.result()) == ({0: 10, 1: 11}, 10)
     lost = group([10, WorkerLost("ray says")])
     with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):

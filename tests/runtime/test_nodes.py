@@ -61,6 +61,7 @@ def test_a_line_tells_at_once_that_a_process_has_ended() -> None:
     lively = Greeter()
     line = Line("127.0.0.1", lively.port)
     assert not line.has_ended() and not line.has_ended()
+    wait_until(lambda: lively.guests)  # one whom it accepts later would stay
     lively.end()
     wait_until(line.has_ended)
 
