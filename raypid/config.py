@@ -609,6 +609,9 @@ class Config(Settings):
     """Standard deviation of Gaussian noise that training adds to float observations."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
+    noise_persistence: float = tunable(1.0, 1.0, 64.0, "log")
+    """Steps over which the random part of continuous actions stays alike, in the most persistent of a worker's environments; the others lie between
+    it and 1, which is white noise. It explores where single steps cancel out (Eberhard et al. 2023)."""
     callbacks: object = None
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
@@ -639,7 +642,7 @@ class Config(Settings):
         "run": ("seed", "callbacks", "init_from", "exact_resume", "on_divergence", "max_rollbacks"),
         "environment": (
             "env", "env_config", "custom_args", "vectorizer", "num_envs_per_worker", "normalize_observations", "frame_stack", "atari",
-            "action_repeat", "time_limit", "observation_noise", "action_noise",
+            "action_repeat", "time_limit", "observation_noise", "action_noise", "noise_persistence",
         ),
         "evaluation": ("evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_parallel"),
         "machine": (
@@ -662,7 +665,7 @@ class Config(Settings):
             "evaluation_interval", "max_restarts", "max_rollbacks", "reward_clip", "seed", "wait_for_room_s",
         ),
         "be at least 1": (
-            "num_envs_per_worker", "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
+            "noise_persistence", "num_envs_per_worker", "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
             "evaluation_num_episodes",
         ),
         "be at least 0.001": ("worker_timeout_s",),

@@ -45,11 +45,40 @@ def _softplus(x: ArrayT) -> ArrayT:
     return np.logaddexp(0, x) if isinstance(x, np.ndarray) else sys.modules["torch"].nn.functional.softplus(x)
 
 
+class Noise:
+    """Standard normal noise of B streams, each alike for some steps (Eberhard et al. 2023 show why): z' = r z + sqrt(1 - r^2) e.
+
+    Args:
+        persistence: steps after which the noise of the most persistent stream has lost its past, r = 1 - 1 / steps. The
+            streams have persistence ** ((i + 1/2) / B) each, so that some explore with nearly white noise; 1: all white.
+    """
+
+    def __init__(self, persistence: float = 1.0) -> None:
+        self.persistence = persistence
+        self._last: Array | None = None
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """The noise of the next step, float32 [B, A]."""
+        fresh = rng.standard_normal(shape, dtype=np.float32)
+        if self.persistence == 1:
+            return fresh
+        if self._last is None or self._last.shape != shape:
+            steps = self.persistence ** ((np.arange(shape[0], dtype=np.float32) + 0.5) / shape[0])
+            self._kept = (1 - 1 / steps).astype(np.float32)[:, None]
+            self._new = np.sqrt(1 - self._kept * self._kept)
+            self._last = fresh
+        else:
+            self._last = self._kept * self._last + self._new * fresh
+        return self._last
+
+
 class Distribution(ABC):
     """Over the action of one leaf."""
 
     def __init__(self, leaf: ActionLeaf) -> None:
         self.leaf = leaf
+        self.noise = Noise()
+        """What continuous actions are drawn by."""
 
     @abstractmethod
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
@@ -58,7 +87,12 @@ class Distribution(ABC):
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
         """`num` actions that know nothing of the observation (NumPy): uniform over [-1, 1] here, over the allowed
         choices where these are discrete."""
-        return rng.uniform(-1, 1, (num, self.leaf.size)).astype(np.float32)
+        if self.noise.persistence == 1:
+            return rng.uniform(-1, 1, (num, self.leaf.size)).astype(np.float32)
+        z = self.noise.draw((num, self.leaf.size), rng)
+        # 2 * Phi(z) - 1 to three digits (Hendrycks and Gimpel 2016)
+        uniform: Array = np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z * z * z))
+        return uniform
 
     @abstractmethod
     def mode(self, params: Array) -> Array:
@@ -137,7 +171,7 @@ class DiagGaussian(Distribution):
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         assert log_std is not None
-        return params + np.exp(log_std) * rng.standard_normal(params.shape, dtype=np.float32)
+        return params + np.exp(log_std) * self.noise.draw(params.shape, rng)
 
     def mode(self, params: Array) -> Array:
         return params
@@ -161,7 +195,7 @@ class SquashedGaussian(Distribution):
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         mean, log_deviation = self._split(params)
-        u = mean + np.exp(log_deviation) * rng.standard_normal(mean.shape, dtype=np.float32)
+        u = mean + np.exp(log_deviation) * self.noise.draw(mean.shape, rng)
         return np.clip(np.tanh(u), -_EDGE, _EDGE)
 
     def mode(self, params: Array) -> Array:
@@ -251,10 +285,21 @@ class ActionDistribution:
             return self._only.sample(params, log_std, rng)
         return _whole({d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)})
 
+    def persist(self, steps: float) -> None:
+        """Draw continuous actions by noise of this persistence (`Noise`), which begins anew."""
+        for part in self.parts:
+            part.noise = Noise(steps)
+
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Tree:
         """Actions [num, *] at random, without regard to the observation; only what `mask` allows."""
         masks = [None if mask is None else mask[..., columns] for columns in self._masks]
         return _whole({d.leaf.path: d.uniform(num, m, rng) for d, m in zip(self.parts, masks, strict=True)})
+
+    def perturbed(self, action: Tree, deviation: float | Array, rng: np.random.Generator) -> Tree:
+        """Continuous actions with noise of this deviation, clipped to [-1, 1]."""
+        actions: dict[str, Array] = dict(tree_leaves(action))
+        added = {d.leaf.path: deviation * d.noise.draw(actions[d.leaf.path].shape, rng) for d in self.parts}
+        return _whole({path: np.clip(actions[path] + noise, -1, 1, dtype=np.float32) for path, noise in added.items()})
 
     def mode(self, params: Array) -> Tree:
         return _whole({d.leaf.path: d.mode(p) for d, p, _ in self._each(params, None)})

@@ -146,9 +146,9 @@ class ActorPolicy(NetworkPolicy):
     """A policy without a value: draws from its distribution, or adds noise where it has none."""
 
     def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
-        action, noise = super().choose(params, value, inputs, rng).action, self.exploration.get("noise")
-        if rng is not None and noise:
-            action = tree_map(lambda a: np.clip(a + rng.normal(0, noise, a.shape), -1, 1).astype(a.dtype), action)
+        action, deviation = super().choose(params, value, inputs, rng).action, self.exploration.get("noise")
+        if rng is not None and deviation:
+            action = self.distribution.perturbed(action, deviation, rng)
         return Acted(action)
 
 

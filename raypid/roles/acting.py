@@ -37,6 +37,7 @@ class RolloutSpec:
     seed: int
     observation_noise: float = 0.0
     action_noise: float = 0.0
+    noise_persistence: float = 1.0
     max_crashes: int = 10
     """How often environments may raise, beyond once in FORGIVING_STEPS valid steps."""
     callbacks: Callbacks | None = None

@@ -58,6 +58,11 @@ class RolloutWorker(EnvironmentLoop):
         )
         self.reset_streams(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
 
+    def reset_streams(self, seeds: list[int] | None) -> None:
+        """Begin new episodes in all streams, as `EnvironmentLoop` does, and new exploration noise."""
+        super().reset_streams(seeds)
+        self.policy.distribution.persist(self.spec.noise_persistence)
+
     def ready(self) -> int:
         """Return the worker's index. A call that returns shows that the worker is up."""
         return self.worker_index

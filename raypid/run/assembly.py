@@ -334,6 +334,7 @@ def assemble(
             seed=config.seed or 0,
             observation_noise=config.observation_noise,
             action_noise=config.action_noise,
+            noise_persistence=config.noise_persistence,
             max_crashes=config.max_restarts,
             callbacks=callbacks if backend.name == "local" else _copied(callbacks),
             record_memory=algorithm.flow == "replay" and bool(network.memory),
