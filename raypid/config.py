@@ -491,8 +491,9 @@ class ModelConfig(Settings):
     network: str = "auto"
     """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), lstm or gru (mlp with that memory), or the name of a registered
     torch.nn.Module."""
-    hidden: tuple[int, ...] = tunable((64, 64), choices=((32, 32), (64, 64), (128, 128), (256, 256), (400, 300)))
-    """Widths of the fully connected layers (after the convolutions, where there are any)."""
+    hidden: tuple[int, ...] | None = tunable((64, 64), choices=((32, 32), (64, 64), (128, 128), (256, 256), (400, 300)))
+    """Widths of the fully connected layers (after the convolutions, where there are any). none: two layers, of 64 where observations are vectors of
+    at most 8 elements in all, else of 128."""
     channels: tuple[int, ...] = ()
     """Output channels of the convolutions; empty: as published (cnn 32, 64, 64; resnet 16, 32, 32). Fewer are faster: 16, 32 for Pong."""
     activation: Literal["tanh", "relu", "silu"] = tunable("tanh", choices=("tanh", "relu"))
@@ -609,7 +610,7 @@ class Config(Settings):
     """Standard deviation of Gaussian noise that training adds to float observations."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
-    noise_persistence: float = tunable(1.0, 1.0, 64.0, "log")
+    noise_persistence: float = tunable(32.0, 1.0, 128.0, "log")
     """Steps over which the random part of continuous actions stays alike, in the most persistent of a worker's environments; the others lie between
     it and 1, which is white noise. It explores where single steps cancel out (Eberhard et al. 2023)."""
     callbacks: object = None

@@ -23,12 +23,10 @@ from raypid.types import Tensor
 class DQNConfig(OffPolicyConfig):
     """Settings of DQN."""
 
-    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=(128, 128), activation="relu"))
-    """The network."""
-    batch_size: int = 128
-    lr: float = 5e-4
-    samples_per_insert: float = 16.0
-    n_step: int = 3
+    lr: float = 1e-3
+    normalize_rewards: bool = tunable(True, choices=(False, True))
+    n_step: int = tunable(3, 1, 10)
+    target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     max_grad_norm: float | None = 10.0
     double: bool = True
     """The learnt network chooses the next action, the target network values it (van Hasselt et al. 2016)."""
@@ -42,13 +40,13 @@ class DQNConfig(OffPolicyConfig):
     """Smallest return that the atoms can tell."""
     v_max: float = 10.0
     """Largest return that the atoms can tell."""
-    layer_norm: bool = tunable(False, choices=(False, True))
+    layer_norm: bool = tunable(True, choices=(False, True))
     """Normalise hidden layers: then target_network may be false."""
     huber: float = 1.0
     """Where the loss turns from square to linear; 0: square throughout."""
     epsilon_start: float = 1.0
     """Chance of a random action when learning starts."""
-    epsilon_end: float = tunable(0.05, 0.005, 0.2, "log")
+    epsilon_end: float = tunable(0.02, 0.005, 0.2, "log")
     """Chance of a random action after epsilon_steps."""
     epsilon_steps: int = tunable(10_000, 1_000, 50_000, "log")
     """Environment steps over which epsilon falls in a line."""

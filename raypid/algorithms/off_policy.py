@@ -30,7 +30,7 @@ class OffPolicyConfig(Config):
 
     replays_sequences: ClassVar[bool] = False
 
-    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=(256, 256), activation="relu"))
+    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None, activation="relu"))
     """The network."""
     fragment_length: int = 1
     """Rows that one call collects from each environment. On Ray, let a call take 50 to 300 ms."""
@@ -98,7 +98,7 @@ class OffPolicyConfig(Config):
             **unless(self.prioritized, "unless prioritized is true", *drawn),
             **unless(self.num_learners > 1, "unless num_learners is above 1", "learner_sync"),
             **unless(self.target_network, "unless target_network is true", "target_tau", "target_interval"),
-            **unless(len(self.model.hidden) > 1, "without two hidden layers, between which it computes", "bf16"),
+            **unless(self.model.hidden is None or len(self.model.hidden) > 1, "without two hidden layers, between which it computes", "bf16"),
         }
 
     def own_checks(self) -> None:
@@ -435,11 +435,11 @@ def one_discrete(spec: NetworkSpec) -> None:
 class CriticsConfig(OffPolicyConfig):
     """Settings of algorithms whose policy climbs critics."""
 
-    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=(128, 128), activation="relu"))
     lr: float = tunable(1e-3, 3e-5, 1e-2, "log")
     normalize_rewards: bool = tunable(True, choices=(False, True))
     n_step: int = tunable(3, 1, 10)
     target_tau: float = tunable(0.01, 0.001, 0.05, "log")
+    start_steps: int = tunable(4_000, 100, 10_000, "log")
     num_critics: int = 2
     """Critics; the smallest value counts."""
     critic_norm: Literal["none", "layer", "batch"] = "layer"

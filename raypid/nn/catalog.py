@@ -17,6 +17,8 @@ from raypid.spaces import Space, SpaceLeaf, space_leaves, space_to_json
 
 MIN_SIDE = 16
 """Images with a smaller side are flattened by default: a fully connected network learns them faster, without torch."""
+SMALL = 8
+"""Elements of an observation up to which narrow layers learn as well as wide ones, twice as fast."""
 _INPUTS = {"Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
 _DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
 
@@ -83,7 +85,7 @@ def build_spec(
         pipeline=PipelineSpec(leaves=leaves, frame_stack=frame_stack, normalize=normalize, mask_size=mask_size),
         actions=actions,
         network=network,
-        hidden=model.hidden,
+        hidden=_widths(leaves, frame_stack) if model.hidden is None else model.hidden,
         channels=model.channels,
         activation=model.activation,
         shared=model.shared,
@@ -95,6 +97,12 @@ def build_spec(
         memory=model.cell,
         memory_size=model.memory_size if model.cell else 0,
     )
+
+
+def _widths(leaves: tuple[Leaf, ...], frame_stack: int) -> tuple[int, ...]:
+    """The layers where the settings leave them open."""
+    is_small = all(leaf.kind == "vector" for leaf in leaves) and sum(math.prod(leaf.shape) for leaf in leaves) * frame_stack <= SMALL
+    return (64, 64) if is_small else (128, 128)
 
 
 def _mask_size(observed: list[SpaceLeaf], actions: tuple[ActionLeaf, ...]) -> int:
@@ -122,11 +130,11 @@ def _check(model: ModelConfig, network: str, leaves: tuple[Leaf, ...]) -> None:
     if network in ("cnn", "resnet") and not any(leaf.kind == "image" for leaf in leaves):
         shapes = ", ".join(f"{leaf.path} {leaf.shape}".strip() for leaf in leaves)
         raise ConfigError(f"model.network {network!r} needs an image in the observation; it has {shapes}.")
-    if any(width < 1 for width in model.hidden):
-        raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden)}.")
+    if any(width < 1 for width in model.hidden or ()):
+        raise ConfigError(f"model.hidden takes widths of at least 1, not {list(model.hidden or ())}.")
     if any(width < 1 for width in model.channels) or len(model.channels) > 3:
         raise ConfigError(f"model.channels takes up to three numbers of at least 1, not {list(model.channels)}.")
-    if not model.hidden and network == "mlp" and model.shared and not model.cell:
+    if model.hidden == () and network == "mlp" and model.shared and not model.cell:
         raise ConfigError("model.shared needs at least one hidden layer, or a memory.")
 
 

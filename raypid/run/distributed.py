@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from raypid import checkpoint
 from raypid.algorithms.base import Algorithm
-from raypid.config import Config, ConfigError, ModelConfig
+from raypid.config import Config, ConfigError
 from raypid.envs import entry_of
 from raypid.extras import need
 from raypid.keywords import other_words
@@ -382,5 +382,5 @@ def _settings(kwargs: Mapping[str, object], known: Iterable[str]) -> dict[str, o
             raise ConfigError(f"model takes a mapping such as {{'network': 'mlp'}}, not {model!r}.")
         if "model.hidden" in given or "hidden" in model:
             raise ConfigError("hidden_dim and model.hidden are the same setting: give one of them.")
-        given["model"] = {**model, "hidden": [width] * len(ModelConfig().hidden)}
+        given["model"] = {**model, "hidden": [width] * 2}
     return given

@@ -78,7 +78,7 @@ class Row:
         *before, last = self.sources
         others = [s for s in before if not _same(s.value, last.value) and not _same(s.value, self.default)]
         said = [_named(last), *(f"over {shown(s.value)} ({_named(s)})" for s in reversed(others))]
-        is_open = last.kind == "adapted" and self.default in ("auto", 0)
+        is_open = last.kind == "adapted" and self.default in ("auto", 0, None)
         if self.default is not None and not is_open and not _same(self.value, self.default):
             said.append(f"default {shown(self.default)}")
         return "; ".join(said)
@@ -191,6 +191,7 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
         "model.distribution": (
             "auto", config.model.distribution, lambda: "+".join(a.kind for a in network.actions), "for these actions",
         ),
+        "model.hidden": (None, config.model.hidden, lambda: network.hidden, f"for {kinds} observations of this size"),
         "backend": ("auto", config.backend, lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
         "address": (
             config.address, config.address, lambda: chosen(config.address) or config.address, f"{ENVIRONMENT} names it",
