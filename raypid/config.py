@@ -610,9 +610,9 @@ class Config(Settings):
     """Standard deviation of Gaussian noise that training adds to float observations."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
-    noise_persistence: float = tunable(32.0, 1.0, 128.0, "log")
-    """Steps over which the random part of continuous actions stays alike, in the most persistent of a worker's environments; the others lie between
-    it and 1, which is white noise. It explores where single steps cancel out (Eberhard et al. 2023)."""
+    noise_persistence: float = tunable(16.0, 1.0, 128.0, "log")
+    """Steps over which the random part of continuous actions stays alike, in every second episode for as long as those earn no less than the others
+    (`raypid.roles.lasting_noise`): it explores where single steps cancel out (Eberhard et al. 2023). 1: white noise in all."""
     callbacks: object = None
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None

@@ -49,6 +49,7 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
             "for a model of your own, which is given observations and rewards as they are, and learns by itself: change them in "
             "the model, or in the environment with a Gymnasium wrapper",
         ),
+        "noise_persistence": "for a model of your own, which draws its actions itself",
         "kernel": "for a model of your own, which learns by itself in the workers",
         **{
             f"model.{f.name}": "for a model of your own, whose arguments are in model.custom"

@@ -58,6 +58,7 @@ class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     no_effect = {
         "gamma": "for ES and ARS, which compare undiscounted returns",
         "batch_size": "for ES and ARS, which have no minibatches: set population",
+        "noise_persistence": "for ES and ARS, which perturb weights, not actions: set sigma",
         "fragment_length": "for ES and ARS, which play whole episodes: set population or time_limit",
         **dict.fromkeys(
             ("normalize_rewards", "reward_scale", "reward_clip"),

@@ -807,15 +807,23 @@ def _saved(
     return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 
 
+_BY_ENVIRONMENT = ("model.hidden",)
+"""Settings that raypid may choose by the environment."""
+
+
 def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
-    """Say from where a resumed run goes on, or that there are tuned settings which a new one does not use."""
+    """Say from where a resumed run goes on; what a new one chose by its environment, and that there are tuned settings which it does not use."""
+    from raypid.run.explain import shown
     from raypid.run.known_return import tuned_runs_here
     from raypid.tuned import TUNED
 
     if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
+    chosen = [row for row in agent.explain().rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT]
+    parts = [f"{row.name} {shown(row.value)}" for row in chosen]
+    said = [f"Adapted: {', '.join(parts)} (--explain says why)."] if parts else []
     known = (agent.run, agent.config.env) in TUNED
     if known and not options.tuned and not options.is_repeated and tuned_runs_here(agent.run, agent.config.env):
-        return [f"Tuned settings for {agent.run} on {agent.config.env} are there: --tuned uses them."]
-    return []
+        said.append(f"Tuned settings for {agent.run} on {agent.config.env} are there: --tuned uses them.")
+    return said

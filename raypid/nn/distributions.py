@@ -46,29 +46,20 @@ def _softplus(x: ArrayT) -> ArrayT:
 
 
 class Noise:
-    """Standard normal noise of B streams, each alike for some steps (Eberhard et al. 2023 show why): z' = r z + sqrt(1 - r^2) e.
+    """Standard normal noise of B streams, float32 [B, A] for each step."""
 
-    Args:
-        persistence: steps after which the noise of the most persistent stream has lost its past, r = 1 - 1 / steps. The
-            streams have persistence ** ((i + 1/2) / B) each, so that some explore with nearly white noise; 1: all white.
-    """
-
-    def __init__(self, persistence: float = 1.0) -> None:
-        self.persistence = persistence
+    def __init__(self, kept: Array | None = None) -> None:
+        self.kept = kept
+        """[B] how much of a step's noise is left in the next: z' = r z + sqrt(1 - r^2) e. 0, or None for all: white noise."""
         self._last: Array | None = None
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """The noise of the next step, float32 [B, A]."""
+        """The noise of the next step."""
         fresh = rng.standard_normal(shape, dtype=np.float32)
-        if self.persistence == 1:
+        if self.kept is None:
             return fresh
-        if self._last is None or self._last.shape != shape:
-            steps = self.persistence ** ((np.arange(shape[0], dtype=np.float32) + 0.5) / shape[0])
-            self._kept = (1 - 1 / steps).astype(np.float32)[:, None]
-            self._new = np.sqrt(1 - self._kept * self._kept)
-            self._last = fresh
-        else:
-            self._last = self._kept * self._last + self._new * fresh
+        r = self.kept[:, None]
+        self._last = fresh if self._last is None else r * self._last + np.sqrt(1 - r * r) * fresh
         return self._last
 
 
@@ -87,7 +78,7 @@ class Distribution(ABC):
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
         """`num` actions that know nothing of the observation (NumPy): uniform over [-1, 1] here, over the allowed
         choices where these are discrete."""
-        if self.noise.persistence == 1:
+        if self.noise.kept is None:
             return rng.uniform(-1, 1, (num, self.leaf.size)).astype(np.float32)
         z = self.noise.draw((num, self.leaf.size), rng)
         # 2 * Phi(z) - 1 to three digits (Hendrycks and Gimpel 2016)
@@ -285,10 +276,10 @@ class ActionDistribution:
             return self._only.sample(params, log_std, rng)
         return _whole({d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)})
 
-    def persist(self, steps: float) -> None:
-        """Draw continuous actions by noise of this persistence (`Noise`), which begins anew."""
+    def draw_by(self, kept: Array | None) -> None:
+        """Draw continuous actions by new noise, of which each stream keeps so much (`Noise.kept`)."""
         for part in self.parts:
-            part.noise = Noise(steps)
+            part.noise = Noise(kept)
 
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Tree:
         """Actions [num, *] at random, without regard to the observation; only what `mask` allows."""

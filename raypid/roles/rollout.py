@@ -19,6 +19,7 @@ from raypid.ops.normalizer import moments_of
 from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, register_networks
 from raypid.roles.divergence import quiet
 from raypid.roles.evaluator import Evaluation, Evaluator, Order
+from raypid.roles.lasting_noise import LastingNoise, LastingNoiseState
 from raypid.types import Array, Final, Report, Trajectory, Tree, Weights, tree_concat, tree_map, tree_stack
 
 _RESTARTED = 1_000_000
@@ -29,6 +30,7 @@ class WorkerState(TypedDict, total=False):
     """What a saved run keeps of a worker."""
 
     rng: Mapping[str, object]
+    noise: LastingNoiseState
     source: dict[str, object]
     """Of a worker that computes gradients: `GradientSource.local_state`."""
 
@@ -56,12 +58,24 @@ class RolloutWorker(EnvironmentLoop):
             observation_noise=spec.observation_noise,
             action_noise=spec.action_noise,
         )
+        self.lasting = LastingNoise(spec.noise_persistence, self.env.num_envs)
         self.reset_streams(stream_seeds(self.env_spec, _RESTARTED + restarts if restarts else None))
 
     def reset_streams(self, seeds: list[int] | None) -> None:
         """Begin new episodes in all streams, as `EnvironmentLoop` does, and new exploration noise."""
         super().reset_streams(seeds)
-        self.policy.distribution.persist(self.spec.noise_persistence)
+        self.lasting.begin()
+        self.policy.distribution.draw_by(self.lasting.kept)
+
+    def step(self, action: Tree) -> Step:
+        """Step all environments with canonical actions [B, *]."""
+        step = super().step(action)
+        if self.lasting.is_on and self.ended:
+            for episode in self.ended:
+                self.lasting.ended(episode.stream, episode.reward)
+            if not self.lasting.is_on:
+                self.policy.distribution.draw_by(None)
+        return step
 
     def ready(self) -> int:
         """Return the worker's index. A call that returns shows that the worker is up."""
@@ -101,8 +115,8 @@ class RolloutWorker(EnvironmentLoop):
         self.reset_streams(stream_seeds(self.env_spec, save_count))
 
     def state_dict(self) -> WorkerState:
-        """The state of the random generator. Environments cannot be saved (see `boundary`)."""
-        return {"rng": self.rng.bit_generator.state}
+        """The states of the random generator and of the exploration noise. Environments cannot be saved (see `boundary`)."""
+        return {"rng": self.rng.bit_generator.state, "noise": self.lasting.state_dict()}
 
     def load_state_dict(self, state: WorkerState) -> None:
         """Go on from what `state_dict` returned.
@@ -112,6 +126,8 @@ class RolloutWorker(EnvironmentLoop):
         """
         with refusing(f"The state of worker {self.worker_index} in the checkpoint"):
             self.rng.bit_generator.state = state["rng"]
+            if "noise" in state:
+                self.lasting.load_state_dict(state["noise"])
 
 
 class _Rows:

@@ -327,6 +327,7 @@ def assemble(
         settled, surprises = algorithm.settled(inner, network)
         notes += [*surprises, *_unseeded(config, found.sample)]
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
+        idle = {**config.idle(), **idle_settings(config, network)}
         spec = RolloutSpec(
             env=env_spec_of(config),
             network=network,
@@ -334,7 +335,7 @@ def assemble(
             seed=config.seed or 0,
             observation_noise=config.observation_noise,
             action_noise=config.action_noise,
-            noise_persistence=config.noise_persistence,
+            noise_persistence=1.0 if "noise_persistence" in idle else config.noise_persistence,
             max_crashes=config.max_restarts,
             callbacks=callbacks if backend.name == "local" else _copied(callbacks),
             record_memory=algorithm.flow == "replay" and bool(network.memory),

@@ -1,0 +1,84 @@
+"""Exploration noise that lasts over steps, in half of a worker's episodes, for as long as it does no harm."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+
+from raypid.types import Array
+
+WINDOW = 32
+"""Episodes of each kind that are compared."""
+FEWEST = 8
+"""Episodes of each kind before they are compared."""
+WORSE = 2.5
+"""Standard errors by which episodes with lasting noise must earn less for the noise to become white."""
+
+
+class LastingNoiseState(TypedDict):
+    """What a saved run keeps of it."""
+
+    is_on: bool
+    lasting: list[float]
+    white: list[float]
+
+
+class LastingNoise:
+    """Which of B streams explore with noise that lasts, and which with white noise.
+
+    White noise cancels out where an environment answers slowly (MountainCarContinuous); noise that lasts (Eberhard et al. 2023)
+    finds the goal there, but throws over what has to keep its balance (Hopper). So the episodes of each stream alternate between
+    the two. Where those with lasting noise earn significantly less, all further ones have white noise.
+
+    Args:
+        steps: after which lasting noise has lost its past: it keeps r = 1 - 1 / steps of itself. 1: all noise is white.
+    """
+
+    def __init__(self, steps: float, num_streams: int) -> None:
+        self._r, self.is_on = np.float32(1 - 1 / steps), steps > 1
+        self.lasting: deque[float] = deque(maxlen=WINDOW)
+        """Returns of the last episodes with lasting noise."""
+        self.white: deque[float] = deque(maxlen=WINDOW)
+        """Returns of the last episodes with white noise."""
+        self._kept: Array = np.zeros(num_streams, np.float32)
+        self.begin()
+
+    def begin(self) -> None:
+        """All streams begin new episodes."""
+        self._kept[:] = 0
+        self._kept[1::2] = self._r
+
+    @property
+    def kept(self) -> Array | None:
+        """[B] how much of its noise each stream keeps from step to step; None: none of them any. It changes in place."""
+        return self._kept if self.is_on else None
+
+    def ended(self, stream: int, reward: float) -> None:
+        """Count an episode of a stream, whose next one has the other noise."""
+        if not self.is_on:
+            return
+        (self.lasting if self._kept[stream] else self.white).append(reward)
+        self._kept[stream] = 0 if self._kept[stream] else self._r
+        if min(len(self.lasting), len(self.white)) >= FEWEST:
+            self.is_on = not _is_less(self.lasting, self.white)
+
+    def state_dict(self) -> LastingNoiseState:
+        """Whether it is on, and what was earned."""
+        return {"is_on": self.is_on, "lasting": list(self.lasting), "white": list(self.white)}
+
+    def load_state_dict(self, state: LastingNoiseState) -> None:
+        """Go on from what `state_dict` returned."""
+        self.is_on = bool(state["is_on"])
+        self.lasting.extend(float(x) for x in state["lasting"])
+        self.white.extend(float(x) for x in state["white"])
+
+
+def _is_less(some: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether the mean of some numbers is below that of others by WORSE standard errors (Welch)."""
+    error = math.sqrt(statistics.variance(some) / len(some) + statistics.variance(others) / len(others))
+    return statistics.fmean(some) < statistics.fmean(others) - WORSE * error
