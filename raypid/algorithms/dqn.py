@@ -4,15 +4,14 @@ Ape-X (Horgan et al. 2018, arXiv:1803.00933), which is the same learner fed by m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
-from raypid.config import ConfigError, ModelConfig, unless
+from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.q_head import q_logits, q_values
 from raypid.tunable import tunable

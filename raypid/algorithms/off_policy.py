@@ -98,7 +98,11 @@ class OffPolicyConfig(Config):
             **unless(self.prioritized, "unless prioritized is true", *drawn),
             **unless(self.num_learners > 1, "unless num_learners is above 1", "learner_sync"),
             **unless(self.target_network, "unless target_network is true", "target_tau", "target_interval"),
-            **unless(self.model.hidden is None or len(self.model.hidden) > 1, "without two hidden layers, between which it computes", "bf16"),
+            **unless(
+                self.model.hidden is None or len(self.model.hidden) > 1,
+                "without two hidden layers, between which it computes",
+                "bf16",
+            ),
         }
 
     def own_checks(self) -> None:

@@ -101,7 +101,10 @@ def build_spec(
 
 def _widths(leaves: tuple[Leaf, ...], frame_stack: int) -> tuple[int, ...]:
     """The layers where the settings leave them open."""
-    is_small = all(leaf.kind == "vector" for leaf in leaves) and sum(math.prod(leaf.shape) for leaf in leaves) * frame_stack <= SMALL
+    is_small = (
+        all(leaf.kind == "vector" for leaf in leaves)
+        and sum(math.prod(leaf.shape) for leaf in leaves) * frame_stack <= SMALL
+    )
     return (64, 64) if is_small else (128, 128)
 
 
