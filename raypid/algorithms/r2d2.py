@@ -41,6 +41,7 @@ class R2D2Config(DQNConfig):
     batch_size: int = tunable(512, 128, 2048, "powers of 2")
     fragment_length: int = 8
     n_step: int = 5
+    normalize_rewards: bool = False
     dueling: bool = True
     prioritized: bool = True
     priority_exponent: float = 0.9

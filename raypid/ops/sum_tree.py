@@ -6,8 +6,10 @@ import numpy as np
 
 from raypid.types import Array, Collective
 
-FAN = 32
-"""Children of a node. A draw looks at one row of FAN cumulative sums on each level; a million leaves need four levels."""
+FAN = 16
+"""Children of a node. A draw looks at one row of FAN cumulative sums on each level."""
+TOP = 4096
+"""Most nodes of the top level, which is searched by bisection; a million leaves need two levels below it."""
 
 
 class SumTree:
@@ -16,7 +18,7 @@ class SumTree:
     def __init__(self, capacity: int) -> None:
         self.levels: list[Array] = []  # leaves first; every level but the last is a multiple of FAN long
         size = capacity
-        while size > FAN:
+        while size > TOP:
             size = -(-size // FAN)
             self.levels.append(np.zeros(size * FAN))
         self.levels.append(np.zeros(size))
@@ -39,18 +41,23 @@ class SumTree:
     def sample(self, num: int, rng: np.random.Generator) -> Array:
         """Draw slots [num] in proportion to their priorities, one from each of `num` equal parts of the total (Schaul et al. 2016,
         appendix B.2.1). They come in random order, so rows for several batches may be drawn at once."""
-        cumulative = self.levels[-1].cumsum()
-        x = (rng.permutation(num) + rng.random(num)) * (cumulative[-1] / num)
-        last = np.flatnonzero(self.levels[-1]).max(initial=0)  # the last node with a priority above 0
+        top, draws, part = self.levels[-1], np.arange(num), rng.permutation(num)
+        cumulative = top.cumsum()
+        x = np.empty(num)
+        x[part] = rng.random(num)
+        x = (draws + x) * (cumulative[-1] / num)  # in order, so that neighbours read the same memory
+        last = np.flatnonzero(top).max(initial=0)  # the last node with a priority above 0
         node = np.minimum(np.searchsorted(cumulative, x, "right"), last)
-        x -= cumulative[node] - self.levels[-1][node]
+        x -= cumulative[node] - top[node]
         for level in self.levels[-2::-1]:
-            sums = level.reshape(-1, FAN)[node].cumsum(1)
-            x = np.minimum(x, np.nextafter(sums[:, -1], 0))  # rounding must not lead past the last child
-            child = (sums <= x[:, None]).sum(1)
-            x -= np.where(child > 0, np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], 1)[:, 0], 0.0)
+            rows = level.reshape(-1, FAN)[node]
+            sums = rows.cumsum(1)
+            # rounding must lead neither before the first child with a priority above 0 nor past the last
+            x = np.minimum(np.maximum(x, 0), np.nextafter(sums[:, -1], 0))
+            child = (sums > x[:, None]).argmax(1)
+            x -= sums[draws, child] - rows[draws, child]
             node = node * FAN + child
-        return node
+        return node[part]
 
 
 def importance(probability: Array, num_rows: int, beta: float, collective: Collective | None = None) -> Array:

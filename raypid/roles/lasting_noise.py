@@ -10,6 +10,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from raypid.roles.acting import Episode
 from raypid.types import Array
 
 WINDOW = 32
@@ -58,14 +59,15 @@ class LastingNoise:
         """[B] how much of its noise each stream keeps from step to step; None: none of them any. It changes in place."""
         return self._kept if self.is_on else None
 
-    def ended(self, stream: int, reward: float) -> None:
-        """Count an episode of a stream, whose next one has the other noise."""
-        if not self.is_on:
-            return
-        (self.lasting if self._kept[stream] else self.white).append(reward)
-        self._kept[stream] = 0 if self._kept[stream] else self._r
+    def go_on(self, ended: Sequence[Episode]) -> bool:
+        """Count episodes that ended: their streams' next ones have the other noise. Returns whether any noise goes on to last."""
+        for episode in ended:
+            stream = episode.stream
+            (self.lasting if self._kept[stream] else self.white).append(episode.reward)
+            self._kept[stream] = 0 if self._kept[stream] else self._r
         if min(len(self.lasting), len(self.white)) >= FEWEST:
             self.is_on = not _is_less(self.lasting, self.white)
+        return self.is_on
 
     def state_dict(self) -> LastingNoiseState:
         """Whether it is on, and what was earned."""

@@ -70,11 +70,8 @@ class RolloutWorker(EnvironmentLoop):
     def step(self, action: Tree) -> Step:
         """Step all environments with canonical actions [B, *]."""
         step = super().step(action)
-        if self.lasting.is_on and self.ended:
-            for episode in self.ended:
-                self.lasting.ended(episode.stream, episode.reward)
-            if not self.lasting.is_on:
-                self.policy.distribution.draw_by(None)
+        if self.ended and self.lasting.kept is not None and not self.lasting.go_on(self.ended):
+            self.policy.distribution.draw_by(None)
         return step
 
     def ready(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raypid.ops.sum_tree import FAN, SumTree
+from raypid.ops.sum_tree import FAN, TOP, SumTree
 
-CAPACITIES = [1, 2, FAN - 1, FAN, FAN + 1, 1000, FAN * FAN, FAN * FAN + 7, 40_000]
+CAPACITIES = [1, 2, FAN + 1, 1000, TOP - 1, TOP, TOP + 1, 40_000, TOP * FAN, TOP * FAN + 7]
 
 
 def priorities_of(tree: SumTree, capacity: int) -> np.ndarray:
@@ -47,7 +47,7 @@ def test_no_rounding_stays_behind() -> None:
     assert tree.total == pytest.approx(4.999, rel=1e-12)
 
 
-@pytest.mark.parametrize("capacity", [1, 5, FAN, 100, 1500])
+@pytest.mark.parametrize("capacity", [1, 5, FAN, 100, TOP + 7])
 def test_draws_are_proportional(capacity: int) -> None:
     rng = np.random.default_rng(1)
     tree = SumTree(capacity)

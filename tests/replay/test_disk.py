@@ -214,7 +214,9 @@ def test_a_save_of_an_earlier_version(name: str, tmp_path: Path) -> None:
     found |= {f"sequence_{column}": getattr(sequences, column) for column in ("id", "probability", "obs", "reward")}
     assert set(found) == set(expected.files)
     for column, values in found.items():
-        np.testing.assert_array_equal(values, expected[column], err_msg=column)
+        # a tree of another shape adds in another order; weights are float32
+        rounding = 1e-6 if column == "weight" else 1e-14 if column.endswith("probability") else 0
+        np.testing.assert_allclose(values, expected[column], rtol=rounding, atol=0, err_msg=column)
 
 
 def test_an_empty_buffer(tmp_path: Path) -> None:
