@@ -46,15 +46,24 @@ def _softplus(x: ArrayT) -> ArrayT:
 
 
 class Noise:
-    """Standard normal noise of B streams, float32 [B, A] for each step."""
+    """Noise of B streams, [B, A] for each step, that may be alike from step to step. That changes no step's distribution."""
 
     def __init__(self, kept: Array | None = None) -> None:
         self.kept = kept
-        """[B] how much of a step's noise is left in the next: z' = r z + sqrt(1 - r^2) e. 0, or None for all: white noise."""
+        """[B] r, the correlation of a step's noise with the next one's. 0, or None for all: white noise."""
         self._last: Array | None = None
 
-    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """The noise of the next step."""
+    def held(self, fresh: Array, rng: np.random.Generator) -> Array:
+        """`fresh`, or in a part r of all steps what the stream was given in the step before."""
+        if self.kept is None:
+            return fresh
+        if self._last is not None:
+            fresh = np.where((rng.random(len(fresh)) < self.kept)[:, None], self._last, fresh)
+        self._last = fresh
+        return fresh
+
+    def normal(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Standard normal noise, float32: z' = r z + sqrt(1 - r^2) e (Eberhard et al. 2023 say why)."""
         fresh = rng.standard_normal(shape, dtype=np.float32)
         if self.kept is None:
             return fresh
@@ -69,7 +78,7 @@ class Distribution(ABC):
     def __init__(self, leaf: ActionLeaf) -> None:
         self.leaf = leaf
         self.noise = Noise()
-        """What continuous actions are drawn by."""
+        """What actions are drawn by."""
 
     @abstractmethod
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
@@ -80,7 +89,7 @@ class Distribution(ABC):
         choices where these are discrete."""
         if self.noise.kept is None:
             return rng.uniform(-1, 1, (num, self.leaf.size)).astype(np.float32)
-        z = self.noise.draw((num, self.leaf.size), rng)
+        z = self.noise.normal((num, self.leaf.size), rng)
         # 2 * Phi(z) - 1 to three digits (Hendrycks and Gimpel 2016)
         uniform: Array = np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z * z * z))
         return uniform
@@ -105,7 +114,7 @@ class Categorical(Distribution):
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         # argmax of logits + Gumbel noise; the negative log of an exponential is Gumbel
-        noise = rng.standard_exponential(params.shape, dtype=np.float32)
+        noise = self.noise.held(rng.standard_exponential(params.shape, dtype=np.float32), rng)
         return self.mode(params - np.log(noise + 1e-20))
 
     def mode(self, params: Array) -> Array:
@@ -144,7 +153,8 @@ class Bernoulli(Distribution):
         return self.sample(np.zeros((num, self.leaf.size), np.float32), None, rng)
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        return (rng.random(params.shape, dtype=np.float32) < 1 / (1 + np.exp(-params))).astype(np.int64)
+        noise = self.noise.held(rng.random(params.shape, dtype=np.float32), rng)
+        return (noise < 1 / (1 + np.exp(-params))).astype(np.int64)
 
     def mode(self, params: Array) -> Array:
         return (params > 0).astype(np.int64)
@@ -162,7 +172,7 @@ class DiagGaussian(Distribution):
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         assert log_std is not None
-        return params + np.exp(log_std) * self.noise.draw(params.shape, rng)
+        return params + np.exp(log_std) * self.noise.normal(params.shape, rng)
 
     def mode(self, params: Array) -> Array:
         return params
@@ -186,7 +196,7 @@ class SquashedGaussian(Distribution):
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         mean, log_deviation = self._split(params)
-        u = mean + np.exp(log_deviation) * self.noise.draw(mean.shape, rng)
+        u = mean + np.exp(log_deviation) * self.noise.normal(mean.shape, rng)
         return np.clip(np.tanh(u), -_EDGE, _EDGE)
 
     def mode(self, params: Array) -> Array:
@@ -277,7 +287,7 @@ class ActionDistribution:
         return _whole({d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)})
 
     def draw_by(self, kept: Array | None) -> None:
-        """Draw continuous actions by new noise, of which each stream keeps so much (`Noise.kept`)."""
+        """Draw actions by new noise, of which each stream keeps so much (`Noise.kept`)."""
         for part in self.parts:
             part.noise = Noise(kept)
 
@@ -289,7 +299,7 @@ class ActionDistribution:
     def perturbed(self, action: Tree, deviation: float | Array, rng: np.random.Generator) -> Tree:
         """Continuous actions with noise of this deviation, clipped to [-1, 1]."""
         actions: dict[str, Array] = dict(tree_leaves(action))
-        added = {d.leaf.path: deviation * d.noise.draw(actions[d.leaf.path].shape, rng) for d in self.parts}
+        added = {d.leaf.path: deviation * d.noise.normal(actions[d.leaf.path].shape, rng) for d in self.parts}
         return _whole({path: np.clip(actions[path] + noise, -1, 1, dtype=np.float32) for path, noise in added.items()})
 
     def mode(self, params: Array) -> Tree:

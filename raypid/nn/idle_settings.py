@@ -31,7 +31,7 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
             "unless actions are drawn from a diagonal Gaussian (PPO and other actor-critics, Box actions)",
             "model.log_std_init",
         ),
-        **unless(continuous, "with discrete actions", "model.distribution", "action_noise", "noise_persistence"),
+        **unless(continuous, "with discrete actions", "model.distribution", "action_noise"),
         **unless(floats, "without floating-point observations", "observation_noise"),
         **unless(
             any(leaf.kind == "vector" for leaf in leaves),

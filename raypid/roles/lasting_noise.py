@@ -16,7 +16,7 @@ from raypid.types import Array
 WINDOW = 32
 """Episodes of each kind that are compared."""
 FEWEST = 8
-"""Episodes of each kind before they are compared."""
+"""Episodes of each kind before they are compared; after as many more they are compared again."""
 WORSE = 2.5
 """Standard errors by which episodes with lasting noise must earn less for the noise to become white."""
 
@@ -25,6 +25,7 @@ class LastingNoiseState(TypedDict):
     """What a saved run keeps of it."""
 
     is_on: bool
+    since: int
     lasting: list[float]
     white: list[float]
 
@@ -46,6 +47,8 @@ class LastingNoise:
         """Returns of the last episodes with lasting noise."""
         self.white: deque[float] = deque(maxlen=WINDOW)
         """Returns of the last episodes with white noise."""
+        self._since = 0
+        """Episodes since they were compared."""
         self._kept: Array = np.zeros(num_streams, np.float32)
         self.begin()
 
@@ -65,17 +68,18 @@ class LastingNoise:
             stream = episode.stream
             (self.lasting if self._kept[stream] else self.white).append(episode.reward)
             self._kept[stream] = 0 if self._kept[stream] else self._r
-        if min(len(self.lasting), len(self.white)) >= FEWEST:
-            self.is_on = not _is_less(self.lasting, self.white)
+        self._since += len(ended)
+        if self._since >= 2 * FEWEST and min(len(self.lasting), len(self.white)) >= FEWEST:
+            self._since, self.is_on = 0, not _is_less(self.lasting, self.white)
         return self.is_on
 
     def state_dict(self) -> LastingNoiseState:
         """Whether it is on, and what was earned."""
-        return {"is_on": self.is_on, "lasting": list(self.lasting), "white": list(self.white)}
+        return {"is_on": self.is_on, "since": self._since, "lasting": list(self.lasting), "white": list(self.white)}
 
     def load_state_dict(self, state: LastingNoiseState) -> None:
         """Go on from what `state_dict` returned."""
-        self.is_on = bool(state["is_on"])
+        self.is_on, self._since = bool(state["is_on"]), int(state["since"])
         self.lasting.extend(float(x) for x in state["lasting"])
         self.white.extend(float(x) for x in state["white"])
 
