@@ -610,7 +610,7 @@ class Config(Settings):
     """Standard deviation of Gaussian noise that training adds to float observations."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
-    noise_persistence: float = tunable(8.0, 1.0, 128.0, "log")
+    noise_persistence: float = tunable(16.0, 1.0, 128.0, "log")
     """Steps over which the random part of actions stays alike, in every second episode for as long as those earn no less than the others
     (`raypid.roles.lasting_noise`): it explores where single steps cancel out (Eberhard et al. 2023). 1: white noise in all."""
     callbacks: object = None

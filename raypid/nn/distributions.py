@@ -54,11 +54,11 @@ class Noise:
         self._last: Array | None = None
 
     def held(self, fresh: Array, rng: np.random.Generator) -> Array:
-        """`fresh`, or in a part r of all steps what the stream was given in the step before."""
+        """`fresh`, or in a part r^2 of all steps (so much of its variance does normal noise keep) what the stream had in the step before."""
         if self.kept is None:
             return fresh
         if self._last is not None:
-            fresh = np.where((rng.random(len(fresh)) < self.kept)[:, None], self._last, fresh)
+            fresh = np.where((rng.random(len(fresh)) < self.kept**2)[:, None], self._last, fresh)
         self._last = fresh
         return fresh
 
