@@ -16,7 +16,7 @@ from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ModelConfig, field_docs
 from raypid.experiments.space import ranges_of
 from raypid.registry import ALGORITHMS
-from raypid.tuned import TUNED, described
+from raypid.tuned import HEADINGS, TUNED, cells
 
 PAGE = Path(__file__).with_name("algorithms.md")
 
@@ -107,10 +107,9 @@ def _searched(name: str, configs: dict[str, type[Config]]) -> str:
 def tuned() -> list[str]:
     rows = []
     for (algorithm, env), settings in sorted(TUNED.items()):
-        rows.append(
-            [algorithm, env, described(algorithm, env), ", ".join(f"`{k}` {_text(v)}" for k, v in settings.items())]
-        )
-    return _table(["algorithm", "environment", "reached", "settings"], rows)
+        given = ", ".join(f"`{k}` {_text(v)}" for k, v in settings.items())
+        rows.append([algorithm, env, *cells(algorithm, env), given])
+    return _table(["algorithm", "environment", *HEADINGS, "settings"], rows)
 
 
 def _configs() -> dict[str, type[Config]]:

@@ -145,6 +145,7 @@ REFUSED = [
     (["train", "--run", "PPO", "--env", "own_net:Env"], "imports torch, which is not installed"),
     (["train", "-f", "grid.yaml"], "needs Ray Tune"),
     (["tune", "--run", "SAC", "--env", "Pendulum-v1"], "SAC needs torch"),
+    (["reproduce", "SAC:Pendulum-v1"], "SAC needs torch"),
     (["eval", "cnn"], "network cnn needs torch"),
     (["train", "--resume", str(SAVED / "ppo_lstm")], "a memory (lstm) needs torch"),
     (["train", "--resume", str(SAVED / "sac")], "SAC needs torch"),

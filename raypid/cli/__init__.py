@@ -1,4 +1,4 @@
-"""The command line: `raypid train | tune | eval | plot | compare | check-env | list | doctor | init | completion`, one file per command.
+"""The command line: `raypid train | tune | eval | plot | compare | check-env | list | reproduce | doctor | init | completion`, one file per command.
 
 Nothing heavy is imported before it is needed.
 """
@@ -32,7 +32,19 @@ from raypid.reporting.status_line import StatusLine
 from raypid.reporting.streams import lenient_output
 
 MAX_THREADS = 1024
-COMMANDS = ("train", "tune", "eval", "plot", "compare", "check-env", "list", "doctor", "init", "completion")
+COMMANDS = (
+    "train",
+    "tune",
+    "eval",
+    "plot",
+    "compare",
+    "check-env",
+    "list",
+    "reproduce",
+    "doctor",
+    "init",
+    "completion",
+)
 USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -42,8 +54,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 1: a run failed, an environment has problems, or the output could not be written; 2: bad input; 130: Ctrl-C twice, or
-    before a run has started.
+    0: success; 1: a run failed, an environment has problems, tuned settings were not reproduced, or the output could not be written;
+    2: bad input; 130: Ctrl-C twice, or before a run has started.
     """
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in names.SAME_COMMANDS:
@@ -248,7 +260,8 @@ def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoRetu
     options = [word.partition("=")[0] for word in arguments if re.match(r"--?[^\W\d]", word)]
     if not arguments[0].startswith("-") or not options:
         only_one = "It takes one environment at a time. " if parser.prog.endswith(" check-env") else ""
-        told = only_one or next(filter(None, map(_named_by_option, arguments)), "")
+        takes_env = "--env" in parser._option_string_actions
+        told = only_one or (next(filter(None, map(_named_by_option, arguments)), "") if takes_env else "")
         raise UserError(f"Unexpected argument {arguments[0]!r}. {told}{hint}")
     options = [*dict.fromkeys(options)]
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]

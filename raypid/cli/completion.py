@@ -193,12 +193,19 @@ def _tuned(**_: object) -> list[str]:
     return list(saved_settings.names())
 
 
+def _entries(**_: object) -> list[str]:
+    from raypid.tuned import TUNED
+
+    return [f"{algorithm}:{env}" for algorithm, env in TUNED]
+
+
 _COMPLETERS: tuple[tuple[set[str], Callable[..., Iterable[str]]], ...] = (
     ({"run", "algo", "algorithm"}, _algorithms),
     ({"env", "evaluation-env"}, _envs),
     ({"model.network"}, _networks),
     ({"resume", "init-from", "path", "runs"}, _runs),
     ({"tuned"}, _tuned),
+    ({"entry"}, _entries),
     ({"what"}, _kinds),
     ({"filter"}, _listed),
     ({"stop"}, _stops),

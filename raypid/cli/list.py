@@ -9,6 +9,7 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from raypid.cli.options import HelpFormatter
@@ -91,15 +92,12 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1))
     elif options.what == "envs":
         _show_envs(found, whole=whole)
+    elif options.what == "tuned":
+        _show_tuned(found)
     else:
         width = max((len(str(row["name"])) for row in found), default=0)
-        if options.what == "tuned":
-            print(f"{'algorithm and environment':{width}}  {_TUNED_ARE}")
         for row in found:
-            head, about = f"{row['name']:{width}}  ", str(row["about"])
-            print(
-                f"{head}{about}" if options.what == "tuned" else _wrapped(head, about)
-            )  # what is pasted is not wrapped
+            print(_wrapped(f"{row['name']:{width}}  ", str(row["about"])))
     return 0
 
 
@@ -281,25 +279,53 @@ def _networks() -> list[dict[str, object]]:
     return [{"name": name, "about": _NETWORKS.get(name) or _said_of(NETWORKS.get(name))} for name in names]
 
 
-_TUNED_ARE = "mean return reached, in seconds of CPU (on Ray: of the clock), median and worst of the seeds"
+_TUNED_ARE = (
+    "Training ended at the goal, a mean return. Return and seconds of training (of the CPU; on Ray, of the clock) are the median over the "
+    "seeds and, in brackets, the range. `raypid reproduce NAME` measures an entry again."
+)
 
 
 def _tuned() -> list[dict[str, object]]:
+    """Tuned settings that come with raypid, with what is recorded of them; and those that searches have saved."""
     from raypid import saved_settings
     from raypid.run.known_return import tuned_runs_here
-    from raypid.tuned import TUNED, described
+    from raypid.tuned import HEADINGS, TUNED, cells, record
 
-    def about(algorithm: str, env: str) -> str:
-        lacks = "" if tuned_runs_here(algorithm, env) else "; needs torch, which is not installed"
-        return described(algorithm, env) + lacks
-
-    width = max(len(env) for _, env in TUNED)
-    rows: list[dict[str, object]] = [
-        {"name": f"{algorithm:7} {env:{width}}", "about": about(algorithm, env)} for algorithm, env in sorted(TUNED)
-    ]
+    rows: list[dict[str, object]] = []
+    for algorithm, env in sorted(TUNED):
+        found = record(algorithm, env)
+        said = [f"{heading} {cell}" for heading, cell in zip(HEADINGS, cells(algorithm, env)) if cell]
+        lacks = "" if tuned_runs_here(algorithm, env) else "needs torch, which is not installed"
+        rows.append(
+            {
+                "name": f"{algorithm}:{env}",
+                "about": ", ".join(filter(None, [*said, lacks])),
+                "lacks": lacks,
+                "recorded": None if found is None else asdict(found),
+            }
+        )
     for name in saved_settings.names():
         rows.append({"name": name, "about": saved_settings.described(name, 0).removeprefix(name).strip()})
     return rows
+
+
+def _show_tuned(rows: Sequence[Mapping[str, object]]) -> None:
+    """Print the settings that come with raypid as a table, and below it those that searches have saved."""
+    from raypid.tuned import HEADINGS, cells
+
+    own = [row for row in rows if "recorded" in row]
+    table = [("name", *HEADINGS, "")]
+    for row in own:
+        algorithm, _, env = str(row["name"]).partition(":")
+        table.append((f"{algorithm}:{env}", *cells(algorithm, env), str(row["lacks"])))
+    if own:
+        widths = [max(map(len, column)) for column in zip(*table)]
+        for line in table:
+            print("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths)).rstrip())
+        print(_wrapped("", _TUNED_ARE))
+    for row in rows:
+        if row not in own:
+            print(f"{row['name']}  {row['about']}")  # what is pasted is not wrapped
 
 
 _ROWS = {"networks": _networks, "models": _models, "agents": _agents, "tuned": _tuned}

@@ -98,12 +98,19 @@ def missing_package(name: str) -> tuple[str, str] | None:
     """The package that a registered name or id needs and that is not installed, and the command that installs it; None if none is."""
     if name in ENVS or name not in gymnasium.registry:
         return None
-    module = module_of(name)
-    for package in (package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)):
-        if not installed(package):
-            return package, _command(package)
-    own = module.partition(".")[0]  # a folder of the user's without __init__.py too
+    package, own = package_of(name), module_of(name).partition(".")[0]
+    if package != own and not installed(package):
+        return package, _command(package)
+    # a folder of the user's without __init__.py counts too
     return None if own in sys.modules or importlib.util.find_spec(own) is not None else (own, _command(own))
+
+
+def package_of(name: str) -> str:
+    """The package that a registered name or id needs, as it is imported: Box2D for LunarLander, gymnasium for CartPole."""
+    module = module_of(name)
+    return next(
+        (package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)), module.partition(".")[0]
+    )
 
 
 def register_packages() -> None:

@@ -50,7 +50,7 @@ def shortfall(settings: Mapping[str, object], reached: float, steps: float) -> K
     known = known_return(settings) if steps >= MIN_STEPS else None
     if known is None or known.value - reached <= CLOSE * abs(known.value):
         return None
-    quickest = min((record.steps for record in records(str(settings["env"]))), default=0.0)
+    quickest = min((record.steps.median for record in records(str(settings["env"]))), default=0.0)
     return known if steps >= FAIR * quickest else None
 
 
@@ -75,7 +75,7 @@ def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: b
         record = next((record for record in there if record.algorithm == run), None)
         return [Remedy(_reached("its tuned settings", record), _train(run, env, "--tuned", python))]
     if others := [record for record in there if record.algorithm != run]:
-        best = min(others, key=lambda record: record.seconds)
+        best = min(others, key=_seconds)
         return [
             Remedy(
                 _reached(f"tuned settings of {best.algorithm}", best), _train(best.algorithm, env, "--tuned", python)
@@ -113,7 +113,14 @@ _IN_PYTHON = {"--tuned": "tuned=True", "--intrinsic-reward rnd": 'intrinsic_rewa
 
 def _reached(whose: str, record: Record | None) -> str:
     """Whose settings they are, and what its record says if there is one."""
-    return whose if record is None else f"{whose}: {record.goal:g} in {record.seconds:.1f} s, {record.seeds} seeds"
+    return (
+        whose if record is None else f"{whose}: {record.goal:g} in {_seconds(record):.1f} s, {len(record.seeds)} seeds"
+    )
+
+
+def _seconds(record: Record) -> float:
+    assert record.seconds is not None, "records() has only what reached its goal"
+    return record.seconds.median
 
 
 def films(env: object) -> bool:

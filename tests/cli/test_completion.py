@@ -29,6 +29,7 @@ TRIED = [
     ("raypid train --run PPO --stop time_t", {"time_total_s="}),
     ("raypid list envs mountaincarc", {"MountainCarContinuous-v0"}),
     ("raypid init ru", {"runs/"}),
+    ("raypid reproduce PPO:CartP", {"CartPole-v1"}),
 ]
 SCRIPT = """
 eval "$(raypid completion bash)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -44,8 +45,6 @@ def test_what_people_type_is_understood(capsys: pytest.CaptureFixture[str], monk
     ):
         assert main(["list", *words]) == 2
         assert told in capsys.readouterr().err
-    heading, *rows = listed(capsys, "tuned", "pendulum").splitlines()
-    assert "mean return reached, in seconds" in heading and len(rows) >= 3
 
 
 def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,3 +76,16 @@ def test_every_algorithm_and_network_has_a_line(capsys: pytest.CaptureFixture[st
         rows = json.loads(listed(capsys, kind, "--json"))
         assert rows and all(row["name"] and row["about"] for row in rows)
     assert "PPO " in listed(capsys, "agents", "ppo") and "\nSAC" not in listed(capsys, "agents", "ppo")
+
+
+def test_tuned_settings_are_a_table_of_return_and_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    text = listed(capsys, "tuned")
+    assert max(map(len, text.splitlines())) <= 100
+    heading, *rows = listed(capsys, "tuned", "pendulum").splitlines()
+    assert heading.split() == ["name", "goal", "return", "seconds", "seeds"]
+    assert re.match(r"DDPG:Pendulum-v1 +-200 +-\d+ \(-\d+ to -\d+\) +[\d.]+ \([\d.]+ to [\d.]+\) +3 of 3", rows[0])
+    (row,) = json.loads(listed(capsys, "tuned", "ddpg:pendulum", "--json"))
+    assert row["name"] == "DDPG:Pendulum-v1" and {"median", "low", "high"} == set(row["recorded"]["returns"])

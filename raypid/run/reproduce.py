@@ -1,0 +1,206 @@
+"""How long tuned settings take to reach their return, measured in one way: for the record that raypid has, and for `raypid reproduce`."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raypid.envs.resolve import package_of, resolve
+from raypid.registry import ALGORITHMS
+from raypid.run.agent import Agent
+from raypid.tuned import TUNED, Record
+from raypid.types import Array
+
+CHECK_EPISODES, CONFIRM_EPISODES = 10, 50
+"""Greedy episodes of an evaluation, and of the one that must confirm it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One algorithm on one environment: the mean return to reach, and the most seconds that it may take."""
+
+    algo: str
+    env: str
+    threshold: float
+    seconds: float
+    every: int
+    """Environment steps between evaluations."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Over the tuned settings, where there are some."""
+    backends: tuple[str, ...] = ("local", "ray")
+    """Where it is measured. The first is that of the record."""
+    on_ray: dict[str, Any] = field(default_factory=dict)
+    """Settings on Ray, over the others: there a call should carry more."""
+    long: bool = False
+    """Most of an hour: one seed."""
+
+    def config_on(self, backend: str) -> dict[str, Any]:
+        """The settings of a run on a backend: the tuned ones, and two workers where Ray is to be used and they name none."""
+        config = {**TUNED.get((self.algo, self.env), {}), **self.config, "backend": backend}
+        if backend != "ray":
+            return config
+        if not config.get("num_workers"):
+            config |= {"num_workers": 2, "num_cpus_per_worker": 0.5}
+            algorithm = ALGORITHMS.get(self.algo)
+            by_fragment = algorithm.flow == "async" and algorithm.collect == "trajectory"
+            if not by_fragment:  # elsewhere an update has the streams of all workers
+                config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
+        return config | self.on_ray
+
+
+FRAGMENTS = {"fragment_length": 16}
+"""On Ray, of replay flows: 16 rows of each stream a call, in place of 1."""
+_TASKS = (
+    Task(algo="A2C", env="CartPole-v1", threshold=475, seconds=60, every=10_000),
+    Task(algo="A3C", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
+    Task(algo="A3C", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=10_000),
+    Task(algo="ARS", env="HalfCheetah-v5", threshold=2000, seconds=400, every=100_000),
+    Task(
+        algo="ApeX", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, backends=("ray",),
+        config={"num_workers": 4, "num_cpus_per_worker": 0.25},
+    ),
+    Task(algo="DDPG", env="Pendulum-v1", threshold=-200, seconds=180, every=1_000, on_ray=FRAGMENTS),
+    Task(
+        algo="DQN", env="ALE/Pong-v5", threshold=-15, seconds=3600, every=25_000, backends=("local",), long=True,
+        config={"frame_stack": 4},
+    ),
+    Task(algo="DQN", env="CartPole-v1", threshold=475, seconds=90, every=2_000, on_ray=FRAGMENTS),
+    Task(algo="DQN", env="LunarLander-v3", threshold=200, seconds=600, every=10_000, on_ray=FRAGMENTS),
+    Task(algo="ES", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
+    Task(algo="IMPALA", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
+    Task(algo="IMPALA", env="raypid/TMaze-v0", threshold=0.95, seconds=120, every=20_000),
+    Task(algo="PPO", env="CartPole-v1", threshold=475, seconds=60, every=2_000),
+    Task(algo="PPO", env="HalfCheetah-v5", threshold=3000, seconds=1800, every=200_000, backends=("local",)),
+    Task(algo="PPO", env="Pendulum-v1", threshold=-200, seconds=60, every=10_000),
+    Task(algo="PPO", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
+    Task(algo="PPO", env="raypid/TMaze-v0", threshold=0.95, seconds=120, every=10_000),
+    Task(algo="R2D2", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=4_000, on_ray=FRAGMENTS),
+    Task(algo="Rainbow", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
+    Task(algo="Rainbow", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, on_ray=FRAGMENTS),
+    Task(algo="SAC", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
+    Task(
+        algo="SAC", env="HalfCheetah-v5", threshold=5000, seconds=2400, every=20_000, backends=("local",), long=True,
+    ),
+    Task(
+        algo="SAC", env="LunarLanderContinuous-v3", threshold=200, seconds=600, every=5_000, on_ray=FRAGMENTS,
+    ),
+    Task(algo="SAC", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
+    Task(algo="SQN", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
+    Task(
+        algo="TD3", env="LunarLanderContinuous-v3", threshold=200, seconds=900, every=5_000, on_ray=FRAGMENTS,
+    ),
+    Task(algo="TD3", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
+)  # fmt: skip
+TUNED_TASKS = {(task.algo, task.env): task for task in _TASKS}
+"""(algorithm, environment) -> how the tuned settings for it are measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What training to a task's return took, evaluations left out."""
+
+    backend: str
+    seed: int
+    threshold: float
+    solved: bool
+    steps: int
+    mean_return: float
+    """Of the evaluation that confirmed the threshold, or else the best."""
+    clock_seconds: float
+    cpu_seconds: float
+    """Of this process with all its threads; without Ray's workers."""
+    versions: dict[str, str]
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that are recorded: of the CPU in one process, where a busy machine does not matter; on Ray of the clock."""
+        return self.cpu_seconds if self.backend == "local" else self.clock_seconds
+
+
+Tell = Callable[[int, float, float], None]
+"""Is told of each evaluation that does not reach the goal: environment steps, seconds as they are recorded, mean return."""
+
+
+def measure(
+    task: Task, seed: int, backend: str, *, limit: float | None = None, tell: Tell | None = None
+) -> Measurement:
+    """Train until two greedy evaluations in a row reach the task's threshold, or the time is over.
+
+    Args:
+        limit: most seconds of training, by the clock; None: the task's.
+
+    Raises:
+        UserError: a package is missing or a setting does not fit; nothing has been trained then.
+    """
+    config, limit = task.config_on(backend), limit or task.seconds
+    prepare(task, backend)
+    start, evaluating, due, solved, best = _clocks(), np.zeros(2), task.every, False, float("-inf")
+    with Agent(run=task.algo, env=task.env, seed=seed, config=config) as agent:
+        is_over = False
+        while not solved and not is_over:
+            agent.train()
+            before = _clocks()
+            is_over = (before - start - evaluating)[0] >= limit
+            if agent.timesteps < due and not (is_over and best == float("-inf")):
+                continue
+            due = agent.timesteps + task.every
+            mean = agent.eval(CHECK_EPISODES)["episode_reward_mean"]
+            if mean >= task.threshold:
+                mean = agent.eval(CONFIRM_EPISODES, seed=seed + 500_000)["episode_reward_mean"]
+                solved = mean >= task.threshold
+            best = max(best, mean)
+            if tell is not None and not solved:
+                clock, cpu = before - start - evaluating
+                tell(agent.timesteps, cpu if backend == "local" else clock, mean)
+            evaluating += _clocks() - before
+        clock, cpu = _clocks() - start - evaluating
+        return Measurement(
+            backend=backend,
+            seed=seed,
+            threshold=task.threshold,
+            solved=solved,
+            steps=agent.timesteps,
+            mean_return=round(mean if solved else best, 2),
+            clock_seconds=round(float(clock), 1),
+            cpu_seconds=round(float(cpu), 1),
+            versions=versions(task.env),
+        )
+
+
+def prepare(task: Task, backend: str) -> None:
+    """Check that a task can be trained here and, in one process, import what it needs, since that is no time of training.
+
+    Raises:
+        UserError: a package is missing or a setting does not fit.
+    """
+    resolve(task.env)
+    if backend == "local":
+        Agent(run=task.algo, env=task.env, config=task.config_on(backend)).close()
+
+
+def _clocks() -> Array:
+    """Seconds of the clock and of this process's CPU time."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def versions(env: str) -> dict[str, str]:
+    """Package -> installed version, of what decides about an environment's returns: raypid, Gymnasium and the package that it needs."""
+    return {
+        package: str(importlib.import_module(package).__version__)
+        for package in dict.fromkeys(("raypid", "gymnasium", package_of(env)))
+    }
+
+
+def other_versions(record: Record) -> str:
+    """Say which packages have another version here than in the record; "" if none has, or if the record names none."""
+    changed = [
+        f"{package} is {here}, recorded with {' and '.join(record.versions[package])}"
+        for package, here in versions(record.env).items()
+        if package in record.versions and record.versions[package] != (here,)
+    ]
+    return f"{'; '.join(changed)}: returns may differ." if changed else ""
