@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -18,6 +19,7 @@ from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import VectorEnv
 from raypid.registry import did_you_mean
 from raypid.spaces import Space
+from raypid.types import Tree
 
 NATIVE_FROM = 7
 """Streams from which the vector entry point of Gymnasium's CartPole (50 us a step, however many) outruns the loop."""
@@ -58,17 +60,28 @@ class Sample:
     action_space: Space
     is_seeded: bool
     """Whether seeds decide what happens in it."""
+    first: Tree | None = None
+    """The observation [1, *] that an episode began with, if it was reset."""
 
 
-def sample(spec: EnvSpec) -> Sample:
-    """Make one environment in this process, look at it, and close it."""
+def sample(spec: EnvSpec, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
+    """Make one environment in this process, look at it, reset it if `resets(observation_space)`, and close it.
+
+    What is wrong with a reset is left to those who need it.
+    """
     vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
-    vector.close()
-    return Sample(vector.observation_space, vector.action_space, vector.is_seeded)
+    first = None
+    try:
+        if resets(vector.observation_space):
+            with suppress(EnvError):
+                first = vector.reset()
+    finally:
+        vector.close()
+    return Sample(vector.observation_space, vector.action_space, vector.is_seeded, first)
 
 
-def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
+def sample_apart(spec: EnvSpec, timeout_s: float, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
     """As `sample`, in a process of its own, which its environment may end.
 
     Raises:
@@ -76,7 +89,7 @@ def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
     """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send_sample, args=(spec, there))
+    process = context.Process(target=_send_sample, args=(spec, resets, there))
     heeded = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         process.start()
@@ -107,12 +120,12 @@ def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
 _ENDS = {signal.SIGINT, signal.SIGTERM, *({signal.SIGHUP} if hasattr(signal, "SIGHUP") else ())}
 
 
-def _send_sample(spec: EnvSpec, there: Connection) -> None:
+def _send_sample(spec: EnvSpec, resets: Callable[[Space], bool], there: Connection) -> None:
     for number in _ENDS:  # of the parent's handlers each says something
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     try:
-        found: object = sample(spec)
+        found: object = sample(spec, resets)
     except Exception as error:
         found = error
     there.send(found)
