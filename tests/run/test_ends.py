@@ -18,7 +18,7 @@ from raypid.envs import EnvError
 from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
-from raypid.roles import evaluator
+from raypid.roles import acting
 from raypid.run import experiment
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
@@ -163,7 +163,7 @@ def test_losses_of_an_hour_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("length", [10**9, 25])
 def test_an_evaluation_episode_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int) -> None:
-    monkeypatch.setattr(evaluator, "MAX_EVALUATION_STEPS", 20)
+    monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 20)
     config = {**FRAGILE, "env_config": {"length": length}, "evaluation_interval": 1, "evaluation_num_episodes": 12}
     progress = Telling()
     outcome = drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 3}, progress, final_episodes=10)
@@ -177,7 +177,7 @@ def test_an_evaluation_episode_without_end_is_cut(tmp_path: Path, monkeypatch: p
 
 
 def test_a_time_limit_that_is_longer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "MAX_EVALUATION_STEPS", 20)
+    monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 20)
     with Agent("PPO", {**FRAGILE, "env_config": {"length": 10**9}, "time_limit": 30}) as agent:
         played = agent.eval(12)
     assert (played["episodes"], played["episodes_cut"], played["episode_len_mean"]) == (12, 0, 30)

@@ -169,7 +169,7 @@ ON_RAY = ("ApeX",)
 def most_steps(algorithm: str) -> int:
     """Environment steps within which a toy is learnt."""
     flow, collect = ALGORITHMS.get(algorithm).flow, ALGORITHMS.get(algorithm).collect
-    return 20_000 if flow == "replay" else 400_000 if collect == "fitness" else 200_000
+    return {"Rainbow": 40_000}.get(algorithm, 20_000) if flow == "replay" else 400_000 if collect == "fitness" else 200_000
 
 
 def train(algorithm: str, name: str, continuous: bool, seed: int, **settings: Any) -> tuple[float, int]:
