@@ -194,7 +194,7 @@ class EnvironmentLoop:
         """
         if self.episode_length[streams].max() > (longest := longest_episode(self.env_spec)):
             raise UserError(
-                f"An episode of {self.env_spec.env} did not end within {longest:,} steps: set time_limit, by which it ends."
+                f"An episode of {self.env_spec.name} did not end within {longest:,} steps: set time_limit, by which it ends."
             )
 
     def _noisy(self, tree: Tree, deviation: float, draw: type[np.float32] | type[np.float64] = np.float64) -> Tree:

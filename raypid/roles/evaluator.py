@@ -90,7 +90,7 @@ EVALUATION_METRICS = frozenset(Evaluation(np.zeros(1), np.zeros(1), 0, 0.0).summ
 def cut_note(env: EnvSpec, cut: int) -> str:
     """Say that evaluation episodes were cut."""
     episodes = "1 evaluation episode" if cut == 1 else f"{cut} evaluation episodes"
-    return f"{episodes} of {env.env} did not end within {longest_episode(env):,} steps and were cut: set time_limit."
+    return f"{episodes} of {env.name} did not end within {longest_episode(env):,} steps and were cut: set time_limit."
 
 
 class Evaluator:

@@ -191,6 +191,19 @@ def test_a_run_without_an_ended_episode_says_so(tmp_path: Path) -> None:
     assert np.isnan(read_results(tmp_path)[-1]["episode_reward_mean"] or np.nan)
 
 
+def test_a_run_says_early_that_no_episode_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "NO_END_STEPS", 50)
+    said = (
+        "No episode of fragile:Fragile has ended in 50 steps of each environment. Training goes on; returns and evaluations wait for an end: "
+        "if there is none, set time_limit."
+    )
+    for length, time_limit, told in ((10**9, None, 1), (40, None, 0), (10**9, 40, 0), (10**9, 60, 0)):
+        config = {**FRAGILE, "env_config": {"length": length}, "time_limit": time_limit, "evaluation_interval": None}
+        progress = Telling()
+        drive(Agent("PPO", config, out=tmp_path / f"{length} {time_limit}"), {"training_iteration": 3}, progress)
+        assert progress.told.count(said) == told
+
+
 @pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize("by", ["time", "signal"])
