@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -67,22 +67,30 @@ class Sample:
 def sample(spec: EnvSpec, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
     """Make one environment in this process, look at it, reset it if `resets(observation_space)`, and close it.
 
-    What is wrong with a reset is left to those who need it.
+    A reset that fails says nothing here: those who need one will name what is wrong.
     """
+    *_, found = _sampling(spec, resets)
+    return found
+
+
+def _sampling(spec: EnvSpec, resets: Callable[[Space], bool]) -> Iterator[Sample]:
+    """Yield what an environment tells: once, or where it is reset before and after that."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
-    first = None
+    found = Sample(vector.observation_space, vector.action_space, vector.is_seeded)
     try:
         if resets(vector.observation_space):
+            yield found
             with suppress(EnvError):
-                first = vector.reset()
+                found = replace(found, first=vector.reset())
     finally:
         vector.close()
-    return Sample(vector.observation_space, vector.action_space, vector.is_seeded, first)
+    yield found
 
 
 def sample_apart(spec: EnvSpec, timeout_s: float, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
-    """As `sample`, in a process of its own, which its environment may end.
+    """As `sample`, in a process of its own, which its environment may end. A reset that ends it or takes longer than `timeout_s` counts as
+    one that fails.
 
     Raises:
         EnvError: it could not be made, ended its process, or took longer than `timeout_s`.
@@ -103,6 +111,9 @@ def sample_apart(spec: EnvSpec, timeout_s: float, resets: Callable[[Space], bool
                 f"Environment {name!r} was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
             )
         found: object = here.recv()
+        if isinstance(found, Sample) and resets(found.observation_space):
+            with suppress(EOFError):
+                found = here.recv() if here.poll(timeout_s) else found
     except EOFError:
         process.join(5)
         how = f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"
@@ -125,10 +136,10 @@ def _send_sample(spec: EnvSpec, resets: Callable[[Space], bool], there: Connecti
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     try:
-        found: object = sample(spec, resets)
+        for found in _sampling(spec, resets):
+            there.send(found)
     except Exception as error:
-        found = error
-    there.send(found)
+        there.send(error)
     there.close()
     os._exit(0)  # nothing of the parent's is to be ended here
 
