@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from gymnasium import spaces
 
 import raypid
 from raypid.cli import main
+from raypid.envs import EnvSpec, sample_apart
+from raypid.nn.catalog import has_open_bounds
 from raypid.registry import ENVS
 from raypid.reporting.logger import read_params
 from raypid.run.agent import Agent
@@ -59,6 +63,17 @@ class Failing(Steady):
         raise RuntimeError("no reset today")
 
 
+class Hanging(Steady):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        while True:
+            time.sleep(1)
+
+
+class Exiting(Steady):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        os._exit(3)
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ENVS, "_entries", {**ENVS._entries, "steady": Steady})
@@ -83,6 +98,12 @@ def test_one_environment_is_reset_once_and_never_stepped() -> None:
         assert adapted("PPO", Steady, normalize_observations=value, env_config={"size": 1e5}) == {}
     assert adapted("ES", Steady, env_config={"size": 1e5}) == {} and Steady.resets == 1
     assert adapted("PPO", Failing)["normalize_observations"][0] is False  # the run will say what is wrong
+
+
+@pytest.mark.parametrize(("env", "is_seen"), [(Steady, True), (Failing, False), (Hanging, False), (Exiting, False)])
+def test_a_first_reset_apart_may_fail(env: Any, is_seen: bool) -> None:
+    found = sample_apart(EnvSpec(env=env), 2.0 if env is Hanging else 60.0, has_open_bounds)
+    assert found.observation_space.shape == (2,) and (found.first is not None) == is_seen
 
 
 def test_where_it_cannot_be_it_is_left() -> None:
