@@ -590,8 +590,9 @@ class Config(Settings):
     """Learning rate."""
     gamma: float = tunable(0.99, 0.9, 0.9995, "log of 1 - x")
     """Discount."""
-    normalize_observations: bool = tunable(False, choices=(False, True))
-    """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation)."""
+    normalize_observations: bool | None = tunable(None, choices=(False, True))
+    """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation).
+    none: if bounds or first observations exceed 100; a run keeps what it began with."""
     normalize_rewards: bool = tunable(False, choices=(False, True))
     """Divide rewards, in the learner, by the running deviation of the discounted return."""
     reward_scale: float = 1.0

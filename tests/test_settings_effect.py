@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import gymnasium
 import pytest
@@ -270,7 +270,8 @@ def case_of(run: str, name: str, folder: Path) -> tuple[Settings, Settings]:
     default = config_of(run).from_dict(base)
     before = getattr(default.model if "." in name else default, name.removeprefix("model."))
     if value == OTHER:
-        words = get_args(type_hints(ModelConfig if "." in name else config_of(run))[name.removeprefix("model.")])
+        hint = type_hints(ModelConfig if "." in name else config_of(run))[name.removeprefix("model.")]
+        words = get_args(hint) if get_origin(hint) is Literal else ()
         value = next(word for word in words if word != before) if words else not before
     assert before != value, f"{name} is {value!r} already"
     along = {key: v for key, v in ALONG.get(name, {}).items() if key in known}

@@ -31,7 +31,7 @@ class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     num_envs_per_worker: int = tunable(32, 8, 128, "powers of 2")
     """Environments that one worker steps side by side, each with a perturbation of its own. A worker's share of the population is best
     a multiple of half of them: what a stream does after the last perturbation was given out counts for nothing."""
-    normalize_observations: bool = True
+    normalize_observations: bool | None = True
     lr: float = tunable(0.02, 1e-3, 0.3, "log")
     population: int = tunable(32, 16, 128, "powers of 2")
     """Pairs of perturbations (two episodes each) in one update, of all workers together."""

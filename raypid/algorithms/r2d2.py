@@ -60,7 +60,6 @@ class R2D2Config(DQNConfig):
         **dict.fromkeys(
             ("num_atoms", "v_min", "v_max", "noisy"), "for R2D2, with plain values and epsilon: take Rainbow"
         ),
-        "normalize_rewards": "for R2D2: value_rescaling learns returns of every size, or set reward_scale",
     }
 
     ranges = {
@@ -152,7 +151,7 @@ class R2D2(DQN):
         assert isinstance(sample, Sequences) and sample.memory is not None and isinstance(sample.action, np.ndarray)
         return SequenceBatch(
             self.inputs(sample.obs), move(sample.first), move(sample.memory),
-            move(sample.action.astype(np.int64, copy=False)), move(sample.reward),
+            move(sample.action.astype(np.int64, copy=False)), move(sample.reward * self.reward_factor),
             move(sample.terminated | sample.truncated), move(sample.terminated), move(sample.valid), move(sample.weight),
         )  # fmt: skip
 

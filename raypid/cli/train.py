@@ -529,7 +529,9 @@ def _explain(
     from raypid.run.placement import look
 
     resolved = resolve_settings(name, given, below)
-    network = examine(name, resolved.config, given=given).network
+    examined = examine(name, resolved.config, given=given)
+    network = examined.network
+    resolved.settle(examined.adapted)
     config, planned, changed = look(resolved.config, network)
     for setting, _, value in differences(resolved.config.to_dict(), config.to_dict()):
         resolved.adapt(setting, value, TO_FIT)
@@ -807,7 +809,7 @@ def _saved(
     return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 
 
-_BY_ENVIRONMENT = ("model.hidden",)
+_BY_ENVIRONMENT = ("model.hidden", "normalize_observations")
 """Settings that raypid may choose by the environment."""
 
 
@@ -820,7 +822,9 @@ def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
     if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    chosen = [row for row in agent.explain().rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT]
+    chosen = [
+        row for row in agent.explain().rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT and row.value
+    ]
     parts = [f"{row.name} {shown(row.value)}" for row in chosen]
     said = [f"Adapted: {', '.join(parts)} (--explain says why)."] if parts else []
     known = (agent.run, agent.config.env) in TUNED

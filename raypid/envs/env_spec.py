@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from raypid.modules import name_of
+
 VECTORIZERS = ("auto", "native", "envpool", "ale", "sync", "async", "threads")
 
 
@@ -37,6 +39,11 @@ class EnvSpec:
     """Threads inside one ALE or EnvPool vector."""
     seed: int = 0
     worker_index: int = 0
+
+    @property
+    def name(self) -> str:
+        """The environment for messages: "module:name" of a class or function."""
+        return self.env if isinstance(self.env, str) else name_of(self.env)
 
 
 def stream_seeds(spec: EnvSpec, save_count: int | None = None) -> list[int]:

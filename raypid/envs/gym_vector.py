@@ -113,6 +113,7 @@ class GymVector(VectorEnv):
     def _rewards(self, rewards: object) -> Array:
         """The rewards [B] of a step. As in a loop, each may be an array of one element."""
         array = np.array(rewards, np.float32)
+        self._given = rewards
         if array.shape == (self.num_envs,):
             return array
         if array.size != self.num_envs:

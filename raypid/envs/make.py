@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -18,6 +19,7 @@ from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import VectorEnv
 from raypid.registry import did_you_mean
 from raypid.spaces import Space
+from raypid.types import Tree
 
 NATIVE_FROM = 7
 """Streams from which the vector entry point of Gymnasium's CartPole (50 us a step, however many) outruns the loop."""
@@ -58,25 +60,44 @@ class Sample:
     action_space: Space
     is_seeded: bool
     """Whether seeds decide what happens in it."""
+    first: Tree | None = None
+    """The observation [1, *] that an episode began with, if it was reset."""
 
 
-def sample(spec: EnvSpec) -> Sample:
-    """Make one environment in this process, look at it, and close it."""
+def sample(spec: EnvSpec, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
+    """Make one environment in this process, look at it, reset it if `resets(observation_space)`, and close it.
+
+    A reset that fails says nothing here: those who need one will name what is wrong.
+    """
+    *_, found = _sampling(spec, resets)
+    return found
+
+
+def _sampling(spec: EnvSpec, resets: Callable[[Space], bool]) -> Iterator[Sample]:
+    """Yield what an environment tells: once, or where it is reset before and after that."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
-    vector.close()
-    return Sample(vector.observation_space, vector.action_space, vector.is_seeded)
+    found = Sample(vector.observation_space, vector.action_space, vector.is_seeded)
+    try:
+        if resets(vector.observation_space):
+            yield found
+            with suppress(EnvError):
+                found = replace(found, first=vector.reset())
+    finally:
+        vector.close()
+    yield found
 
 
-def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
-    """As `sample`, in a process of its own, which its environment may end.
+def sample_apart(spec: EnvSpec, timeout_s: float, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
+    """As `sample`, in a process of its own, which its environment may end. A reset that ends it or takes longer than `timeout_s` counts as
+    one that fails.
 
     Raises:
         EnvError: it could not be made, ended its process, or took longer than `timeout_s`.
     """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send_sample, args=(spec, there))
+    process = context.Process(target=_send_sample, args=(spec, resets, there))
     heeded = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         process.start()
@@ -90,6 +111,9 @@ def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
                 f"Environment {name!r} was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
             )
         found: object = here.recv()
+        if isinstance(found, Sample) and resets(found.observation_space):
+            with suppress(EOFError):
+                found = here.recv() if here.poll(timeout_s) else found
     except EOFError:
         process.join(5)
         how = f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"
@@ -107,15 +131,15 @@ def sample_apart(spec: EnvSpec, timeout_s: float) -> Sample:
 _ENDS = {signal.SIGINT, signal.SIGTERM, *({signal.SIGHUP} if hasattr(signal, "SIGHUP") else ())}
 
 
-def _send_sample(spec: EnvSpec, there: Connection) -> None:
+def _send_sample(spec: EnvSpec, resets: Callable[[Space], bool], there: Connection) -> None:
     for number in _ENDS:  # of the parent's handlers each says something
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     try:
-        found: object = sample(spec)
+        for found in _sampling(spec, resets):
+            there.send(found)
     except Exception as error:
-        found = error
-    there.send(found)
+        there.send(error)
     there.close()
     os._exit(0)  # nothing of the parent's is to be ended here
 

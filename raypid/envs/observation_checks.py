@@ -28,7 +28,7 @@ class ObservationError(EnvError):
 
 
 class RewardError(ObservationError):
-    """A reward that is not finite."""
+    """A reward that is not finite, or not in float32."""
 
 
 class ObservationPart:

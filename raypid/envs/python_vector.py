@@ -17,7 +17,7 @@ from raypid.envs.adapter import is_seeded
 from raypid.envs.closing import close_all
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError, reraise_signal
-from raypid.envs.observation_checks import ObservationError, RewardError, action_rows
+from raypid.envs.observation_checks import action_rows
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
 from raypid.errors import UserError, shown
@@ -63,8 +63,6 @@ class PythonVector(VectorEnv):
             self.close()
             raise
         self.vectorizer = "threads" if mode == "threads" else "sync"
-        self._given: list[object] = []
-        """The rewards of the last step, as the environments gave them."""
         self._undecided = mode == "auto" and self.num_envs > 1
         self._timed: list[tuple[float, float]] = []
         self._ended = [True] * self.num_envs
@@ -150,14 +148,9 @@ class PythonVector(VectorEnv):
                 return bool(array.item())
         raise EnvError(f"{self._where(stream)}: step() returned {shown(value)} as {name}; it must be true or false.")
 
-    def _misfit(self, error: ObservationError) -> str:
-        if isinstance(error, RewardError) and error.row is not None and self._given[error.row] is None:
-            return "the reward is None; it must be one number."
-        return str(error)
-
     def _rewards(self, rewards: list[object]) -> Array:
         self._given = rewards
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, OverflowError):
             array = np.array(rewards, np.float32)
             if array.ndim == 1:
                 return array
@@ -172,7 +165,7 @@ class PythonVector(VectorEnv):
 
     def _scalar(self, reward: object, stream: int) -> float:
         """Convert a reward that came as an array of one element."""
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, OverflowError):
             array = np.asarray(reward)
             if array.size == 1:
                 return float(array.item())

@@ -5,20 +5,25 @@ Axes: B streams; k streams whose episode ended in this step; * event shape.
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium
+import numpy as np
 
 from raypid.envs.env_spec import EnvSpec, stream_seeds
 from raypid.envs.errors import HEAD, EnvError, reraise_signal, user_traceback
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, check_rewards
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, RewardError, check_rewards
 from raypid.spaces import Space, space_leaves
 from raypid.types import Array, Tree
 
+# what overflows is a reward, of which `VectorEnv.step` says more
+warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, r"raypid\.envs\.")
 MAX_REBUILDS = 3
 """Failed attempts in a row after which an environment, or a vector of them, is given up."""
 Info: TypeAlias = "dict[str, object]"
@@ -70,6 +75,8 @@ class VectorEnv(ABC):
         self.num_envs = spec.num_envs
         self._num_steps = 0
         self._crashes: list[str] = []
+        self._given: Any = ()
+        """The rewards of the last step, as the environments gave them."""
         self._seeded = False
 
     def _set_spaces(self, observation_space: Space, action_space: Space) -> None:
@@ -137,6 +144,12 @@ class VectorEnv(ABC):
 
     def _misfit(self, error: ObservationError) -> str:
         """What to say of an observation or a reward that does not fit."""
+        if isinstance(error, RewardError) and error.row is not None:
+            given = self._given[error.row]
+            if given is None:
+                return "the reward is None; it must be one number."
+            if math.isfinite(value := float(np.asarray(given).item())):
+                return f"the reward is {value:.3g}, beyond float32 (3.4e+38): divide it in the environment; reward_scale would come too late."
         return str(error)
 
     def _where(self, stream: int | None = None) -> str:

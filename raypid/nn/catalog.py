@@ -14,11 +14,16 @@ from raypid.nn.network_spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.nn.numpy_cells import STEPS
 from raypid.registry import NETWORKS, is_model
 from raypid.spaces import Space, SpaceLeaf, space_leaves, space_to_json
+from raypid.types import Array, Tree, tree_leaves
 
 MIN_SIDE = 16
 """Images with a smaller side are flattened by default: a fully connected network learns them faster, without torch."""
 SMALL = 8
 """Elements of an observation up to which narrow layers learn as well as wide ones, twice as fast."""
+LARGE = 100.0
+"""Size of an observation's element beyond which networks need it normalised."""
+NO_BOUND = 1e9
+"""Bounds of this size say nothing: they are there because a Box asks for some."""
 _INPUTS = {"Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
 _DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
 
@@ -97,6 +102,33 @@ def build_spec(
         memory=model.cell,
         memory_size=model.memory_size if model.cell else 0,
     )
+
+
+def large_element(observation_space: Space, pipeline: PipelineSpec, first: Tree | None) -> str:
+    """Say which part of observations has numbers beyond LARGE, by the bounds of its space or in the observations `first` [N, *]; "" if
+    none has."""
+    bounds = {leaf.path: _bounds(leaf) for leaf in space_leaves(observation_space, "observation")}
+    observed = {} if first is None else dict(tree_leaves(first))
+    for leaf in (leaf for leaf in pipeline.leaves if leaf.kind == "vector"):
+        known = bounds[leaf.path][bounds[leaf.path] < NO_BOUND]
+        sizes = {"bounds": known, "a first observation": np.abs(observed.get(leaf.path, 0.0))}
+        for what, size in sizes.items():
+            if (largest := leaf.scale * float(np.max(size, initial=0.0))) > LARGE:
+                return f"{what}{f' of {leaf.path}' if leaf.path else ''} up to {largest:.3g}"
+    return ""
+
+
+def has_open_bounds(observation_space: Space) -> bool:
+    """Whether a part of observations that could be normalised has elements without bounds."""
+    leaves = space_leaves(observation_space, "observation")
+    return any(observation_leaf(leaf).kind == "vector" and (_bounds(leaf) >= NO_BOUND).any() for leaf in leaves)
+
+
+def _bounds(leaf: SpaceLeaf) -> Array:
+    """The sizes of the bounds of a Box; nothing of other spaces."""
+    if not isinstance(leaf.space, spaces.Box):
+        return np.zeros(0)
+    return np.abs(np.array([leaf.space.low, leaf.space.high], np.float64))
 
 
 def _widths(leaves: tuple[Leaf, ...], frame_stack: int) -> tuple[int, ...]:

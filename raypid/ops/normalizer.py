@@ -76,11 +76,17 @@ class DiscountedReturns:
         return moments_of(returns[valid][:, None])
 
 
+ROUNDING = 1e-7
+"""Of float32: rows that differ by less than this part of them are the same."""
+
+
 def inverse_deviation(moments: Moments) -> float:
-    """1 / standard deviation of moments of rows [N, 1], however small it is; 1 as long as all rows were the same."""
-    count, _, m2 = moments
+    """1 / standard deviation of moments of rows [N, 1], however small it is. As long as all rows were the same, 1 / their size, or 1 for 0."""
+    count, mean, m2 = moments
+    size = abs(float(mean[0]))
     deviation = float(np.sqrt(m2[0] / count)) if count else 0.0
-    return 1.0 / deviation if 0.0 < deviation < math.inf else 1.0
+    scale = deviation if deviation > ROUNDING * size else size
+    return 1.0 / scale if 0.0 < scale < math.inf else 1.0
 
 
 def _nth(items: Array) -> Array:
@@ -144,8 +150,7 @@ class ReturnScaler:
         for of, (there, _) in zip(streams, everywhere, strict=True):
             self.carry[of] = there
         self.moments = merge_moments(self.moments, reduce(merge_moments, [m for _, m in everywhere]))
-        _, inverse = scale_of(self.moments)
-        return (reward * inverse[0]).astype(np.float32)
+        return (reward * inverse_deviation(self.moments)).astype(np.float32)
 
     def state_dict(self) -> dict[str, Array]:
         return {**self.moments.as_arrays(), "carry": self.carry.copy()}

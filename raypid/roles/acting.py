@@ -22,7 +22,8 @@ from raypid.registry import NETWORKS
 from raypid.roles.divergence import check_action, quiet
 from raypid.types import Array, Tree, tree_map
 
-MAX_EPISODE_STEPS = 200_000
+MAX_EPISODE_STEPS = 30_000
+"""Steps after which an episode that has to end is given up: more than Atari's 27,000, and some seconds of CartPole."""
 FORGIVING_STEPS = 1000
 """Valid steps that make up for one time that an environment raised."""
 
@@ -47,6 +48,11 @@ class RolloutSpec:
     """Hand over the moments of discounted returns (`Report.returns`)."""
     networks: dict[str, type] = field(default_factory=dict)
     """Registered networks that the worker needs, by name."""
+
+
+def longest_episode(env: EnvSpec) -> int:
+    """Steps after which an episode that has to end is given up; a time_limit that is longer holds."""
+    return max(MAX_EPISODE_STEPS, env.time_limit or 0)
 
 
 def register_networks(networks: Mapping[str, type]) -> None:
@@ -184,11 +190,11 @@ class EnvironmentLoop:
         """Refuse episodes of these streams that do not end.
 
         Raises:
-            UserError: an episode has more than MAX_EPISODE_STEPS steps.
+            UserError: an episode has more than `longest_episode` steps.
         """
-        if self.episode_length[streams].max() > MAX_EPISODE_STEPS:
+        if self.episode_length[streams].max() > (longest := longest_episode(self.env_spec)):
             raise UserError(
-                f"An episode of {self.env_spec.env} did not end within {MAX_EPISODE_STEPS:,} steps: set time_limit."
+                f"An episode of {self.env_spec.name} did not end within {longest:,} steps: set time_limit, by which it ends."
             )
 
     def _noisy(self, tree: Tree, deviation: float, draw: type[np.float32] | type[np.float64] = np.float64) -> Tree:

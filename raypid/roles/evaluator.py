@@ -12,15 +12,13 @@ import numpy as np
 
 from raypid.envs import EnvSpec, VectorEnv, stream_seeds
 from raypid.nn.policy import make_policy
-from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, register_networks
+from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, longest_episode, register_networks
 from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
 EVALUATION_INDEX = 1_000_000
 """Worker index of evaluation environments, so that their seeds differ from those of training."""
 CONFIRM_EPISODES = 50
-MAX_EVALUATION_STEPS = 30_000
-"""Steps after which an evaluation episode is cut: more than Atari's 27,000, and some seconds of CartPole."""
 _CONFIRM_SEED = 500_000_000
 
 Recorder: TypeAlias = Callable[[VectorEnv], object]
@@ -89,15 +87,10 @@ EVALUATION_METRICS = frozenset(Evaluation(np.zeros(1), np.zeros(1), 0, 0.0).summ
 """Keys of `Evaluation.summary`."""
 
 
-def longest_episode(env: EnvSpec) -> int:
-    """Steps after which an evaluation episode is cut; a time_limit that is longer holds."""
-    return max(MAX_EVALUATION_STEPS, env.time_limit or 0)
-
-
 def cut_note(env: EnvSpec, cut: int) -> str:
     """Say that evaluation episodes were cut."""
     episodes = "1 evaluation episode" if cut == 1 else f"{cut} evaluation episodes"
-    return f"{episodes} of {env.env} did not end within {longest_episode(env):,} steps and were cut: set time_limit."
+    return f"{episodes} of {env.name} did not end within {longest_episode(env):,} steps and were cut: set time_limit."
 
 
 class Evaluator:

@@ -29,7 +29,7 @@ from raypid.envs.make import Sample
 from raypid.errors import UserError, shown
 from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
-from raypid.nn.catalog import build_spec
+from raypid.nn.catalog import build_spec, has_open_bounds, large_element
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from raypid.run_file import RunFile
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
+Adapted: TypeAlias = dict[str, tuple[object, str]]
+"""Settings that were left open -> the value that the environment decides, and why. A run keeps them, wherever it goes on."""
 TO_FIT = "to fit this machine"
 """Why `fit` has changed a setting."""
 _PLACE_SECONDS = 60.0
@@ -99,6 +101,7 @@ class System:
     action_space: Space
     notes: list[str]
     """What was changed to make the run fit."""
+    adapted: Adapted
 
 
 def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, object]:
@@ -179,6 +182,12 @@ class Resolved:
     def adapt(self, name: str, value: object, why: str) -> None:
         """Write down that raypid itself has chosen a value."""
         self.sources.setdefault(name, []).append(Source("adapted", why, value))
+
+    def settle(self, adapted: Adapted) -> None:
+        """Take over what the environment has decided."""
+        for name, (value, why) in adapted.items():
+            setattr(self.config, name, value)
+            self.adapt(name, value, why)
 
 
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
@@ -321,6 +330,7 @@ def assemble(
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
+    config = config.replace({name: value for name, (value, _) in found.adapted.items()})
     config, backend, planned, notes = place(config, network, _words(program))
     try:
         inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
@@ -359,7 +369,18 @@ def assemble(
             context.plan = _asynchronous_plan(algorithm, inner, backend, program)
         evaluations = _evaluations(config, context, replace(spec, env=found.evaluation_env), planned)
         observation_space, action_space = found.sample.observation_space, found.sample.action_space
-        return System(config, network, planned, context, evaluations, callbacks, observation_space, action_space, notes)
+        return System(
+            config,
+            network,
+            planned,
+            context,
+            evaluations,
+            callbacks,
+            observation_space,
+            action_space,
+            notes,
+            found.adapted,
+        )
     except BaseException:
         backend.shutdown()
         raise
@@ -412,6 +433,7 @@ class Examined:
     callbacks: Callbacks | None
     initial: Weights | None
     """The weights of init_from."""
+    adapted: Adapted
 
 
 def examine(
@@ -434,23 +456,44 @@ def examine(
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
+    adapted = _adapted(config, network, first)
+    if adapted:
+        network = _network(run, config.replace({name: value for name, (value, _) in adapted.items()}), *spaces, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
-    return Examined(first, evaluation_env, network, callbacks, initial)
+    return Examined(first, evaluation_env, network, callbacks, initial, adapted)
+
+
+def _adapted(config: Config, network: NetworkSpec, first: Sample) -> Adapted:
+    """Decide by the environment what the settings leave open: whether observations are normalised."""
+    name = "normalize_observations"
+    if config.normalize_observations is not None or name in {**config.idle(), **idle_settings(config, network)}:
+        return {}
+    large = large_element(first.observation_space, network.pipeline, first.first)
+    if not large:
+        return {name: (False, "no large numbers in observations")}
+    try:
+        config.replace({name: True}).validate()
+    except ConfigError:
+        return {name: (False, "other settings forbid it")}
+    return {name: (True, large)}
 
 
 def sample_key(config: Config) -> str:
     """Equal for settings whose environments, also those of evaluations, have the same spaces."""
-    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env))
+    is_open = config.normalize_observations is None
+    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, is_open))
 
 
 def _sampled(c: Config) -> Sample:
-    """The environment's spaces. Where workers will have it, it is made in a process of its own, so that it can neither end nor stop this
-    one; but not once Ray has started here, whose threads a fork would leave behind."""
-    ray = sys.modules.get("ray")
+    """The environment's spaces, and where these leave it open how large observations are, the first of an episode: the same one for all
+    seeds. Where workers will have the environment, it is made in a process of its own, so that it can neither end nor stop this one; but not
+    once Ray has started here, whose threads a fork would leave behind."""
+    ray, spec = sys.modules.get("ray"), replace(env_spec_of(c), seed=0)
+    resets = has_open_bounds if c.normalize_observations is None else lambda space: False
     with phase("making environments", f"making {entry_name(c.env)}"):
         if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
-            return sample_apart(env_spec_of(c), c.worker_timeout_s)
-        return sample(env_spec_of(c))
+            return sample_apart(spec, c.worker_timeout_s, resets)
+        return sample(spec, resets)
 
 
 def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
@@ -467,7 +510,7 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             f"{run} trains a whole model: --model_name (model.network) takes {', '.join(models)}, or 'module:Class'{given}. `raypid list models` "
             "shows them; raypid.register_model adds one."
         )
-    normalize = c.normalize_observations
+    normalize = bool(c.normalize_observations)
     network = build_spec(observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize)
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     if network.head == "model" and not algorithm.own_model:

@@ -60,6 +60,8 @@ RESCUE_LEARNER_S = 60.0
 """Seconds that it waits for its learner, which may be in an update."""
 HALT_S = 5.0
 """Seconds after the end of a run by time or by a signal when an iteration that waits for whole episodes is broken off."""
+NO_END_STEPS = 2_000
+"""Steps of each environment after which a run says that no episode has ended."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 STOP = "stop"
@@ -270,7 +272,7 @@ class Run:
         self.ends_at_once_until = -math.inf
         """Until this time (monotonic) the first signal is what a second one is."""
         self._playing = False
-        self._told_cut = self._told_unwritten = False
+        self._told_cut = self._told_unwritten = self._told_endless = False
         self.phases = listening() or Phases()
         """What it does besides training, and since its command began if one has started it."""
         self.phases.tell = progress.working
@@ -419,6 +421,7 @@ class Run:
             self._rewind()
         self.reason = self._reason(result)
         self._tell_absent(result)
+        self._tell_endless(result)
         self._tell_flaws()
         if (played := agent.last_evaluation) is not None and EVALUATION in result:
             self.best.offer(played, agent)
@@ -636,6 +639,19 @@ class Run:
                     f"Nothing has reported the stop criterion {key} so far, though {result['episodes_total']} episodes have ended."
                 )
         self._may_be_absent = ()
+
+    def _tell_endless(self, result: Mapping[str, float]) -> None:
+        """Say once that no episode has ended, which returns and evaluations wait for."""
+        config = self.agent.config
+        streams = config.num_envs_per_worker * max(1, config.num_workers)
+        if self._told_endless or result["timesteps_total"] < NO_END_STEPS * streams:
+            return
+        self._told_endless = True
+        if not result["episodes_total"] and (config.time_limit or 0) < NO_END_STEPS:
+            self.progress.message(
+                f"No episode of {entry_name(config.env)} has ended in {NO_END_STEPS:,} steps of each environment. Training goes on; returns and "
+                "evaluations wait for an end: if there is none, set time_limit."
+            )
 
     def _tell_flaws(self) -> None:
         """Say once that evaluation episodes were cut, and once that tracebacks could not be kept."""

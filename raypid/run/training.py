@@ -246,6 +246,7 @@ class Training(metaclass=_Answering):
         """What was changed in this run, oldest first (`raypid.changes`)."""
         self.sources = resolved.sources
         """Where each setting came from (`raypid.run.assembly.Resolved`)."""
+        resolved.settle(system.adapted)
         self._made_to_fit = self._note_fit(resolved)
         self.on_rollback: Callable[[], None]
         """Called after each rollback."""

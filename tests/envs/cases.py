@@ -72,6 +72,8 @@ class Faulty(Counter):
             return obs, reward, terminated, info
         if self.fault == "reward":
             reward = float("nan")
+        if self.fault == "rich":
+            reward = 1e39
         if self.fault == "no reward":
             reward = None
         if self.fault in ("terminated", "truncated"):

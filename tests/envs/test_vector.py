@@ -207,13 +207,18 @@ def test_an_environment_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
     [
         ("nan", r"not finite: nan at index \[0\]"),
         ("inf", r"not finite: inf at index \[1\]"),
-        ("reward", "the reward is nan"),
+        ("reward", "the reward is nan; it must be finite"),
+        (
+            "rich",
+            r"the reward is 1e\+39, beyond float32 \(3.4e\+38\): divide it in the environment; reward_scale would come too late",
+        ),
         ("shape", r"has shape \(3,\); its space Box.* asks for shape \(2,\)"),
         ("dtype", "has dtype <U1"),
         ("none", r"the observation is None; its space Box"),
         ("text", r"the observation is 'hello'; its space Box"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("vectorizer", ["sync", "async"])
 def test_bad_observations_are_named(fault: str, text: str, vectorizer: str) -> None:
     vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": fault}, num_envs=2, vectorizer=vectorizer))

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
-from raypid.nn.catalog import build_spec
+from raypid.nn.catalog import build_spec, has_open_bounds, large_element
 from raypid.nn.network_spec import NetworkSpec
 from raypid.spaces import SpaceError
 
@@ -126,3 +126,50 @@ def test_unbounded_integers_have_no_bounds() -> None:
     assert leaf.low == (-np.inf, -np.inf) and leaf.high == (np.inf, np.inf)
     (leaf,) = spec(action=spaces.Box(0, np.inf, (1,), np.int64)).actions
     assert leaf.low == (0.0,) and leaf.high == (np.inf,)
+
+
+INF = np.inf
+
+
+def box(low: Any, high: Any, dtype: Any = np.float32) -> spaces.Box:
+    return spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("observation", "first", "said"),
+    [
+        (box([-4.8, -INF], [4.8, INF]), [[0.1, 2.0]], ""),
+        (box([-28.0], [28.0]), None, ""),
+        (box([-INF, -INF], [INF, INF]), [[1.0, -1e5]], "a first observation up to 1e+05"),
+        (box([-INF], [INF]), None, ""),
+        (box([1e5 - 1], [1e5 + 1]), [[1e5]], "bounds up to 1e+05"),
+        (box([0, -3.4e38], [3000, 3.4e38]), [[0.0, 0.0]], "bounds up to 3e+03"),
+        (box([-1e12], [1e12]), [[1.0]], ""),
+        (box([0], [500], np.int32), [[3]], "bounds up to 500"),
+        (box([np.iinfo(np.int64).min], [np.iinfo(np.int64).max], np.int64), [[200]], "a first observation up to 200"),
+        (bytes_of(128), None, ""),
+        (bytes_of(84, 84), None, ""),
+        (spaces.MultiBinary(4), None, ""),
+        (spaces.Discrete(1000), None, ""),
+    ],
+)
+def test_large_observations_by_their_bounds_or_the_first_one(observation: Any, first: Any, said: str) -> None:
+    seen = None if first is None else np.array(first, observation.dtype)
+    assert large_element(observation, spec(observation).pipeline, seen) == said
+
+
+def test_the_part_of_an_observation_that_is_large_is_named() -> None:
+    parts = spaces.Dict(a=BOX, b=spaces.Dict(c=box([-INF], [INF])), image=bytes_of(84, 84))
+    seen = {"a": np.zeros((1, 3)), "b": {"c": np.full((1, 1), 1e6)}, "image": np.full((1, 84, 84), 255)}
+    assert large_element(parts, spec(parts).pipeline, seen) == "a first observation of b/c up to 1e+06"
+
+
+@pytest.mark.parametrize(
+    ("observation", "is_open"),
+    [
+        (BOX, False), (bytes_of(84, 84), False), (TWO, False), (box([-1, -INF], [1, INF]), True), (box([-1, 0], [1, INF]), True),
+        (spaces.Dict(a=BOX, b=box([-1e10], [1e10])), True), (spaces.Box(-INF, INF, (32, 32, 3), np.float32), False),
+    ],
+)  # fmt: skip
+def test_an_environment_is_reset_only_where_bounds_say_nothing(observation: Any, is_open: bool) -> None:
+    assert has_open_bounds(observation) == is_open

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of, scale_of, zero_moments
+from raypid.ops.normalizer import (
+    ReturnScaler,
+    inverse_deviation,
+    merge_moments,
+    moments_of,
+    scale_of,
+    zero_moments,
+)
 
 
 def test_moments_by_hand() -> None:
@@ -113,3 +120,22 @@ def test_return_scaler_survives_another_number_of_streams() -> None:
         scaler.scale(reward, first, valid)
     reward, first, valid = (x[:, :2] for x in random_calls()[0])
     assert np.isfinite(scaler.scale(reward, first, valid)).all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e6, 1e30])
+def test_rewards_of_every_size_become_the_same(size: float) -> None:
+    plain, scaler = ReturnScaler(0.9), ReturnScaler(0.9)
+    for reward, first, valid in random_calls():
+        scaled = scaler.scale(reward * np.float32(size), first, valid)
+        np.testing.assert_allclose(scaled, plain.scale(reward, first, valid), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inverse"),
+    [
+        ([], 1.0), ([0.0, 0.0], 1.0), ([0.1] * 7, 10.0), ([-1e6, -1e6], 1e-6), ([1e6, 1e6 + 0.01], 1e-6),
+        ([1e6 - 1, 1e6 + 1], 1.0), ([-1e-9, 1e-9], 1e9),
+    ],
+)  # fmt: skip
+def test_returns_that_do_not_differ_are_divided_by_their_size(rows: list[float], inverse: float) -> None:
+    assert inverse_deviation(moments_of(np.array(rows).reshape(-1, 1))) == pytest.approx(inverse, rel=1e-6)

@@ -18,7 +18,7 @@ from raypid.envs import EnvError
 from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
-from raypid.roles import evaluator
+from raypid.roles import acting
 from raypid.run import experiment
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
@@ -163,7 +163,7 @@ def test_losses_of_an_hour_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("length", [10**9, 25])
 def test_an_evaluation_episode_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int) -> None:
-    monkeypatch.setattr(evaluator, "MAX_EVALUATION_STEPS", 20)
+    monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 20)
     config = {**FRAGILE, "env_config": {"length": length}, "evaluation_interval": 1, "evaluation_num_episodes": 12}
     progress = Telling()
     outcome = drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 3}, progress, final_episodes=10)
@@ -177,7 +177,7 @@ def test_an_evaluation_episode_without_end_is_cut(tmp_path: Path, monkeypatch: p
 
 
 def test_a_time_limit_that_is_longer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "MAX_EVALUATION_STEPS", 20)
+    monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 20)
     with Agent("PPO", {**FRAGILE, "env_config": {"length": 10**9}, "time_limit": 30}) as agent:
         played = agent.eval(12)
     assert (played["episodes"], played["episodes_cut"], played["episode_len_mean"]) == (12, 0, 30)
@@ -189,6 +189,19 @@ def test_a_run_without_an_ended_episode_says_so(tmp_path: Path) -> None:
     drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 2}, progress)
     assert progress.summary["best policy"].startswith("none: no episode has ended")
     assert np.isnan(read_results(tmp_path)[-1]["episode_reward_mean"] or np.nan)
+
+
+def test_a_run_says_early_that_no_episode_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "NO_END_STEPS", 50)
+    said = (
+        "No episode of fragile:Fragile has ended in 50 steps of each environment. Training goes on; returns and evaluations wait for an end: "
+        "if there is none, set time_limit."
+    )
+    for length, time_limit, told in ((10**9, None, 1), (40, None, 0), (10**9, 40, 0), (10**9, 60, 0)):
+        config = {**FRAGILE, "env_config": {"length": length}, "time_limit": time_limit, "evaluation_interval": None}
+        progress = Telling()
+        drive(Agent("PPO", config, out=tmp_path / f"{length} {time_limit}"), {"training_iteration": 3}, progress)
+        assert progress.told.count(said) == told
 
 
 @pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])

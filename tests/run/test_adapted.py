@@ -1,0 +1,157 @@
+"""What a run decides by its environment, how it says so, and that it keeps it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import raypid
+from raypid.cli import main
+from raypid.envs import EnvSpec, sample_apart
+from raypid.nn.catalog import has_open_bounds
+from raypid.registry import ENVS
+from raypid.reporting.logger import read_params
+from raypid.run.agent import Agent
+from raypid.run.assembly import examine, resolve_settings
+
+SMALL = {
+    "num_envs_per_worker": 2,
+    "fragment_length": 16,
+    "batch_size": 16,
+    "evaluation_interval": 0,
+    "model": {"hidden": [8]},
+}
+TASKS = (
+    "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3",
+    "BipedalWalker-v3", "Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "raypid/Catch-v0", "raypid/MultiMatch-v0", "raypid/TMaze-v0",
+)  # fmt: skip
+
+
+class Steady(gymnasium.Env):
+    """Observation [2] of this size, without bounds; episodes of 5 steps."""
+
+    resets, steps = 0, 0
+    """Of all of them."""
+
+    def __init__(self, size: float = 1.0) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.size = size
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        Steady.resets += 1
+        self.t = 0
+        return np.array([self.size, 0], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        Steady.steps += 1
+        self.t += 1
+        return np.array([self.size, self.t], np.float32), 1.0, self.t == 5, False, {}
+
+
+class Failing(Steady):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        raise RuntimeError("no reset today")
+
+
+class Hanging(Steady):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        while True:
+            time.sleep(1)
+
+
+class Exiting(Steady):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        os._exit(3)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENVS, "_entries", {**ENVS._entries, "steady": Steady})
+
+
+def adapted(run: str, env: Any, **settings: Any) -> dict[str, Any]:
+    config = resolve_settings(run, {"env": env, **settings}).config
+    return dict(examine(run, config).adapted)
+
+
+@pytest.mark.parametrize("env", TASKS)
+def test_the_usual_tasks_are_learnt_from_as_they_are(env: str) -> None:
+    found = adapted("PPO", env)
+    assert found in ({}, {"normalize_observations": (False, "no large numbers in observations")})
+
+
+def test_one_environment_is_reset_once_and_never_stepped() -> None:
+    Steady.resets = Steady.steps = 0
+    assert adapted("PPO", Steady) == {"normalize_observations": (False, "no large numbers in observations")}
+    assert (Steady.resets, Steady.steps) == (1, 0)
+    for value in (True, False):
+        assert adapted("PPO", Steady, normalize_observations=value, env_config={"size": 1e5}) == {}
+    assert adapted("ES", Steady, env_config={"size": 1e5}) == {} and Steady.resets == 1
+    assert adapted("PPO", Failing)["normalize_observations"][0] is False  # the run will say what is wrong
+
+
+@pytest.mark.parametrize(("env", "is_seen"), [(Steady, True), (Failing, False), (Hanging, False), (Exiting, False)])
+def test_a_first_reset_apart_may_fail(env: Any, is_seen: bool) -> None:
+    found = sample_apart(EnvSpec(env=env), 2.0 if env is Hanging else 60.0, has_open_bounds)
+    assert found.observation_space.shape == (2,) and (found.first is not None) == is_seen
+
+
+def test_where_it_cannot_be_it_is_left() -> None:
+    several = {"num_workers": 2, "num_learners": 2, "learner_sync": "asynchronous", "env_config": {"size": 1e5}}
+    assert adapted("DQN", Steady, **several) == {"normalize_observations": (False, "other settings forbid it")}
+
+
+@pytest.mark.parametrize("run", ["PPO", "DQN"])
+def test_a_run_keeps_what_it_has_decided(run: str, tmp_path: Path) -> None:
+    settings = {**SMALL, "env": "steady", "env_config": {"size": 1e5}, "seed": 0}
+    if run == "DQN":
+        settings |= {"start_steps": 16, "buffer_size": 200, "fragment_length": 1, "steps_per_iteration": 32}
+    with Agent(run, settings, out=tmp_path) as agent:
+        row = agent.explain().as_dict()["settings"]["normalize_observations"]
+        assert (row["value"], row["from"], row["detail"]) == (True, "adapted", "a first observation up to 1e+05")
+        agent.train()
+        saved = agent.save()
+        assert agent.config.normalize_observations is True and agent.changes == []
+        assert agent.get_weights().extra["obs_mean"][0] == pytest.approx(1e5)
+    with Agent.from_checkpoint(saved, env_config={"size": 1.0}) as agent:
+        assert agent.config.normalize_observations is True and agent.network.pipeline.normalize
+        agent.train()
+    with raypid.PPO("steady", config=SMALL) as agent:
+        assert agent.plain_config()["normalize_observations"] is False and not agent.network.pipeline.normalize
+
+
+def test_the_command_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    command = [
+        "train",
+        "--run",
+        "PPO",
+        "--env",
+        "steady",
+        "--stop",
+        '{"training_iteration": 1}',
+        "--final-episodes",
+        "0",
+    ]
+    assert main([*command, "--env-config", '{"size": 1e5}', "--explain"]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "normalize_observations true adapted: a first observation up to 1e+05" in said
+    assert main([*command, "--env-config", '{"size": 1e5}', "--out", "large"]) == 0
+    assert "normalize_observations true (--explain says why)" in capfd.readouterr().out
+    assert read_params("large")["normalize_observations"] is True
+    assert main([*command, "--out", "plain"]) == 0
+    assert "normalize_observations" not in capfd.readouterr().out
+    assert read_params("plain")["normalize_observations"] is False
