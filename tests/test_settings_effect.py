@@ -136,7 +136,7 @@ CONTEXTS: dict[str, Settings] = {
     "model.memory_size": {"model.memory": "gru", "kernel": "auto"},
     "num_atoms": {"num_atoms": 1}, "noisy": {"noisy": 0.0}, "target_noise_clip": {"target_noise": 0.6},
     "model.shared": {"dueling": True}, "alpha_init": {"alpha": None}, "target_entropy": {"alpha": None},
-    **dict.fromkeys(("model.distribution", "model.log_std_init", "action_noise", "noise_persistence"), {**PENDULUM, "kernel": "auto"}),
+    **dict.fromkeys(("model.distribution", "model.log_std_init", "action_noise"), {**PENDULUM, "kernel": "auto"}),
     "model.channels": {"env": "raypid/Catch-v0", "env_config": {"rows": 16, "columns": 16}, "model.network": "cnn", "kernel": "auto"},
     "model.custom": {"model": {"network": "effect-test"}, "kernel": "auto"},
     "model.network": {"kernel": "auto"}, "model.memory": {"kernel": "auto"},

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import raypid
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
@@ -33,7 +32,7 @@ KEPT = np.array([0.0, 0.5, 0.9, 0.9375], F)
 def drawn(kept: Any, num: int = 20_000, size: int = 2) -> Any:
     """[T, B, A] steps of noise."""
     noise, rng = Noise(kept), np.random.default_rng(0)
-    return np.stack([noise.draw((len(KEPT), size), rng) for _ in range(num)])
+    return np.stack([noise.normal((len(KEPT), size), rng) for _ in range(num)])
 
 
 def test_each_stream_keeps_its_share_and_varies_by_1() -> None:
@@ -51,7 +50,7 @@ def test_each_stream_keeps_its_share_and_varies_by_1() -> None:
 
 def test_it_is_normal_from_the_first_step_on() -> None:
     rng = np.random.default_rng(0)
-    first, second = np.stack([[noise.draw((4, 3), rng) for _ in range(2)] for noise in map(Noise, [KEPT] * 4000)], 1)
+    first, second = np.stack([[noise.normal((4, 3), rng) for _ in range(2)] for noise in map(Noise, [KEPT] * 4000)], 1)
     np.testing.assert_allclose([first.var((0, 2)), second.var((0, 2))], 1, atol=0.05)
     np.testing.assert_allclose((first * second).mean((0, 2)), KEPT, atol=0.04)
 
@@ -65,9 +64,9 @@ def test_without_a_share_it_is_the_white_noise_of_before() -> None:
 def test_the_shares_may_change_between_steps() -> None:
     kept = np.zeros(1, F)
     noise, rng = Noise(kept), np.random.default_rng(0)
-    white = np.array([noise.draw((1, 1), rng)[0, 0] for _ in range(8000)])
+    white = np.array([noise.normal((1, 1), rng)[0, 0] for _ in range(8000)])
     kept[:] = 0.9
-    lasting = np.array([noise.draw((1, 1), rng)[0, 0] for _ in range(40_000)])
+    lasting = np.array([noise.normal((1, 1), rng)[0, 0] for _ in range(40_000)])
     assert abs((white[1:] * white[:-1]).mean()) < 0.05
     assert (lasting[1:] * lasting[:-1]).mean() == pytest.approx(0.9, abs=0.08)
 
@@ -108,6 +107,48 @@ def test_perturbed_actions_are_clipped_sums() -> None:
     found: Any = np.stack([d.perturbed(action, 0.6, rng) for _ in range(40)])
     assert found.dtype == F and (np.abs(found) == 1).any()
     np.testing.assert_allclose(found, np.clip(action + 0.6 * z, -1, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "multi_categorical", "bernoulli"])
+@pytest.mark.parametrize("is_random", [False, True])
+def test_discrete_actions_are_held_as_often_and_drawn_as_before(kind: str, is_random: bool) -> None:
+    more: dict[str, Any] = {"bernoulli": {}, "categorical": {"nvec": (3,)}, "multi_categorical": {"nvec": (3, 2)}}[kind]
+    shape = () if kind == "categorical" else (2,)
+    d = ActionDistribution(
+        (ActionLeaf(path="", kind=kind, shape=shape, start=(0,) * len(more.get("nvec", ())), **more),)
+    )
+    (leaf,) = d.parts
+    logits = np.zeros(leaf.leaf.num_params) if is_random else np.linspace(-0.4, 0.9, leaf.leaf.num_params)
+    params, rng = np.tile(logits.astype(F), (len(KEPT), 1)), np.random.default_rng(0)
+    d.draw_by(KEPT)
+    act = (lambda: d.uniform(len(KEPT), None, rng)) if is_random else (lambda: d.sample(params, None, rng))
+    found: Any = np.stack([act() for _ in range(20_000)]).reshape(20_000, len(KEPT), -1)
+    for i in range(found.shape[2]):
+        if kind == "bernoulli":
+            p = np.array([1 - 1 / (1 + np.exp(-logits[i])), 1 / (1 + np.exp(-logits[i]))])
+        else:
+            part = logits[:3] if i == 0 else logits[3:]
+            p = np.exp(part) / np.exp(part).sum()
+        for b, kept in enumerate(KEPT):
+            np.testing.assert_allclose(np.bincount(found[:, b, i]) / len(found), p, atol=0.05)
+            same = (found[1:, b, i] == found[:-1, b, i]).mean()  # those held, and others that happen to be alike
+            assert same == pytest.approx(kept + (1 - kept) * (p @ p), abs=0.03)
+    if found.shape[2] > 1:  # all of a stream is held at once
+        same = (found[1:] == found[:-1]).all(2).mean(0)
+        assert (same >= KEPT - 0.02).all()
+
+
+def test_a_held_draw_obeys_what_has_changed() -> None:
+    """The random numbers are held, not the action: a mask, or other logits, still decide."""
+    d = ActionDistribution((ActionLeaf(path="", kind="categorical", shape=(), nvec=(3,), start=(0,)),))
+    d.draw_by(np.full(4, 0.999, F))
+    rng = np.random.default_rng(0)
+    for step in range(60):
+        mask = np.zeros((4, 3), bool)
+        mask[:, step % 3] = True
+        assert (d.uniform(4, mask, rng) == step % 3).all()
+        params: Any = d.masked(np.zeros((4, 3), F), mask)
+        assert (d.sample(params, None, rng) == step % 3).all()
 
 
 # -- which episodes have it --------------------------------------------------------------------------------------------
@@ -185,6 +226,19 @@ def test_fewer_episodes_say_nothing() -> None:
     for _ in range(50):
         end(noise, 0, 100.0)  # it stays so
     assert noise.state_dict() == before
+
+
+def test_they_are_compared_after_as_many_episodes_again() -> None:
+    noise = LastingNoise(16.0, 1)
+    play(noise, [5.0] * FEWEST, [5.0] * FEWEST)
+    play(noise, [-50.0] * (FEWEST - 1), [5.0] * (FEWEST - 1))
+    end(noise, 0, 5.0)
+    assert noise.is_on
+    again = LastingNoise(16.0, 1)
+    again.load_state_dict(noise.state_dict())  # a resumed run waits no longer
+    for one in (noise, again):
+        one.go_on([Episode(0, -50.0, 1, {})])
+        assert not one.is_on
 
 
 def test_where_both_earn_the_same_it_stays() -> None:
@@ -282,10 +336,10 @@ def collected(rollout: Rollout, num: int) -> Any:
 
 def test_every_second_episode_of_a_worker_has_it() -> None:
     turn = np.array([[False, True, False], [True, False, True]])
-    np.testing.assert_array_equal(collected(worker(64.0, 3), 6), np.tile(turn, (3, 1)))
+    np.testing.assert_array_equal(collected(worker(1024.0, 3), 6), np.tile(turn, (3, 1)))
     rollout = worker(1.0, 3)
     assert not collected(rollout, 6).any() and rollout.lasting.kept is None
-    rollout = worker(64.0, 3)
+    rollout = worker(1024.0, 3)
     collected(rollout, 1)
     rollout.boundary(1)  # begins anew, where a resumed run begins
     np.testing.assert_array_equal(collected(rollout, 4), np.tile(turn, (2, 1)))
@@ -293,13 +347,13 @@ def test_every_second_episode_of_a_worker_has_it() -> None:
 
 @pytest.mark.parametrize(("lasting", "white", "is_on"), [(0.0, 1.0, False), (1.0, 0.0, True), (1.0, 1.0, True)])
 def test_a_worker_turns_to_white_noise_where_the_other_earns_less(lasting: float, white: float, is_on: bool) -> None:
-    rollout = worker(64.0, 4, lasting=lasting, white=white)
+    rollout = worker(1024.0, 4, lasting=lasting, white=white)
     collected(rollout, 2 * FEWEST)
     assert rollout.lasting.is_on is is_on
     later = collected(rollout, 6)
     assert later.any() if is_on else not later.any()
     state = rollout.state_dict()
-    again = worker(64.0, 4)
+    again = worker(1024.0, 4)
     again.load_state_dict(state)
     again.boundary(1)
     assert again.state_dict() == state
@@ -329,7 +383,7 @@ def noise_of(agent: Agent) -> LastingNoise:
     return found
 
 
-@pytest.mark.parametrize("env", ["Pendulum-v1", "MountainCarContinuous-v0"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "MountainCarContinuous-v0", "CartPole-v1"])
 @pytest.mark.parametrize("does_harm", [False, True])
 def test_an_exact_resume_goes_on_with_the_noise(env: str, does_harm: bool, tmp_path: Path) -> None:
     settings = {**PPO, "env": env, "time_limit": 8, "noise_persistence": 16.0, "exact_resume": True}
@@ -372,9 +426,6 @@ def test_it_changes_what_a_run_does() -> None:
             {"env": "Pendulum-v1", "model": {"network": "foreign:Reinforce"}},
             "noise_persistence has no effect for a model of your own, which draws its actions itself",
         ),
-        ("PPO", {"env": "CartPole-v1"}, "noise_persistence has no effect with discrete actions"),
-        ("SAC", {"env": "CartPole-v1"}, "noise_persistence has no effect with discrete actions"),
-        ("DQN", {"env": "CartPole-v1"}, "noise_persistence has no effect"),
     ],
 )
 def test_where_it_would_do_nothing_it_is_refused(run: str, settings: dict[str, Any], words: str) -> None:
@@ -382,8 +433,7 @@ def test_where_it_would_do_nothing_it_is_refused(run: str, settings: dict[str, A
         Agent(run, settings, noise_persistence=4.0)
 
 
-@pytest.mark.parametrize("run", ["PPO", "SAC"])
-def test_workers_with_discrete_actions_have_none(run: str) -> None:
-    with Agent(run, env="CartPole-v1", seed=0) as agent:
-        assert agent.config.noise_persistence == raypid.config.Config().noise_persistence
-        assert noise_of(agent).kept is None
+@pytest.mark.parametrize("steps", [0.5, 0.0, -1.0])
+def test_less_than_a_step_is_refused(steps: float) -> None:
+    with pytest.raises(ConfigError, match="noise_persistence must be at least 1"):
+        Agent("PPO", env="Pendulum-v1", noise_persistence=steps)
