@@ -600,7 +600,7 @@ class Config(Settings):
     reward_clip: float | None = None
     """Clip rewards to [-x, x] in the learner; reported returns stay raw."""
     frame_stack: int = 1
-    """The policy sees the last k observations."""
+    """Policies see the last k observations."""
     atari: bool | None = None
     """Atari preprocessing (84x84 grey, frame skip 4, no-op starts, in ALE's own code); none: yes for ALE/ ids."""
     action_repeat: int = 1
@@ -612,8 +612,8 @@ class Config(Settings):
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
     noise_persistence: float = tunable(16.0, 1.0, 128.0, "log")
-    """Steps over which the random part of actions stays alike, in every second episode for as long as those earn no less than the others
-    (`raypid.roles.lasting_noise`): it explores where single steps cancel out (Eberhard et al. 2023). 1: white noise in all."""
+    """Steps that exploration noise lasts. The random part of actions stays alike so long in every second episode, as long as those earn no less than
+    the others (`raypid.roles.lasting_noise`): it explores where single steps cancel out (Eberhard et al. 2023). 1: white noise in all."""
     callbacks: object = None
     """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None

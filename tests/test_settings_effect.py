@@ -95,7 +95,7 @@ LINEAR = {"lr_schedule": "linear", **STEPS}
 CHANGES: dict[str, Any] = {
     "env_config": {"sutton_barto_reward": True}, "num_workers": 2, "num_envs_per_worker": 6, "seed": 4, "kernel": "torch",
     "fragment_length": 8, "batch_size": 16, "lr": 0.1, "gamma": 0.5, "reward_scale": 0.25, "reward_clip": 0.5, "frame_stack": 2,
-    "action_repeat": 2, "time_limit": 7, "observation_noise": 0.1, "action_noise": 0.3, "callbacks": Counted,
+    "action_repeat": 2, "time_limit": 7, "observation_noise": 0.1, "action_noise": 0.3, "noise_persistence": 4.0, "callbacks": Counted,
     "evaluation_interval": 1, "evaluation_env": short_episodes, "evaluation_num_episodes": 3, "max_staleness": 0,
     "steps_per_iteration": 100, "gradients_per_update": 2, "gradient_reduce": "sum",
     "gae_lambda": 0.5, "value_coef": 0.1, "entropy_coef": 0.2, "max_grad_norm": 1e-4, "optimizer": OTHER, "adam_eps": 1e-2,

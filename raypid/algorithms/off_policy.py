@@ -38,7 +38,7 @@ class OffPolicyConfig(Config):
     """Steps that the replay buffer holds (over all shards, or learners)."""
     reward_scale: float = tunable(1.0, 0.01, 10.0, "log")
     start_steps: int = tunable(1_000, 100, 10_000, "log")
-    """Environment steps with random actions before learning starts."""
+    """Environment steps with random actions, before learning."""
     samples_per_insert: float = tunable(32.0, 4.0, 128.0, "log")
     """Rows learnt for each step collected: batch_size * updates / steps. The side that is ahead waits."""
     a_l_ratio: float | None = None
@@ -59,7 +59,7 @@ class OffPolicyConfig(Config):
     """How num_learners work together. all_reduce: every update is that of one learner. asynchronous: none waits for another; each does a portion of
     updates from the newest parameters and adds its change, which counts 1/N (Adam's averages stay its own)."""
     target_tau: float = tunable(0.005, 0.001, 0.05, "log")
-    """How far the target network moves towards the learnt one; 1 copies it."""
+    """How far the target network follows the learnt one; 1 copies it."""
     target_interval: int = 1
     """Updates between moves of the target network."""
     target_network: bool = True

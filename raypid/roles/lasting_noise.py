@@ -78,10 +78,12 @@ class LastingNoise:
         return {"is_on": self.is_on, "since": self._since, "lasting": list(self.lasting), "white": list(self.white)}
 
     def load_state_dict(self, state: LastingNoiseState) -> None:
-        """Go on from what `state_dict` returned."""
-        self.is_on, self._since = bool(state["is_on"]), int(state["since"])
-        self.lasting.extend(float(x) for x in state["lasting"])
-        self.white.extend(float(x) for x in state["white"])
+        """Go on from what `state_dict` returned, where noise shall last at all."""
+        self._since = int(state["since"])
+        self.lasting = deque(map(float, state["lasting"]), WINDOW)
+        self.white = deque(map(float, state["white"]), WINDOW)
+        tried = bool(self.lasting)  # else it was off because all was to be white
+        self.is_on = bool(self._r) and (bool(state["is_on"]) or not tried)
 
 
 def _is_less(some: Sequence[float], others: Sequence[float]) -> bool:

@@ -107,6 +107,31 @@ def test_unfitting_networks_are_refused() -> None:
         spec(BOX, hidden=(), shared=True)
 
 
+@pytest.mark.parametrize(
+    ("observation", "stack", "width"),
+    [
+        (BOX, 1, 64),
+        (spaces.Box(-1, 1, (8,)), 1, 64),
+        (spaces.Box(-1, 1, (9,)), 1, 128),
+        (spaces.Box(-1, 1, (2, 4)), 1, 64),
+        (spaces.Box(-1, 1, (3, 3)), 1, 128),
+        (spaces.Box(-1, 1, (4,)), 2, 64),
+        (spaces.Box(-1, 1, (4,)), 3, 128),
+        (spaces.Dict(a=BOX, b=spaces.Box(-1, 1, (5,))), 1, 64),
+        (spaces.Dict(a=BOX, b=spaces.Box(-1, 1, (6,))), 1, 128),
+        (spaces.Dict(action_mask=spaces.MultiBinary(2), x=spaces.Box(-1, 1, (8,))), 1, 64),  # a mask is no observation
+        (spaces.MultiBinary(4), 1, 64),
+        (TWO, 1, 128),
+        (spaces.Dict(a=BOX, b=TWO), 1, 128),
+        (bytes_of(84, 84), 1, 128),
+    ],
+)
+def test_the_width_of_layers_that_the_settings_leave_open(observation: Any, stack: int, width: int) -> None:
+    assert spec(observation, stack=stack, hidden=None).hidden == (width, width)
+    assert spec(observation, stack=stack, hidden=(5,)).hidden == (5,)
+    assert spec(observation, stack=stack).hidden == ModelConfig().hidden  # nothing is open where nobody leaves it so
+
+
 def test_image_networks_by_name() -> None:
     assert spec(bytes_of(10, 5), network="cnn").pipeline.images == (("", (1, 10, 5)),)
     assert spec(bytes_of(84, 84), network="resnet", stack=4).pipeline.images == (("", (4, 84, 84)),)

@@ -14,8 +14,25 @@ import pytest
 import raypid
 from raypid.cli import main
 from raypid.config import Given, overlay, sources_by_setting
+from raypid.registry import ALGORITHMS
 from raypid.run.explain import explain
 from raypid.tuned import TUNED
+
+WIDE = """
+import gymnasium, numpy
+
+class Wide(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (9,), numpy.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), numpy.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return numpy.zeros(9, numpy.float32), {}
+
+    def step(self, action):
+        return numpy.zeros(9, numpy.float32), 0.0, False, True, {}
+"""
+"""An environment with nine numbers to observe."""
 
 Explained = Callable[..., dict[str, dict[str, Any]]]
 
@@ -149,6 +166,25 @@ def test_what_fits_is_known_without_ray(explained: Explained) -> None:
     assert found["num_workers"]["from"] == "adapted" and found["num_workers"]["value"] < 1000
     assert found["num_workers"]["replaced"] == [{"value": 1000, "from": "flag", "detail": ""}]
     assert found["backend"]["value"] == "ray"
+
+
+@pytest.mark.parametrize(("env", "width"), [("Pendulum-v1", 64), ("tests_wide:Wide", 128)])
+def test_widths_by_the_observations_are_adapted(
+    env: str, width: int, explained: Explained, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tests_wide.py").write_text(WIDE)
+    row = explained("--run", "SAC", "--env", env, "--model.hidden", "null")["model.hidden"]
+    assert origin(row) == ([width, width], "adapted", "for vector observations of this size")
+    assert main(["train", "--run", "SAC", "--env", env, "--model.hidden", "null", "--explain", "all"]) == 0
+    assert re.search(rf"  model.hidden +\[{width}, {width}\] +adapted: for vector", capfd.readouterr().out)
+    row = explained("--run", "SAC", "--env", env, "--model.hidden", "[5]")["model.hidden"]
+    assert origin(row) == ([5], "flag", "")
+    assert explained("--run", "PPO", "--env", env, "--model.hidden", "null")["model.hidden"]["value"] == [width, width]
+
+
+@pytest.mark.parametrize("run", ["DQN", "Rainbow", "ApeX", "SQN", "SAC", "TD3", "DDPG"])
+def test_algorithms_with_replay_leave_the_width_open(run: str) -> None:
+    assert ALGORITHMS.get(run).Config().model.hidden is None
 
 
 def test_sources_are_laid_over_each_other_with_the_values() -> None:
