@@ -24,7 +24,6 @@ class DQNConfig(OffPolicyConfig):
 
     lr: float = 1e-3
     normalize_rewards: bool = tunable(True, choices=(False, True))
-    n_step: int = tunable(5, 1, 10)
     target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     max_grad_norm: float | None = 10.0
     double: bool = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
+from raypid.algorithms.base import Adapted, Algorithm, Scalar, State, check_size, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
 from raypid.nn.distributions import ActionDistribution
@@ -43,8 +43,8 @@ class OffPolicyConfig(Config):
     """Rows learnt for each step collected: batch_size * updates / steps. The side that is ahead waits."""
     a_l_ratio: float | None = None
     """The same ratio as environment steps for each update; where given it sets samples_per_insert = batch_size / a_l_ratio."""
-    n_step: int = tunable(1, 1, 10)
-    """Steps that a target folds before it bootstraps."""
+    n_step: int | None = tunable(None, 1, 10)
+    """Steps that a target folds before it bootstraps; none: 5 with discrete actions, 3 with continuous ones."""
     prioritized: bool = False
     """Draw rows in proportion to their TD error (Schaul et al. 2016)."""
     priority_exponent: float = tunable(0.6, 0.2, 1.0)
@@ -157,8 +157,8 @@ class TemperatureConfig:
 
     alpha: float | None = None
     """Fixed temperature; none learns it so that the policy's entropy is target_entropy."""
-    alpha_init: float = tunable(1.0, 0.01, 1.0, "log")
-    """Where the learnt temperature begins."""
+    alpha_init: float | None = tunable(None, 0.001, 1.0, "log")
+    """Where the learnt temperature begins; none: SAC 0.01 with discrete actions, 0.03 with continuous ones, SQN 0.5."""
     target_entropy: float | None = None
     """In nats. none: for n discrete actions half of log n (SQN: a quarter), else minus the number of action elements."""
 
@@ -247,14 +247,22 @@ class OffPolicy(Algorithm[OffPolicyT]):
     def build(self, seed: int) -> None:
         """Make networks and optimizers."""
 
-    def add_temperature(self, config: TemperatureConfig, default_entropy: float) -> None:
+    @classmethod
+    def by_environment(cls, config: OffPolicyT, spec: NetworkSpec) -> Adapted:
+        if config.n_step is not None:
+            return {}
+        discrete = all(leaf.nvec for leaf in spec.actions)
+        return {"n_step": (5, "for discrete actions") if discrete else (3, "for continuous actions")}
+
+    def add_temperature(self, config: TemperatureConfig, default_entropy: float, default_init: float) -> None:
         """Make a temperature, among the networks as "alpha", and its optimizer if it is learnt."""
         from raypid.nn.critics import Temperature
         from raypid.nn.networks import FlatParameters
         from raypid.nn.torch_optimizers import FlatAdam
 
         target_entropy = default_entropy if config.target_entropy is None else config.target_entropy
-        start = config.alpha_init if config.alpha is None else config.alpha
+        start = default_init if config.alpha_init is None else config.alpha_init
+        start = start if config.alpha is None else config.alpha
         self.temperature = Temperature(start, target_entropy).to(self.device)
         self.networks["alpha"] = FlatParameters(self.temperature)
         if config.alpha is None:
@@ -441,7 +449,6 @@ class CriticsConfig(OffPolicyConfig):
 
     lr: float = tunable(1e-3, 3e-5, 1e-2, "log")
     normalize_rewards: bool = tunable(True, choices=(False, True))
-    n_step: int = tunable(3, 1, 10)
     target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     start_steps: int = tunable(4_000, 100, 10_000, "log")
     num_critics: int = 2

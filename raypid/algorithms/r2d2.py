@@ -40,7 +40,6 @@ class R2D2Config(DQNConfig):
     """The network."""
     batch_size: int = tunable(512, 128, 2048, "powers of 2")
     fragment_length: int = 8
-    n_step: int = 5
     normalize_rewards: bool = False
     dueling: bool = True
     prioritized: bool = True
@@ -160,6 +159,7 @@ class R2D2(DQN):
         import torch
 
         c, burn, streams = self.config, self.config.burn_in, len(b.weight)
+        assert c.n_step is not None
         inputs = b.inputs.take(slice(burn, None)).flatten()
         q = q_values(self.spec, *self.online(inputs, self._memory(self.online, b)))  # [(L + 1) * N, A]
         with torch.no_grad():

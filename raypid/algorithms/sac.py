@@ -23,7 +23,6 @@ from raypid.algorithms.off_policy import (
 )
 from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.tunable import tunable
 from raypid.types import Collective, Tensor, matching
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True, slots=True)
 class SACConfig(TemperatureConfig, CriticsConfig):
     """Settings of SAC."""
-
-    alpha_init: float = tunable(0.03, 0.001, 1.0, "log")
 
     ranges = {"be at least 0": ("alpha",)}
 
@@ -68,7 +65,8 @@ class SAC(PolicyAndCritics[SACConfig]):
         if self.config.target_network:
             self.networks["target"] = FlatParameters(self.target_critics)
         size = self.num_actions
-        self.add_temperature(self.config, 0.5 * math.log(size) if self.discrete else -float(size))
+        entropy, start = (0.5 * math.log(size), 0.01) if self.discrete else (-float(size), 0.03)
+        self.add_temperature(self.config, entropy, start)
 
     def meet(self, collective: Collective) -> None:
         super().meet(collective)

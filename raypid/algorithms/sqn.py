@@ -20,8 +20,6 @@ from raypid.types import Tensor, Weights
 class SQNConfig(TemperatureConfig, DQNConfig):
     """Settings of SQN."""
 
-    alpha_init: float = 0.5
-
     no_effect = {
         **DQNConfig.no_effect,
         **dict.fromkeys(
@@ -48,7 +46,7 @@ class SQN(DQN):
 
     def build(self, seed: int) -> None:
         DQN.build(self, seed)
-        self.add_temperature(self.config, 0.25 * math.log(self.spec.actions[0].num_params))
+        self.add_temperature(self.config, 0.25 * math.log(self.spec.actions[0].num_params), 0.5)
 
     def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         error, metrics = DQN.step(self, b)

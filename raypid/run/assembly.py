@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 
 from raypid import checkpoint, project
-from raypid.algorithms.base import Algorithm, AsynchronousConfig
+from raypid.algorithms.base import Adapted, Algorithm, AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
     from raypid.run_file import RunFile
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
-Adapted: TypeAlias = dict[str, tuple[object, str]]
-"""Settings that were left open -> the value that the environment decides, and why. A run keeps them, wherever it goes on."""
 TO_FIT = "to fit this machine"
 """Why `fit` has changed a setting."""
 _PLACE_SECONDS = 60.0
@@ -456,15 +454,15 @@ def examine(
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
-    adapted = _adapted(config, network, first)
+    adapted = ALGORITHMS.get(run).by_environment(config, network) | _normalized(config, network, first)
     if adapted:
         network = _network(run, config.replace({name: value for name, (value, _) in adapted.items()}), *spaces, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     return Examined(first, evaluation_env, network, callbacks, initial, adapted)
 
 
-def _adapted(config: Config, network: NetworkSpec, first: Sample) -> Adapted:
-    """Decide by the environment what the settings leave open: whether observations are normalised."""
+def _normalized(config: Config, network: NetworkSpec, first: Sample) -> Adapted:
+    """Decide by the environment whether observations are normalised, if the settings leave it open."""
     name = "normalize_observations"
     if config.normalize_observations is not None or name in {**config.idle(), **idle_settings(config, network)}:
         return {}
@@ -626,6 +624,7 @@ def _replay_factory(
     algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig, network: NetworkSpec
 ) -> Callable[[int], Replay]:
     """Builds one of the buffers that share the data, given its index."""
+    assert c.n_step is not None
     shards = c.num_replay_shards or max(1, c.num_learners)
     spec = ReplaySpec(
         capacity=c.buffer_size // shards,
