@@ -51,7 +51,7 @@ def make(name: str, *, masked: bool = False, action: Any = None, seed: int = 3, 
     discrete = name in ("DQN", "Rainbow", "ApeX", "SQN")
     action = action or (spaces.Discrete(4) if discrete else BOX)
     network = build_spec(
-        MASKED if masked else PLAIN, action, ModelConfig(**model), normalize=config.normalize_observations
+        MASKED if masked else PLAIN, action, ModelConfig(**model), normalize=bool(config.normalize_observations)
     )
     algorithm = cls(config, cls.network_spec(config, network), seed)
     rng = np.random.default_rng(seed)

@@ -68,7 +68,7 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Members, name:
     model = ModelConfig(hidden=(16, 16), activation="relu")
     config = algorithm.Config(env="x", seed=0, batch_size=24, adam_eps=1e-5, model=model, **settings)
     space = DISCRETE if discrete else spaces.Box(-2, 2, (2,))
-    spec = build_spec(BOX, space, model, normalize=config.normalize_observations)
+    spec = build_spec(BOX, space, model, normalize=bool(config.normalize_observations))
     arguments = (algorithm, config, algorithm.network_spec(config, spec), 0)
     replay = replay_factory(
         algorithm.replay_kind(config), ReplaySpec(capacity=500, num_shards=SIZE, priority_exponent=0.6)
