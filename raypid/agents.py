@@ -1103,7 +1103,7 @@ class R2D2(Agent):
             lr: float = 0.001,
             gamma: float = 0.99,
             normalize_observations: bool | None = None,
-            normalize_rewards: bool = False,
+            normalize_rewards: bool = True,
             reward_scale: float = 1.0,
             reward_clip: float | None = None,
             frame_stack: int = 1,
