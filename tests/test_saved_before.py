@@ -72,7 +72,9 @@ def test_a_checkpoint_goes_on(name: str) -> None:
     assert folder is not None
     _, weights, _ = read_policy_weights(folder / "policy")
     counters = load_checkpoint(folder)[1]["counters"]
-    with raypid.Agent.from_checkpoint(SAVED / name, trust=name == "custom_model") as agent:
+    # whether so small a buffer holds enough whole sequences depends on the episodes: all noise was white then
+    then = {"noise_persistence": 1.0} if name == "r2d2" else {}
+    with raypid.Agent.from_checkpoint(SAVED / name, trust=name == "custom_model", **then) as agent:
         np.testing.assert_array_equal(agent.get_weights().flat, weights.flat)
         for key, array in weights.extra.items():
             np.testing.assert_array_equal(agent.get_weights().extra[key], array)

@@ -39,7 +39,7 @@ class DQNConfig(OffPolicyConfig):
     v_max: float = 10.0
     """Largest return that the atoms can tell."""
     layer_norm: bool = tunable(True, choices=(False, True))
-    """Normalise hidden layers: then target_network may be false."""
+    """Normalise hidden layers; then target_network may be false."""
     huber: float = 1.0
     """Where the loss turns from square to linear; 0: square throughout."""
     epsilon_start: float = 1.0

@@ -43,7 +43,7 @@ class OffPolicyConfig(Config):
     """Rows learnt for each step collected: batch_size * updates / steps. The side that is ahead waits."""
     a_l_ratio: float | None = None
     """The same ratio as environment steps for each update; where given it sets samples_per_insert = batch_size / a_l_ratio."""
-    n_step: int | None = tunable(None, 1, 10)
+    n_step: int | None = tunable(None, 1, 10, also=(None,))
     """Steps that a target folds before it bootstraps; none: 5 with discrete actions, 3 with continuous ones."""
     prioritized: bool = False
     """Draw rows in proportion to their TD error (Schaul et al. 2016)."""
@@ -157,7 +157,7 @@ class TemperatureConfig:
 
     alpha: float | None = None
     """Fixed temperature; none learns it so that the policy's entropy is target_entropy."""
-    alpha_init: float | None = tunable(None, 0.001, 1.0, "log")
+    alpha_init: float | None = tunable(None, 0.001, 1.0, "log", also=(None,))
     """Where the learnt temperature begins; none: SAC 0.01 with discrete actions, 0.03 with continuous ones, SQN 0.5."""
     target_entropy: float | None = None
     """In nats. none: for n discrete actions half of log n (SQN: a quarter), else minus the number of action elements."""

@@ -47,7 +47,7 @@ class R2D2Config(DQNConfig):
     sequence_length: int = tunable(32, 16, 64, "powers of 2")
     """Rows of a sequence that are learnt from (80 in the paper)."""
     burn_in: int = tunable(8, 0, 40)
-    """Rows before these that only bring the stored memory up to date (40 in the paper)."""
+    """Rows before these that only bring the memory up to date (40 in the paper)."""
     priority_max_share: float = 0.9
     """eta: a sequence's priority is eta * max |TD error| + (1 - eta) * mean |TD error|."""
     value_rescaling: bool = True

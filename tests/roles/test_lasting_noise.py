@@ -131,11 +131,12 @@ def test_discrete_actions_are_held_as_often_and_drawn_as_before(kind: str, is_ra
             p = np.exp(part) / np.exp(part).sum()
         for b, kept in enumerate(KEPT):
             np.testing.assert_allclose(np.bincount(found[:, b, i]) / len(found), p, atol=0.05)
+            held = kept**2
             same = (found[1:, b, i] == found[:-1, b, i]).mean()  # those held, and others that happen to be alike
-            assert same == pytest.approx(kept + (1 - kept) * (p @ p), abs=0.03)
+            assert same == pytest.approx(held + (1 - held) * (p @ p), abs=0.03)
     if found.shape[2] > 1:  # all of a stream is held at once
         same = (found[1:] == found[:-1]).all(2).mean(0)
-        assert (same >= KEPT - 0.02).all()
+        assert (same >= KEPT**2 - 0.02).all()
 
 
 def test_a_held_draw_obeys_what_has_changed() -> None:

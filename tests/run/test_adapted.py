@@ -107,7 +107,13 @@ def test_a_first_reset_apart_may_fail(env: Any, is_seen: bool) -> None:
 
 
 def test_where_it_cannot_be_it_is_left() -> None:
-    several = {"num_workers": 2, "num_learners": 2, "learner_sync": "asynchronous", "env_config": {"size": 1e5}}
+    several = {
+        "num_workers": 2,
+        "num_learners": 2,
+        "learner_sync": "asynchronous",
+        "n_step": 1,
+        "env_config": {"size": 1e5},
+    }
     assert adapted("DQN", Steady, **several) == {"normalize_observations": (False, "other settings forbid it")}
 
 
