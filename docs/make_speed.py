@@ -48,7 +48,8 @@ def measured() -> dict[str, dict[str, Measured]]:
             mine = {
                 run: end
                 for run, end in found.items()
-                if (run.system, run.algorithm, run.env) == (system, algorithm, task.env) and not run.settings.startswith("tuned")
+                if (run.system, run.algorithm, run.env) == (system, algorithm, task.env)
+                and not run.settings.startswith("tuned")
             }
             newest = [end for run, end in mine.items() if run.settings == list(mine)[-1].settings]
             if newest:
@@ -101,7 +102,9 @@ def draw(rows: dict[str, dict[str, Measured]]) -> None:
                 axes.plot(of.median, place, "o", color=colors[system], ms=5)
     for system in (system for system in SYSTEMS if any(system in row for row in rows.values())):
         axes.plot([], [], "o-", color=colors[system], label=SYSTEMS[system])
-    axes.set_yticks(range(len(rows)), [f"{name.replace(':', ', ')}  {TASKS[name].threshold:,g}" for name in rows], fontsize=8)
+    axes.set_yticks(
+        range(len(rows)), [f"{name.replace(':', ', ')}  {TASKS[name].threshold:,g}" for name in rows], fontsize=8
+    )
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(right=2_000)
