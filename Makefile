@@ -41,6 +41,7 @@ lint: install  ## ruff: rules and format
 	$(BIN)/ruff format --check .
 	$(BIN)/python docs/make_settings.py --check
 	$(BIN)/python docs/make_agents.py --check
+	$(BIN)/python docs/make_speed.py --check
 
 types: install  ## mypy
 	$(BIN)/mypy
