@@ -92,16 +92,14 @@ def test_what_does_not_fit_is_one_line(words: list[str], told: str, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("entry", "hidden", "extra"),
-    [
-        ("ARS:HalfCheetah-v5", "mujoco", "mujoco"),
-        ("DQN:LunarLander-v3", "Box2D", "box2d"),
-        ("DQN:ALE/Pong-v5", "ale_py", "atari"),
-    ],
+    ("env", "hidden", "extra"),
+    [("HalfCheetah", "mujoco", "mujoco"), ("LunarLander", "Box2D", "box2d"), ("ALE/", "ale_py", "atari")],
 )
 def test_a_missing_package_is_one_line_before_anything_is_trained(
-    entry: str, hidden: str, extra: str, tmp_path: Path
+    env: str, hidden: str, extra: str, tmp_path: Path
 ) -> None:
+    on_it = [f"{run}:{name}" for run, name in tuned.TUNED if name.startswith(env)]
+    entry = next(name for name in on_it if not name.startswith("ApeX:"))  # which would start Ray
     hide = f"""
 import sys
 class Hidden:
