@@ -17,7 +17,7 @@ from typing import Any
 
 from flags import one_of, several, whole
 
-from raypid.run.reproduce import TUNED_TASKS, Task, measure
+from raypid.run.reproduce import FRAGMENTS, TUNED_TASKS, Task, measure
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -39,16 +39,16 @@ TASKS = {
     ),
     "ppo-halfcheetah": TUNED_TASKS["PPO", "HalfCheetah-v5"],
     "dqn-cartpole": TUNED_TASKS["DQN", "CartPole-v1"],
-    "dqn-lander": TUNED_TASKS["DQN", "LunarLander-v3"],
+    "dqn-lander": Task(algo="DQN", env="LunarLander-v3", threshold=200, seconds=600, every=10_000, on_ray=FRAGMENTS),
     "rainbow-cartpole": TUNED_TASKS["Rainbow", "CartPole-v1"],
     "rainbow-lander": TUNED_TASKS["Rainbow", "LunarLander-v3"],
     "apex-lander": TUNED_TASKS["ApeX", "LunarLander-v3"],
     "sqn-cartpole": TUNED_TASKS["SQN", "CartPole-v1"],
     "sac-cartpole": TUNED_TASKS["SAC", "CartPole-v1"],
     "sac-lander": TUNED_TASKS["SAC", "LunarLanderContinuous-v3"],
-    "sac-pendulum": TUNED_TASKS["SAC", "Pendulum-v1"],
+    "sac-pendulum": Task(algo="SAC", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
     "td3-lander": TUNED_TASKS["TD3", "LunarLanderContinuous-v3"],
-    "td3-pendulum": TUNED_TASKS["TD3", "Pendulum-v1"],
+    "td3-pendulum": Task(algo="TD3", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
     "ddpg-pendulum": TUNED_TASKS["DDPG", "Pendulum-v1"],
     "impala-cartpole": Task(algo="IMPALA", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
     "appo-cartpole": Task(algo="APPO", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
@@ -70,7 +70,9 @@ TASKS = {
     "r2d2-memory-cartpole": TUNED_TASKS["R2D2", "raypid/PositionCartPole-v0"],
     "ppo-tmaze": TUNED_TASKS["PPO", "raypid/TMaze-v0"],
     "impala-tmaze": TUNED_TASKS["IMPALA", "raypid/TMaze-v0"],
-    "sac-halfcheetah": TUNED_TASKS["SAC", "HalfCheetah-v5"],
+    "sac-halfcheetah": Task(
+        algo="SAC", env="HalfCheetah-v5", threshold=5000, seconds=2400, every=20_000, backends=("local",), long=True,
+    ),
     "dqn-pong": TUNED_TASKS["DQN", "ALE/Pong-v5"],
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ Seconds are those of the CPU where all is in one process, so that other work on 
 Tasks, returns and how these are confirmed are those of `raypid reproduce` (`raypid/run/reproduce.py`). Seeds 1000 and up are used for nothing
 else. Rows have the versions of the packages that decide about returns. They are written as runs end, to raypid/tuned_results.json, which
 `raypid list tuned` shows, and to benchmarks/results/tuned.md; a second call goes on.
-sac-halfcheetah and dqn-pong take most of an hour: without --tasks they have the rows of `learning.py`, whose seed they were chosen on.
+dqn-pong takes most of an hour: without --tasks it has the row of `learning.py`, whose seed it was chosen on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for row in json.loads((TABLE.parent / "learning.json").read_text()):
         task = TASKS.get(row["task"])
-        if task is not None and task.long and (task.algo, task.env) not in measured:
+        if task is not None and task.long and (task.algo, task.env) in TUNED.keys() - measured:
             kept = ("seed", "backend", "threshold", "solved", "steps", "return", "seconds", "versions")
             entry = {"algorithm": task.algo, "env": task.env}
             found.append({**entry, **{key: row[key] for key in kept if key in row}})

@@ -455,8 +455,9 @@ def examine(
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
     adapted = ALGORITHMS.get(run).by_environment(config, network) | _normalized(config, network, first)
-    if adapted:
-        network = _network(run, config.replace({name: value for name, (value, _) in adapted.items()}), *spaces, like)
+    normalize, _ = adapted.get("normalize_observations", (False, ""))
+    if normalize:
+        network = _network(run, config.replace({"normalize_observations": True}), *spaces, like)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     return Examined(first, evaluation_env, network, callbacks, initial, adapted)
 

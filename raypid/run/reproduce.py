@@ -70,7 +70,6 @@ _TASKS = (
         config={"frame_stack": 4},
     ),
     Task(algo="DQN", env="CartPole-v1", threshold=475, seconds=90, every=2_000, on_ray=FRAGMENTS),
-    Task(algo="DQN", env="LunarLander-v3", threshold=200, seconds=600, every=10_000, on_ray=FRAGMENTS),
     Task(algo="ES", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
     Task(algo="IMPALA", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
     Task(algo="IMPALA", env="raypid/TMaze-v0", threshold=0.95, seconds=120, every=20_000),
@@ -84,17 +83,12 @@ _TASKS = (
     Task(algo="Rainbow", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, on_ray=FRAGMENTS),
     Task(algo="SAC", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
     Task(
-        algo="SAC", env="HalfCheetah-v5", threshold=5000, seconds=2400, every=20_000, backends=("local",), long=True,
-    ),
-    Task(
         algo="SAC", env="LunarLanderContinuous-v3", threshold=200, seconds=600, every=5_000, on_ray=FRAGMENTS,
     ),
-    Task(algo="SAC", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
     Task(algo="SQN", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
     Task(
         algo="TD3", env="LunarLanderContinuous-v3", threshold=200, seconds=900, every=5_000, on_ray=FRAGMENTS,
     ),
-    Task(algo="TD3", env="Pendulum-v1", threshold=-200, seconds=120, every=1_000, on_ray=FRAGMENTS),
 )  # fmt: skip
 TUNED_TASKS = {(task.algo, task.env): task for task in _TASKS}
 """(algorithm, environment) -> how the tuned settings for it are measured."""
