@@ -23,6 +23,7 @@ from raypid.registry import (
 from raypid.registry import get_registry as get_registry
 
 if TYPE_CHECKING:
+    from raypid import roles as roles
     from raypid.agents import *  # noqa: F403
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from raypid.run.distributed import DistributedAgent as DistributedAgent
     from raypid.run.distributed import DistributedWrapper as DistributedWrapper
     from raypid.run.distributed import IMPALAAgent as IMPALAAgent
+    from raypid.run.setup import setup as setup
     from raypid.run.train import train as train
 
 __version__ = "0.1.0"
@@ -60,6 +62,7 @@ _LAZY = {
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
     "load_project": "raypid.project:load_project",
+    "setup": "raypid.run.setup:setup",
     "train": "raypid.run.train:train",
 }
 
@@ -70,8 +73,8 @@ if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
         run = name.removesuffix("Agent")
         if name in _LAZY:
             value = import_string(_LAZY[name])
-        elif name == "tune":
-            value = importlib.import_module("raypid.tune")
+        elif name in ("roles", "tune"):
+            value = importlib.import_module(f"raypid.{name}")
         elif name in ALGORITHMS:
             from raypid import agents
 
@@ -198,6 +201,7 @@ def _public() -> set[str]:
     here = {name for name in globals() if name.startswith("register_")}
     return {
         "get_registry",
+        "roles",
         "tune",
         *here,
         *_LAZY,

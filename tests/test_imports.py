@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments": BELOW_ROLES | {"roles", "reporting", "run"},
     "tune": BELOW_ROLES | {"roles", "reporting", "run", "experiments"},
     "deploy": BELOW_ROLES | {"roles"},
-    "public": BELOW_ROLES | {"run", "envcheck"},
+    "public": BELOW_ROLES | {"roles", "run", "envcheck"},
     "cli": BELOW_ROLES | {"roles", "reporting", "run", "envcheck", "experiments", "tune", "deploy", "public"},
 }
 RAY_FILES = {

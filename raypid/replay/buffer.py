@@ -9,7 +9,7 @@ ring. N-step returns, next observations and frame stacks are gathered along thes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -46,6 +46,10 @@ class ReplaySpec:
     """Buffers that share the data: the probability of a row is that within its own buffer, divided by this."""
     columns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Shape of a row in the columns obs/..., action/... and memory. A save with others is refused; without any, none is."""
+
+    def part(self, num_shards: int) -> ReplaySpec:
+        """Of each of several buffers that share the data."""
+        return replace(self, capacity=self.capacity // num_shards, num_shards=num_shards)
 
 
 def row_shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:

@@ -33,7 +33,6 @@ from raypid.nn.catalog import build_spec, has_open_bounds, large_element
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
-from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import DiscountedReturns
 from raypid.phases import phase
 from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
@@ -43,8 +42,7 @@ from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySo
 from raypid.reporting.streams import in_notebook
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
-from raypid.roles.fitness import FitnessRollout
-from raypid.roles.gradient_rollout import GradientRollout, differentiating
+from raypid.roles.by_hand import rollout_factory
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
@@ -335,21 +333,8 @@ def assemble(
         settled, surprises = algorithm.settled(inner, network)
         notes += [*surprises, *_unseeded(config, found.sample)]
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
-        idle = {**config.idle(), **idle_settings(config, network)}
-        spec = RolloutSpec(
-            env=env_spec_of(config),
-            network=network,
-            fragment_length=config.fragment_length,
-            seed=config.seed or 0,
-            observation_noise=config.observation_noise,
-            action_noise=config.action_noise,
-            noise_persistence=1.0 if "noise_persistence" in idle else config.noise_persistence,
-            max_crashes=config.max_restarts,
-            callbacks=callbacks if backend.name == "local" else _copied(callbacks),
-            record_memory=algorithm.flow == "replay" and bool(network.memory),
-            returns=_returns(config),
-            networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
-        )
+        spec = rollout_spec(algorithm, config, network)
+        spec.callbacks = callbacks if backend.name == "local" else _copied(callbacks)
         losses = Losses(config.max_restarts, kinds_of_losses(config) if backend.name != "local" else ())
         with phase(_building(algorithm, config, network)):
             learner = _learner(algorithm, settled, spec, backend, program, losses)
@@ -382,6 +367,24 @@ def assemble(
     except BaseException:
         backend.shutdown()
         raise
+
+
+def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec) -> RolloutSpec:
+    """What the workers are made from, without callbacks."""
+    idle = {**config.idle(), **idle_settings(config, network)}
+    return RolloutSpec(
+        env=env_spec_of(config),
+        network=network,
+        fragment_length=config.fragment_length,
+        seed=config.seed or 0,
+        observation_noise=config.observation_noise,
+        action_noise=config.action_noise,
+        noise_persistence=1.0 if "noise_persistence" in idle else config.noise_persistence,
+        max_crashes=config.max_restarts,
+        record_memory=algorithm.flow == "replay" and bool(network.memory),
+        returns=_returns(config),
+        networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
+    )
 
 
 def _evaluations(config: Config, context: Context, spec: RolloutSpec, planned: Plan) -> Evaluations:
@@ -598,15 +601,9 @@ def _workers(
     algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None
 ) -> Workers:
     """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
-    build: Callable[..., object] = partial(Rollout, spec)
-    if isinstance(c, CustomModelConfig):  # the user's agent and model compute them
-        build = partial(GradientRollout, spec, partial(AgentSource, agent_class(c.agent), c.agent_config))
-    elif algorithm.collect == "gradients":  # the algorithm computes them, in the worker
-        build = partial(GradientRollout, spec, partial(differentiating, algorithm, c, spec))
-    elif program is not None:
+    build: Callable[..., object] = rollout_factory(algorithm, c, spec)
+    if program is not None:
         build = partial(Actor, spec, program)
-    elif algorithm.collect == "fitness":
-        build = partial(FitnessRollout, spec)
     shared = [backend.put(array) for array in algorithm.shared(c)]
     workers: Workers = WorkerGroup(
         backend,
@@ -625,10 +622,15 @@ def _replay_factory(
     algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig, network: NetworkSpec
 ) -> Callable[[int], Replay]:
     """Builds one of the buffers that share the data, given its index."""
-    assert c.n_step is not None
     shards = c.num_replay_shards or max(1, c.num_learners)
-    spec = ReplaySpec(
-        capacity=c.buffer_size // shards,
+    return replay_factory(algorithm.replay_kind(c), replay_spec(c, network).part(shards))
+
+
+def replay_spec(c: OffPolicyConfig, network: NetworkSpec) -> ReplaySpec:
+    """What a buffer of all data is made from."""
+    assert c.n_step is not None
+    return ReplaySpec(
+        capacity=c.buffer_size,
         n_step=c.n_step,
         gamma=c.gamma,
         frame_stack=c.frame_stack,
@@ -636,10 +638,8 @@ def _replay_factory(
         reward_clip=c.reward_clip,
         priority_exponent=c.priority_exponent if c.prioritized else 0.0,
         seed=c.seed or 0,
-        num_shards=shards,
         columns=row_shapes(network),
     )
-    return replay_factory(algorithm.replay_kind(c), spec)
 
 
 def _replay_source(

@@ -1,0 +1,131 @@
+"""The public roles, `raypid.roles`: put together by hand they do what an agent does, in one process and as Ray actors."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raypid
+from raypid import roles
+from raypid.errors import UserError
+
+SETTINGS: dict[str, Any] = {"seed": 3, "num_envs_per_worker": 2, "fragment_length": 32, "num_epochs": 2}
+
+
+def by_agent(iterations: int) -> np.ndarray:
+    """The weights of PPO on two workers after so many iterations."""
+    with raypid.PPO("CartPole-v1", num_workers=2, backend="local", **SETTINGS) as agent:
+        for _ in range(iterations):
+            agent.train()
+        return agent.get_weights().flat
+
+
+def test_ppo_by_hand_is_ppo() -> None:
+    setup = raypid.setup("PPO", "CartPole-v1", num_workers=2, backend="local", **SETTINGS)
+    rollouts = [roles.Rollout(setup, i) for i in range(2)]
+    server, learner = roles.ParameterServer(setup), roles.Learner(setup)
+    server.push(learner.weights())
+    steps = 0
+    for _ in range(3):
+        weights = server.pull()
+        assert weights is not None
+        collected = [rollout.collect(weights, steps) for rollout in rollouts]
+        steps += sum(report.num_steps for report, _ in collected)
+        metrics, weights = learner.update(steps, *(data for _, data in collected))
+        server.push(weights)
+    assert "policy_loss" in metrics
+    newest = server.pull()
+    assert newest is not None
+    np.testing.assert_array_equal(newest.flat, by_agent(3))
+
+
+def test_ppo_by_hand_on_ray_is_ppo(ray_session: Any) -> None:
+    ray = ray_session
+    setup = raypid.setup("PPO", "CartPole-v1", num_workers=2, backend="local", **SETTINGS)
+    actor = ray.remote(num_cpus=0)
+    rollouts = [actor(roles.Rollout).remote(setup, i) for i in range(2)]
+    server, learner = actor(roles.ParameterServer).remote(setup), actor(roles.Learner).remote(setup)
+    evaluator = actor(roles.Evaluator).remote(setup)
+    weights, steps = learner.weights.remote(), 0
+    for _ in range(3):
+        server.push.remote(weights)
+        pairs = [rollout.collect.options(num_returns=2).remote(server.pull.remote(), steps) for rollout in rollouts]
+        steps += sum(report.num_steps for report in ray.get([report for report, _ in pairs]))
+        _, weights = learner.update.options(num_returns=2).remote(steps, *(data for _, data in pairs))
+    played = ray.get(evaluator.evaluate.remote(weights, 2))
+    assert len(played.rewards) == 2
+    np.testing.assert_array_equal(ray.get(weights).flat, by_agent(3))
+    for one in [*rollouts, server, learner, evaluator]:
+        ray.kill(one)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_replay_shards_by_hand(tmp_path: Path, prioritized: bool) -> None:
+    setup = raypid.setup("DQN", "CartPole-v1", seed=0, start_steps=100, batch_size=32, prioritized=prioritized)
+    setup = pickle.loads(pickle.dumps(setup))
+    rollout, learner = roles.Rollout(setup), roles.Learner(setup)
+    replays = [roles.Replay(setup, shard, num_shards=2) for shard in range(2)]
+    weights, steps = learner.weights(), 0
+    first = weights.flat.copy()
+    for turn in range(100):
+        report, fragment = rollout.collect(weights, steps)
+        steps += report.num_steps
+        learner.observe(report, fragment)
+        replays[turn % 2].add(turn % 2, fragment)
+    for _ in range(3):
+        samples = [replay.sample(2 * 16, steps) for replay in replays]
+        priorities, weights = learner.learn(steps, *samples)
+        assert len(priorities) == (2 if prioritized else 0)
+        for replay, sample, new in zip(replays, samples, priorities, strict=False):
+            replay.set_priorities(sample, new)
+    assert weights.version > 0 and (weights.flat != first).any()
+    assert learner.metrics()["loss"] >= 0
+    replays[0].save(str(tmp_path / "rows"))
+    other = roles.Replay(setup, 0, num_shards=2)
+    assert other.load(str(tmp_path / "rows")) == replays[0].num_rows() > 0
+    np.testing.assert_array_equal(other.sample(8).id, replays[0].sample(8).id)
+    state = learner.state_dict()
+    again = roles.Learner(setup)
+    again.load_state_dict(state)
+    np.testing.assert_array_equal(again.weights().flat, weights.flat)
+    with pytest.raises(UserError, match="multiple of batch_size"):
+        learner.learn(steps, replays[0].sample(31))
+    with pytest.raises(UserError, match="learns from samples"):
+        learner.update(steps, fragment)
+
+
+@pytest.mark.parametrize("run", ["A3C", "ES", "IMPALA"])
+def test_what_workers_send_is_what_learners_take(run: str) -> None:
+    setup = raypid.setup(run, "CartPole-v1", seed=0)
+    rollout, learner = roles.Rollout(setup), roles.Learner(setup)
+    before = learner.weights()
+    report, data = rollout.collect(before)
+    _, after = learner.update(report.num_steps, data)
+    assert (after.flat != before.flat).any()
+    with pytest.raises(UserError, match="has no replay buffer"):
+        roles.Replay(setup)
+    with pytest.raises(UserError, match="call update"):
+        learner.learn(0)
+
+
+def test_a_parameter_server_keeps_weights_on_disk(tmp_path: Path) -> None:
+    setup = raypid.setup("PPO", "CartPole-v1", seed=0)
+    server = roles.ParameterServer(setup)
+    server.push(roles.Learner(setup).weights())
+    server.save(str(tmp_path / "weights"))
+    other = roles.ParameterServer(setup)
+    assert other.restore(str(tmp_path / "weights")) == 0
+    assert raypid.load_policy(tmp_path / "weights").act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+
+
+def test_setup_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(UserError, match="R2D2 replays sequences"):
+        raypid.setup("R2D2", "CartPole-v1")
+    with pytest.raises(UserError, match="Did you mean"):
+        raypid.setup("PPO", "CartPole-v1", lrr=1)
+    with pytest.raises(UserError, match="Name an environment"):
+        raypid.setup("PPO")
