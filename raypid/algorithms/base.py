@@ -20,8 +20,6 @@ from raypid.types import Array, Collective, Gradients, Table, Tensor, Update, We
 
 Scalar: TypeAlias = "float | Array | Tensor"
 """A float, or a number of NumPy or torch."""
-Adapted: TypeAlias = dict[str, tuple[object, str]]
-"""Settings that were left open -> the value that the environment decides, and why. A run keeps them, wherever it goes on."""
 
 
 @dataclass(kw_only=True)
@@ -193,11 +191,6 @@ class Algorithm(ABC, Generic[ConfigT]):
     def wants_torch(cls, config: ConfigT, spec: NetworkSpec) -> str:
         """What of a run needs torch, as the subject of a sentence; "" if nothing does."""
         return "" if spec.torch_free or spec.head == "model" else f"model.network {spec.network}"
-
-    @classmethod
-    def by_environment(cls, config: ConfigT, spec: NetworkSpec) -> Adapted:
-        """What the environment's spaces decide of the settings that were left open."""
-        return {}
 
     @classmethod
     def settled(cls, config: ConfigT, spec: NetworkSpec) -> tuple[ConfigT, list[str]]:

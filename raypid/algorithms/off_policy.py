@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Adapted, Algorithm, Scalar, State, check_size, square
+from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
 from raypid.nn.distributions import ActionDistribution
@@ -43,8 +43,8 @@ class OffPolicyConfig(Config):
     """Rows learnt for each step collected: batch_size * updates / steps. The side that is ahead waits."""
     a_l_ratio: float | None = None
     """The same ratio as environment steps for each update; where given it sets samples_per_insert = batch_size / a_l_ratio."""
-    n_step: int | None = tunable(None, 1, 10, also=(None,))
-    """Steps that a target folds before it bootstraps; none: 5 with discrete actions, 3 with continuous ones."""
+    n_step: int = tunable(5, 1, 10)
+    """Steps that a target folds before it bootstraps."""
     prioritized: bool = False
     """Draw rows in proportion to their TD error (Schaul et al. 2016)."""
     priority_exponent: float = tunable(0.6, 0.2, 1.0)
@@ -247,13 +247,6 @@ class OffPolicy(Algorithm[OffPolicyT]):
     def build(self, seed: int) -> None:
         """Make networks and optimizers."""
 
-    @classmethod
-    def by_environment(cls, config: OffPolicyT, spec: NetworkSpec) -> Adapted:
-        if config.n_step is not None:
-            return {}
-        discrete = all(leaf.nvec for leaf in spec.actions)
-        return {"n_step": (5, "for discrete actions") if discrete else (3, "for continuous actions")}
-
     def add_temperature(self, config: TemperatureConfig, default_entropy: float, default_init: float) -> None:
         """Make a temperature, among the networks as "alpha", and its optimizer if it is learnt."""
         from raypid.nn.critics import Temperature
@@ -451,6 +444,7 @@ class CriticsConfig(OffPolicyConfig):
     normalize_rewards: bool = tunable(True, choices=(False, True))
     target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     start_steps: int = tunable(4_000, 100, 10_000, "log")
+    num_envs_per_worker: int = 16
     num_critics: int = 2
     """Critics; the smallest value counts."""
     critic_norm: Literal["none", "layer", "batch"] = "layer"

@@ -124,8 +124,9 @@ class Replay:
         self._beta_at = setup.config.beta_at
         self._buffer = replay_factory(setup.algorithm.replay_kind(setup.config), spec.part(num_shards))(shard)
 
-    def add(self, worker_index: int, fragment: Trajectory) -> int:
-        """Store what a rollout worker has collected; returns the number of rows that can be drawn."""
+    def add(self, worker_index: int, fragment: Collected) -> int:
+        """Store a trajectory that a rollout worker has collected; returns the number of rows that can be drawn."""
+        assert isinstance(fragment, Trajectory)
         return self._buffer.add(worker_index, fragment)
 
     def sample(self, num: int, timesteps: int = 0) -> Sample:
@@ -193,12 +194,12 @@ class Learner:
         done, weights = self._learner.update(timesteps, *data)
         return done.metrics, weights
 
-    def observe(self, report: Report, fragment: Trajectory | None = None) -> None:
+    def observe(self, report: Report, fragment: Collected | None = None) -> None:
         """Take the moments of a fragment that goes to replay: of returns, by which rewards are divided (`normalize_rewards`),
         and of observations (`normalize_observations`)."""
         if report.returns is not None:
             self._returns = merge_moments(self._returns, report.returns)
-        if fragment is not None and isinstance(self._learner, ShardLearner):
+        if isinstance(fragment, Trajectory) and isinstance(self._learner, ShardLearner):
             self._learner.seen(fragment)
 
     def learn(self, timesteps: int, *samples: Sample) -> tuple[list[Array], Weights]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 
 from raypid import checkpoint, project
-from raypid.algorithms.base import Adapted, Algorithm, AsynchronousConfig
+from raypid.algorithms.base import Algorithm, AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from raypid.run_file import RunFile
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
+Adapted: TypeAlias = dict[str, tuple[object, str]]
+"""Settings that were left open -> the value that the environment decides, and why. A run keeps them, wherever it goes on."""
 TO_FIT = "to fit this machine"
 """Why `fit` has changed a setting."""
 _PLACE_SECONDS = 60.0
@@ -457,7 +459,7 @@ def examine(
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
-    adapted = ALGORITHMS.get(run).by_environment(config, network) | _normalized(config, network, first)
+    adapted = _normalized(config, network, first)
     normalize, _ = adapted.get("normalize_observations", (False, ""))
     if normalize:
         network = _network(run, config.replace({"normalize_observations": True}), *spaces, like)
@@ -628,7 +630,6 @@ def _replay_factory(
 
 def replay_spec(c: OffPolicyConfig, network: NetworkSpec) -> ReplaySpec:
     """What a buffer of all data is made from."""
-    assert c.n_step is not None
     return ReplaySpec(
         capacity=c.buffer_size,
         n_step=c.n_step,

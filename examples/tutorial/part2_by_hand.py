@@ -1,0 +1,58 @@
+"""Part 2, by hand: the three classes of part 1 as Ray actors: `python part2_by_hand.py --rollouts 8 --fragment 50`."""
+
+import argparse
+import time
+
+import numpy as np
+import ray
+from part1 import BATCH, GOAL, START, Learner, Replay, Rollout
+
+
+@ray.remote(num_cpus=0)
+class ParameterServer:
+    """Holds the newest weights: the learner pushes, the rollouts pull."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def push(self, weights):
+        self.weights = weights
+
+    def pull(self):
+        return self.weights
+
+
+def main(num_rollouts, fragment):
+    actor = ray.remote(num_cpus=0)  # roles that wait share cores
+    rollouts = [actor(Rollout).remote() for _ in range(num_rollouts)]
+    replay, learner, returns, updates = Replay(), Learner(), [], 0
+    server = ParameterServer.remote(learner.net.state_dict())
+
+    def send(rollout):
+        return rollout.collect.remote(server.pull.remote(), max(0.05, 1 - replay.count / 3000), fragment)
+
+    ray.get([rollout.collect.remote(server.pull.remote(), 1.0, 1) for rollout in rollouts])  # all are up
+    began, calls = time.time(), {send(rollout): rollout for rollout in rollouts}
+    while np.mean(returns[-20:] or [0]) < GOAL:
+        ready, _ = ray.wait(list(calls), timeout=0 if updates < replay.count - START else None)
+        for call in ready:
+            rows, ended = ray.get(call)
+            replay.add(rows)
+            returns += ended
+            rollout = calls.pop(call)
+            calls[send(rollout)] = rollout
+        if updates < replay.count - START:  # one update for each step, as in part 1
+            weights = learner.update(replay.sample(BATCH))
+            updates += 1
+            if updates % 50 == 0:
+                server.push.remote(weights)
+    print(f"return {GOAL} after {replay.count} steps and {time.time() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--fragment", type=int, default=50)
+    args = parser.parse_args()
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    main(args.rollouts, args.fragment)
