@@ -1,0 +1,51 @@
+"""Part 2, with raypid's roles: the same loop as part2_by_hand.py: `python part2_roles.py --rollouts 8`."""
+
+import argparse
+import time
+
+import numpy as np
+import ray
+from my_dqn import MyDQN
+from part1 import GOAL
+from simulator import Simulator
+
+import raypid
+from raypid import roles
+
+
+def main(num_rollouts):
+    setup = raypid.setup(MyDQN, Simulator)
+    c, actor = setup.config, ray.remote(num_cpus=0)
+    rollouts = [actor(roles.Rollout).remote(setup, i) for i in range(num_rollouts)]
+    server = actor(roles.ParameterServer).remote(setup)
+    replay, learner, returns, steps, owed = roles.Replay(setup), roles.Learner(setup), [], 0, 0.0
+    server.push.remote(learner.weights())
+
+    def send(rollout):
+        report, data = rollout.collect.options(num_returns=2).remote(server.pull.remote(), steps)
+        return report, (rollout, data)
+
+    ray.get([send(rollout)[0] for rollout in rollouts])  # all are up
+    began, calls = time.time(), dict(send(rollout) for rollout in rollouts)
+    while np.mean(returns[-20:] or [0]) < GOAL:
+        ready, _ = ray.wait(list(calls), timeout=0 if owed >= c.updates_per_call else None)
+        for call in ready:
+            report, (rollout, data) = ray.get(call), calls.pop(call)
+            steps += report.num_steps
+            returns += report.episode_rewards
+            replay.add(report.worker_index, ray.get(data))
+            owed += report.num_steps * c.updates_per_step if steps > c.start_steps else 0
+            calls.update([send(rollout)])
+        if owed >= c.updates_per_call:
+            _, weights = learner.learn(steps, replay.sample(c.updates_per_call * c.batch_size))
+            owed -= c.updates_per_call
+            server.push.remote(weights)
+    print(f"return {GOAL} after {steps} steps and {time.time() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rollouts", type=int, default=8)
+    args = parser.parse_args()
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    main(args.rollouts)

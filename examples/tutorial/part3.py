@@ -1,0 +1,109 @@
+"""Part 3: a distributed agent of your own on two nodes, one of which is killed: `python part3.py --kill 8`.
+
+The second node is a second set of Ray's processes on this machine. On a cluster that runs, use ray.init(address="auto") in place of Cluster.
+"""
+
+import argparse
+import time
+
+import ray
+from my_dqn import MyDQN
+from ray.cluster_utils import Cluster
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from simulator import Simulator
+
+import raypid
+from raypid import roles
+
+
+class DistributedAgent:
+    """Rollouts, replay shards, parameter server, learner and evaluator, each an actor. What is lost is started again where there is room.
+
+    The learner and the server live on the first node, which must stay; the other roles are spread over all nodes.
+    """
+
+    def __init__(self, algorithm, env, num_rollouts=8, num_shards=2, **settings):
+        self.setup = raypid.setup(algorithm, env, **settings)
+        self.nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        self.learner = self.start(roles.Learner, 0)
+        self.server = self.start(roles.ParameterServer, 0)
+        self.shards = [self.start(roles.Replay, i, i, num_shards) for i in range(num_shards)]
+        self.rollouts = [self.start(roles.Rollout, i, i) for i in range(num_rollouts)]
+        self.evaluator = self.start(roles.Evaluator, -1)
+        self.steps, self.updates, self.num_lost, self.calls = 0, 0, 0, {}
+
+    def start(self, role, node, *args):
+        """Start a role, if possible on this node. Ray starts it again, on another node if need be, whenever its process is lost."""
+        place = NodeAffinitySchedulingStrategy(self.nodes[node % len(self.nodes)], soft=True)
+        return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=place)(role).remote(self.setup, *args)
+
+    def result(self, future):
+        """The value of a call, or None if it was lost."""
+        try:
+            return ray.get(future)
+        except RayError:
+            self.num_lost += 1
+
+    def collect(self, i):
+        pair = self.rollouts[i].collect.options(num_returns=2).remote(self.server.pull.remote(), self.steps)
+        self.calls[pair[0]] = i, pair[1]
+
+    def evaluate(self):
+        self.evaluation = self.evaluator.evaluate.remote(self.server.pull.remote(), 10)
+
+    def train(self, goal, seconds):
+        """Train until an evaluation reaches the goal."""
+        c, owed, until = self.setup.config, 0.0, time.time() + seconds
+        self.result(self.server.push.remote(self.learner.weights.remote()))
+        for i in range(len(self.rollouts)):
+            self.collect(i)
+        self.evaluate()
+        while time.time() < until:
+            ready, _ = ray.wait(list(self.calls), timeout=0 if owed >= c.updates_per_call else 1.0)
+            for call in ready:
+                (i, data), report = self.calls.pop(call), self.result(call)
+                if report is not None:
+                    shard = self.shards[i % len(self.shards)]
+                    self.result(self.learner.observe.remote(report))
+                    shard.add.remote(i, data)  # from worker to shard; it does not pass this process
+                    self.steps += report.num_steps
+                    owed += report.num_steps * c.updates_per_step if self.steps > c.start_steps else 0
+                self.collect(i)
+            if owed >= c.updates_per_call:
+                rows = c.updates_per_call * c.batch_size // len(self.shards)
+                samples = [shard.sample.remote(rows, self.steps) for shard in self.shards]
+                learnt = self.result(self.learner.learn.remote(self.steps, *samples))
+                owed -= c.updates_per_call
+                if learnt is not None:  # a shard that has just been started again holds no rows yet
+                    self.updates += c.updates_per_call
+                    self.server.push.remote(learnt[1])
+            if ray.wait([self.evaluation], timeout=0)[0]:
+                if (played := self.result(self.evaluation)) is not None:
+                    mean = played.summary()["episode_reward_mean"]
+                    print(f"{self.steps} steps, {self.updates} updates, {self.num_lost} calls lost: return {mean:.0f}", flush=True)
+                    if mean >= goal:
+                        return mean
+                self.evaluate()
+        return None
+
+
+def main(kill_after, goal=195, seconds=180, num_rollouts=8):
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    second = cluster.add_node(num_cpus=1)
+    ray.init(cluster.address, log_to_driver=False)
+    agent = DistributedAgent(MyDQN, Simulator, num_rollouts)
+    if kill_after:
+        import threading
+
+        threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second))).start()
+    began = time.time()
+    print(f"return {agent.train(goal, seconds)} after {time.time() - began:.0f} s")
+    ray.shutdown()
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kill", type=float, default=0.0, metavar="S", help="kill the second node after S seconds")
+    main(parser.parse_args().kill)
