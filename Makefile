@@ -4,7 +4,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install train test test-ci-slow test-slow test-long lint types check format clean
+.PHONY: help install train test test-ci-slow test-slow test-long lint docs types check format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*##/\1:/' | awk -F: '{ printf "  make %-14s%s\n", $$1, $$2 }'
@@ -39,9 +39,12 @@ test-long: install  ## tests that train for most of an hour each
 lint: install  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python docs/make_settings.py --check
 	$(BIN)/python docs/make_agents.py --check
 	$(BIN)/python docs/make_speed.py --check
+
+docs: install  ## build the site into build/site; dead links and names that do not exist fail it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open build/site/index.html"
 
 types: install  ## mypy
 	$(BIN)/mypy

@@ -223,8 +223,13 @@ def append(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def table(found: dict[Run, End]) -> str:
-    """Median and worst of the reported seeds, beside what is to be reached, newest settings of each kind."""
+HEADER = (
+    "task", "return", "algorithm", "system, settings", "median s", "worst s", "seeds", "to reach", "reached", "worst of the best returns",
+)  # fmt: skip
+
+
+def table(found: dict[Run, End]) -> list[tuple[str, ...]]:
+    """Median and worst of the reported seeds, beside what is to be reached, newest settings of each kind: the cells of HEADER."""
     rows = []
     for name, task in TASKS.items():
         algorithm = name.partition(":")[0]
@@ -244,19 +249,7 @@ def table(found: dict[Run, End]) -> str:
                 f"{sum(end.solved for end in ended)} of {len(ended)}", f"{task.median:g} / {task.worst:g}", "yes" if holds else "no",
                 f"{min(end.best for end in ended):,.4g}",
             ))  # fmt: skip
-    header = (
-        "task",
-        "return",
-        "algorithm",
-        "system, settings",
-        "median s",
-        "worst s",
-        "seeds",
-        "to reach",
-        "reached",
-        "worst of the best returns",
-    )
-    return markdown(header, rows)
+    return rows
 
 
 def _seconds(seconds: float) -> str:
@@ -374,7 +367,7 @@ def main() -> None:
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(measure, orders))
-    text = table(ends(path))
+    text = markdown(HEADER, table(ends(path)))
     print(text)
     (folder / "defaults.md").write_text(text)
 

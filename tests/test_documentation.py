@@ -1,6 +1,6 @@
 """What README and docs show runs: each block alone, with what it needs of others; and each page from top to bottom, as somebody does it
 in one shell that begins in an otherwise empty clone. A page that goes on from another one says so in a line above its first heading of
-the second rank: "The commands here need `target.py` and `runs/target` of the [README](../README.md)".
+the second rank: "The commands here need `target.py` and `runs/target` of [Five minutes](index.md)".
 
 Budgets are shortened here: stop criteria, episodes and trials, and nothing else. A block is Python, YAML, or commands; what is
 tagged `text` or `json` is output, or a picture of the code, and is not run.
@@ -28,7 +28,7 @@ from raypid.cli import main
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
 
 NOT_HERE = {
     # a command of the documentation, as far as it is named here -> why no test runs it
@@ -56,7 +56,8 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     found = re.findall(r"^```([^\n]*)\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
-    return [Block(page, i, language, text) for i, (language, text) in enumerate(found)]
+    # a file that a page takes in is run by tests/test_examples.py
+    return [Block(page, i, language, text) for i, (language, text) in enumerate(found) if not text.startswith("--8<--")]
 
 
 SHOWN = ("text", "json")
@@ -64,10 +65,12 @@ SHOWN = ("text", "json")
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 RUN = [block for page in PAGES for block in BLOCKS[page] if block.language not in SHOWN]
 SLOW = r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander|runs/search|HalfCheetah"
+MANY = re.compile(r"docs/(algorithms/(?!index)|coming-from/)")
+"""Pages of like shape. The tests of every change only explain their commands."""
 QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]
 """What needs neither Ray nor a project nor a search, and no long iteration."""
 REGISTRIES = (AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS)
-LONG = ("README.md", "docs/algorithms.md", "docs/experiments.md")
+LONG = ("README.md", "docs/algorithms/index.md", "docs/experiments.md")
 """The budgets that these pages name are most of an hour in all."""
 
 
@@ -293,8 +296,8 @@ def made_by(words: list[str]) -> str:
 def needs_of(page: str) -> tuple[str, set[str]]:
     """(another page, what of it) that the top of a page says it needs: files and folders of runs."""
     top = (ROOT / page).read_text().split("\n## ")[0]
-    found = re.search(r"^The commands here need (.+?) of the \[[^]]+\]\(\.\./([\w./-]+)", top, re.MULTILINE)
-    return (found[2], set(re.findall("`(.+?)`", found[1]))) if found else ("", set())
+    found = re.search(r"^The commands here need (.+?) of \[[^]]+\]\(([\w./-]+)", top, re.MULTILINE)
+    return (f"docs/{found[2]}", set(re.findall("`(.+?)`", found[1]))) if found else ("", set())
 
 
 def makers_of(page: str, folder: str, commands: list[tuple[str, list[str]]] | None) -> Iterator[tuple[str, list[str]]]:
@@ -349,6 +352,14 @@ def test_code_runs_alone(block: Block, reader: Reader) -> None:
     reader.alone(block)
 
 
+@pytest.mark.parametrize("page", [p for p in PAGES if MANY.match(p)])
+def test_a_command_is_one(page: str, reader: Reader, capfd: pytest.CaptureFixture[str]) -> None:
+    for words in [w for b in RUN if b.page == page and b.language == "" for w in commands_in(b.text)]:
+        if words[:2] == ["raypid", "train"]:
+            code = reader.command([*words[1:], "--explain"])
+            assert code == 0, f"{' '.join(words)}: {capfd.readouterr().err}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", [b for b in RUN if b.language == "" or b not in QUICK], ids=str)
@@ -357,7 +368,9 @@ def test_a_block_runs_alone(block: Block, reader: Reader, ray_session: Any) -> N
 
 
 @pytest.mark.ci_slow
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.page == page and b.language == "" for b in QUICK)])
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if not MANY.match(p) and any(b.page == p and b.language == "" for b in QUICK)]
+)
 def test_what_is_quick_of_a_page_runs_in_order(page: str, reader: Reader) -> None:
     reader.page(page, QUICK)
 

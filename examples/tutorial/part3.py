@@ -81,7 +81,10 @@ class DistributedAgent:
             if ray.wait([self.evaluation], timeout=0)[0]:
                 if (played := self.result(self.evaluation)) is not None:
                     mean = played.summary()["episode_reward_mean"]
-                    print(f"{self.steps} steps, {self.updates} updates, {self.num_lost} calls lost: return {mean:.0f}", flush=True)
+                    print(
+                        f"{self.steps} steps, {self.updates} updates, {self.num_lost} calls lost: return {mean:.0f}",
+                        flush=True,
+                    )
                     if mean >= goal:
                         return mean
                 self.evaluate()
@@ -98,7 +101,8 @@ def main(kill_after, goal=195, seconds=180, num_rollouts=8):
 
         threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second))).start()
     began = time.time()
-    print(f"return {agent.train(goal, seconds)} after {time.time() - began:.0f} s")
+    mean = agent.train(goal, seconds)
+    print(f"return {mean} after {agent.steps} steps and {time.time() - began:.0f} s")
     ray.shutdown()
     cluster.shutdown()
 

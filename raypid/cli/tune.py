@@ -34,7 +34,7 @@ _TRIALS, _BUDGET = 30, "10m"
 _STEPS = 100
 """Environment steps of an iteration with replay, so that it can end where a trial is judged. Nothing else depends on them."""
 _SPACE = """\
-ranges in place of those beside the defaults (docs/algorithms.md, column "search"), to narrow, widen or add some: \
+ranges in place of those beside the defaults (the docs have them, a page for each algorithm), to narrow, widen or add some: \
 '{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'"""
 
 
@@ -58,7 +58,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     _add_options(groups["run"].add_argument)
     add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
     parser.epilog = (
-        f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms.md their ranges."
+        f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms has their ranges."
     )
 
 

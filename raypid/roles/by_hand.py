@@ -111,7 +111,8 @@ class Replay:
     """Stores fragments of trajectories and draws transitions from them, by the run's rule (uniform or prioritised).
 
     Args:
-        shard, num_shards: one of several buffers that share `buffer_size`, each in a process of its own.
+        shard: number of this buffer, from 0, where several share `buffer_size`, each in a process of its own.
+        num_shards: how many there are.
 
     Raises:
         UserError: the algorithm does not replay.

@@ -63,7 +63,11 @@ def train(
         resume: go on with the run in this folder, with its settings and those given here. True: with the run in `out`, or begin it there,
             so that a machine may repeat the call. A run that was ended before its first checkpoint begins anew.
         trust: import what only that folder names, though this user's raypid did not write it.
-        overwrite, quiet, checkpoint_interval, keep_checkpoints, final_episodes: as in `Agent.fit`; None: as a file says, or as there.
+        overwrite: as in `Agent.fit`, like the four that follow. None: as a file says, or as there.
+        quiet: see overwrite.
+        checkpoint_interval: see overwrite.
+        keep_checkpoints: see overwrite.
+        final_episodes: see overwrite.
         settings: those of the algorithm, and `callbacks`. total_timesteps, timesteps and their kin are stop criteria, as elsewhere.
 
     Raises:

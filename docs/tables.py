@@ -1,0 +1,242 @@
+"""Tables and pictures of the site that are made from the code and from benchmarks/results/runs.csv (`hooks.py` puts them in).
+
+A line of a page that holds only `<!-- settings: PPO -->`, `<!-- settings: shared -->`, `<!-- settings: model -->`, `<!-- settings: tuned -->`
+or `<!-- results: PPO -->` becomes the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from raypid.algorithms.base import Algorithm
+from raypid.config import Config, ModelConfig, field_docs
+from raypid.experiments.space import ranges_of
+from raypid.registry import ALGORITHMS
+from raypid.run.known_keys import known_keys
+from raypid.tuned import HEADINGS, TUNED, cells
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = ROOT / "benchmarks" / "results" / "runs.csv"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from defaults import FIRST, REPORTED_FROM, TASKS, ends  # noqa: E402
+from defaults import table as measured  # noqa: E402
+
+VARIANTS: tuple[dict[str, object], ...] = (
+    {}, {"normalize_rewards": False}, {"prioritized": True}, {"prioritized": False}, {"noisy": 0.0}, {"intrinsic_reward": "rnd"},
+)  # fmt: skip
+"""Settings that decide which metrics are reported."""
+
+
+def table(kind: str, name: str) -> str:
+    """The table of a marker, in Markdown or HTML.
+
+    Raises:
+        ValueError: there is no such table, or a setting has no docstring.
+    """
+    makers = {"shared": shared, "model": model, "tuned": tuned}
+    if kind == "settings" and name in makers:
+        return makers[name]()
+    if name not in ALGORITHMS.names():
+        raise ValueError(f"{name!r} is no algorithm and no table; there are {', '.join(makers)} and the algorithms.")
+    return own(name) if kind == "settings" else results(name)
+
+
+# -- settings --------------------------------------------------------------------------------------------------------------
+
+
+def own(name: str) -> str:
+    """The settings that an algorithm adds to those of every algorithm, and the defaults that it changes."""
+    cls, common = _config(name), Config()
+    config, names = cls(), {f.name for f in dataclasses.fields(Config)}
+    rows = []
+    for field in dataclasses.fields(cls):
+        value, is_own = getattr(config, field.name), field.name not in names
+        if (
+            field.name not in cls.no_effect
+            and field.name != "model"
+            and (is_own or value != getattr(common, field.name))
+        ):
+            rows.append([f"`{field.name}`", _code(value), _range(field.name, cls), _meaning(cls, field.name)])
+    for field in dataclasses.fields(ModelConfig):
+        value = getattr(config.model, field.name)
+        if "model" not in cls.no_effect and value != getattr(ModelConfig(), field.name):
+            key = f"model.{field.name}"
+            rows.append([f"`{key}`", _code(value), _range(key, cls), _meaning(ModelConfig, field.name)])
+    more = "Settings that every algorithm has, with the same default, are [on the overview](index.md#settings-of-every-algorithm)."
+    return _table(["setting", "default", "a search tries", "meaning"], rows) + "\n\n" + more
+
+
+def shared() -> str:
+    """The settings that every algorithm has: the most common default, and where they have no effect."""
+    rows = []
+    for field in dataclasses.fields(Config):
+        if field.name == "model":
+            continue
+        values = [_code(getattr(_config(name)(), field.name)) for name in _names()]
+        idle = [name for name in _names() if field.name in _config(name).no_effect]
+        note = f" No effect: {', '.join(idle)}." if idle else ""
+        rows.append([f"`{field.name}`", max(values, key=values.count), _meaning(Config, field.name) + note])
+    return _table(["setting", "default of most", "meaning"], rows)
+
+
+def model() -> str:
+    """The settings of networks."""
+    settings = ModelConfig()
+    rows = [
+        [f"`model.{f.name}`", _code(getattr(settings, f.name)), _meaning(ModelConfig, f.name)]
+        for f in dataclasses.fields(settings)
+    ]
+    return _table(["setting", "default", "meaning"], rows)
+
+
+def tuned() -> str:
+    """The tuned settings, with what was measured."""
+    rows = []
+    for (algorithm, env), settings in sorted(TUNED.items()):
+        given = ", ".join(f"`{k}` {_text(v)}" for k, v in settings.items())
+        rows.append([algorithm, env, *cells(algorithm, env), given])
+    return _table(["algorithm", "environment", *HEADINGS, "settings"], rows)
+
+
+def _meaning(cls: type, name: str) -> str:
+    """The docstring of a setting."""
+    text = field_docs(cls).get(name, "")
+    if not text.strip():
+        raise ValueError(f"{cls.__name__}.{name} has no docstring.")
+    return text
+
+
+def _range(key: str, cls: type[Config]) -> str:
+    space = ranges_of(cls).get(key)
+    return "" if space is None or key.removeprefix("model.") in cls.no_effect else str(space)
+
+
+@cache
+def _config(name: str) -> type[Config]:
+    return ALGORITHMS.get(name).Config
+
+
+def _names() -> list[str]:
+    return sorted(ALGORITHMS.names(), key=lambda name: (name != "PPO", name))
+
+
+# -- metrics ---------------------------------------------------------------------------------------------------------------
+
+
+def metrics(name: str) -> set[str]:
+    """Every key under learner/ that an algorithm may report."""
+    algorithm: type[Algorithm[Config]] = ALGORITHMS.get(name)
+    found: set[str] = set()
+    for variant in VARIANTS:
+        config = algorithm.Config()
+        if all(key in config.__dataclass_fields__ for key in variant):
+            for key, value in variant.items():
+                setattr(config, key, value)
+            found |= {key for key in known_keys(name, config).keys if key.startswith("learner/")}
+    return found
+
+
+# -- results ---------------------------------------------------------------------------------------------------------------
+
+
+def results(name: str) -> str:
+    """What was measured with the default settings, as a table and a picture; or a sentence, where nothing was."""
+    rows = [row for row in _measured() if row[2] == name]
+    if not rows:
+        return "Not measured on these tasks yet; [results/learning.md](../../benchmarks/results/learning.md) has earlier runs."
+    shown = _table(
+        ["task", "return", "by", "median s", "worst s", "seeds"], [[row[0], row[1], *row[3:7]] for row in rows]
+    )
+    about = (
+        "Seconds from the start of the process, on two cores, to a return that two greedy evaluations in a row hold; evaluations are left out. "
+        "No seed of these chose a setting. [How it is measured](../../benchmarks/defaults.py), "
+        "[every evaluation](../../benchmarks/results/runs.csv)."
+    )
+    return f"{shown}\n\n{about}\n\n{curves(name)}"
+
+
+@cache
+def _measured() -> list[tuple[str, ...]]:
+    return measured(ends(RUNS))
+
+
+def curves(name: str) -> str:
+    """Returns of 10 greedy episodes over seconds, a panel for each task and a line for each seed, as SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    lines: dict[str, dict[tuple[str, ...], list[tuple[float, float]]]] = {}
+    with RUNS.open() as file:
+        for row in csv.DictReader(file):
+            if (
+                row["system"] == "raypid"
+                and row["algorithm"] == name
+                and row["metric"] == FIRST
+                and int(row["seed"]) >= REPORTED_FROM
+            ):
+                key = row["settings"], row["seed"]
+                lines.setdefault(row["env"], {}).setdefault(key, []).append(
+                    (float(row["seconds"]), float(row["value"]))
+                )
+    tasks = [task.env for key, task in TASKS.items() if key.startswith(f"{name}:") and task.env in lines]
+    if not tasks:
+        return ""
+    columns = min(3, len(tasks))
+    count = -(-len(tasks) // columns)
+    figure, axes = plt.subplots(count, columns, figsize=(3.4 * columns, 2.5 * count), squeeze=False)
+    for ax, env in zip(axes.flat, tasks, strict=False):
+        newest = list(lines[env])[-1][0]
+        for (settings, _), points in lines[env].items():
+            if settings == newest:
+                ax.plot(*zip(*sorted(points), strict=True), color="#3f51b5", alpha=0.6, linewidth=1)
+        ax.axhline(TASKS[f"{name}:{env}"].threshold, color="#888888", linestyle="--", linewidth=1)
+        ax.set_title(env, fontsize=9, color="#888888")
+        ax.set_xlabel("seconds", fontsize=8, color="#888888")
+        ax.tick_params(labelsize=8, colors="#888888")
+        for side in ax.spines.values():
+            side.set_visible(side.spine_type in ("left", "bottom"))
+            side.set_color("#888888")
+    for ax in list(axes.flat)[len(tasks) :]:
+        ax.set_axis_off()
+    figure.tight_layout()
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", transparent=True)
+    plt.close(figure)
+    svg = drawn.getvalue()
+    svg = svg[svg.index("<svg") :].replace(
+        "<svg ",
+        f'<svg role="img" aria-label="Returns of {name} over seconds" style="max-width: 100%; height: auto" ',
+        1,
+    )
+    return f'<div class="curves">{"".join(_lines(svg))}</div>\n\nEach line is a seed; dashed is the return to reach.'
+
+
+def _lines(svg: str) -> Iterator[str]:
+    """An SVG without blank lines, which would end an HTML block of Markdown."""
+    return (line + "\n" for line in svg.splitlines() if line.strip())
+
+
+# -- text ------------------------------------------------------------------------------------------------------------------
+
+
+def _text(value: object) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value).strip('"').replace("null", "none")
+
+
+def _code(value: object) -> str:
+    return f"`{_text(value)}`"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,40 @@
+"""A policy behind HTTP, without torch: `python web_handler.py runs/first`, then
+
+curl -d '{"observation": [0.0, 0.0, 0.0, 0.0]}' localhost:8000
+"""
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+
+import raypid
+
+
+def server(folder, port=8000):
+    """A server of the policy in a run's folder. `serve_forever` serves, `shutdown` ends it."""
+    policy, lock = raypid.load_policy(folder), Lock()
+    assert "torch" not in sys.modules  # a fully connected network needs NumPy alone
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            try:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with lock:  # a policy that remembers takes a session for each client: policy.session()
+                    action = policy.act(body["observation"])
+                code, answer = 200, {"action": action.tolist()}
+            except (KeyError, TypeError, ValueError) as error:  # raypid's errors for bad observations are ValueErrors
+                code, answer = 400, {"error": str(error)}
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *args):
+            pass
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+
+
+if __name__ == "__main__":
+    server(sys.argv[1]).serve_forever()
