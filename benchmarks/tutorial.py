@@ -2,9 +2,10 @@
 
     python benchmarks/tutorial.py              # three runs of each part, in turn
 
-The parts are the files of examples/tutorial as they stand, each run a process of its own with seeds of its own. Their clocks start when all roles are up
-and end at the return: a mean of 20 training episodes, of part 3 a greedy evaluation. The environment waits 5 ms a step, so one environment makes fewer than 200 steps a
-second: that is the bound of part 1, and 8 times that the bound of the others. results/tutorial.md has the table.
+The parts are the files of examples/tutorial as they stand, each run a process of its own with seeds of its own. Their clocks start when all
+roles are up and end at the return: a mean of 20 training episodes, of part 3 a greedy evaluation. The environment waits 5 ms a step, so one
+environment makes fewer than 200 steps a second: that is the bound of part 1, and 8 times that the bound of the others.
+results/tutorial.md has the table.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 
+import numpy as np
+
 import raypid
 
 
@@ -22,7 +24,7 @@ def server(folder, port=8000):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with lock:  # a policy that remembers takes a session for each client: policy.session()
                     action = policy.act(body["observation"])
-                code, answer = 200, {"action": action.tolist()}
+                code, answer = 200, {"action": np.asarray(action).tolist()}
             except (KeyError, TypeError, ValueError) as error:  # raypid's errors for bad observations are ValueErrors
                 code, answer = 400, {"error": str(error)}
             self.send_response(code)

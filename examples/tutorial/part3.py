@@ -4,6 +4,7 @@ The second node is a second set of Ray's processes on this machine. On a cluster
 """
 
 import argparse
+import threading
 import time
 
 import ray
@@ -97,8 +98,6 @@ def main(kill_after, goal=195, seconds=180, num_rollouts=8):
     ray.init(cluster.address, log_to_driver=False)
     agent = DistributedAgent(MyDQN, Simulator, num_rollouts)
     if kill_after:
-        import threading
-
         threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second))).start()
     began = time.time()
     mean = agent.train(goal, seconds)

@@ -1,0 +1,167 @@
+"""The examples, as they stand but for shorter budgets, and the files of the tutorial."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raypid
+from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+FILES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of its own, with nothing registered that stays."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for registry in (AGENTS, ALGORITHMS, NETWORKS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+
+def example(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name=name)
+
+
+def run(*words: str, cwd: Path, timeout: float = 100) -> str:
+    """What a program prints."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_example_is_short(name: str) -> None:
+    lines = (EXAMPLES / name).read_text().splitlines()
+    assert len(lines) <= (80 if name != "tutorial/part3.py" else 115)
+
+
+def test_every_example_is_in_the_list() -> None:
+    told = (EXAMPLES / "README.md").read_text()
+    assert all(name.split("/")[-1] in told for name in FILES if not name.startswith("tutorial/"))
+
+
+def test_own_environment() -> None:
+    before, after = example("own_environment")["main"](steps=20_000)
+    assert after > before + 200
+
+
+def test_own_algorithm() -> None:
+    assert example("own_algorithm")["main"](steps=20_000) > 60
+
+
+def test_own_agent() -> None:
+    assert example("own_agent")["main"](steps=20_000) > 25
+
+
+def test_roles_by_hand() -> None:
+    assert -2000 < example("roles_by_hand")["main"](steps=5_000) < 0
+
+
+def test_web_handler(tmp_path: Path) -> None:
+    with raypid.PPO("CartPole-v1", seed=0) as agent:
+        agent.save("policy")
+    program = f"""
+import json, sys, threading, urllib.request
+sys.path.insert(0, {str(EXAMPLES)!r})
+from web_handler import server
+there = server("policy", port=0)
+threading.Thread(target=there.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{{there.server_port}}"
+def post(body):
+    try:
+        return json.load(urllib.request.urlopen(url, json.dumps(body).encode()))
+    except urllib.error.HTTPError as error:
+        return [error.code, json.load(error)["error"]]
+print(json.dumps([post({{"observation": [0, 0, 0, 0]}}), post({{"observation": [0, 0]}}), post({{}}), "torch" in sys.modules]))
+there.shutdown()
+"""
+    good, short, missing, torch_loaded = json.loads(run("-c", program, cwd=tmp_path))
+    assert good["action"] in (0, 1) and short[0] == missing[0] == 400 and not torch_loaded
+
+
+def test_the_first_part_of_the_tutorial(tmp_path: Path) -> None:
+    assert "return 40 after" in run("part1.py", cwd=tutorial(tmp_path, goal=40, wait=0.0))
+
+
+def tutorial(folder: Path, goal: int, wait: float) -> Path:
+    """The files of the tutorial with a lower goal and a faster simulator."""
+    shutil.copytree(EXAMPLES / "tutorial", there := folder / "tutorial")
+    for path in there.glob("*.py"):
+        text = path.read_text().replace("GOAL = 0.99, 64, 500, 195", f"GOAL = 0.99, 64, 500, {goal}")
+        text = text.replace("goal=195", f"goal={goal}").replace("seconds=0.005", f"seconds={wait}")
+        path.write_text(text)
+    return there
+
+
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("words", [["part2_by_hand.py", "--rollouts", "2"], ["part2_roles.py", "--rollouts", "2"]])
+def test_the_second_part_of_the_tutorial(words: list[str], tmp_path: Path) -> None:
+    assert "return 40 after" in run(*words, cwd=tutorial(tmp_path, goal=40, wait=0.001))
+
+
+@pytest.mark.ci_slow
+def test_the_third_part_of_the_tutorial(tmp_path: Path) -> None:
+    said = run("part3.py", "--kill", "3", cwd=tutorial(tmp_path, goal=80, wait=0.005), timeout=200)
+    assert "killing the second node" in said and int(re.findall(r"(\d+) calls lost", said)[-1]) > 0
+    assert re.search(r"return [\d.]+ after", said)
+
+
+@pytest.mark.ci_slow
+def test_distributed_agent(ray_session: Any) -> None:
+    assert example("distributed_agent")["main"](steps=4_000) > 8
+
+
+@pytest.mark.ci_slow
+def test_sweep(tmp_path: Path) -> None:
+    program = f"import runpy; runpy.run_path({str(EXAMPLES / 'sweep.py')!r})['main'](steps=4_000, repeat=1)"
+    run("-c", program, cwd=tmp_path)
+    assert len(list((tmp_path / "runs" / "sweep").glob("*/result.json"))) == 2
+
+
+@pytest.mark.ci_slow
+def test_two_nodes(tmp_path: Path) -> None:
+    program = f"import runpy; runpy.run_path({str(EXAMPLES / 'two_nodes.py')!r})['main'](steps=30_000, kill_after=2.0)"
+    assert "workers lost: 1" in run("-c", program, cwd=tmp_path, timeout=200)
+
+
+@pytest.mark.ci_slow
+def test_the_notebook(tmp_path: Path) -> None:
+    client = pytest.importorskip("jupyter_client")
+    cells = json.loads((EXAMPLES / "start.ipynb").read_text())["cells"]
+    manager, kernel = client.manager.start_new_kernel(cwd=str(tmp_path), env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                reply = kernel.execute_interactive(
+                    "".join(cell["source"]), timeout=120, output_hook=lambda message: None
+                )
+                assert reply["content"]["status"] == "ok", reply["content"]
+    finally:
+        kernel.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.slow
+def test_the_jax_model(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    run(str(EXAMPLES / "models" / "jax_model.py"), cwd=tmp_path, timeout=300)
+
+
+def test_the_numpy_model(tmp_path: Path) -> None:
+    sys.path.insert(0, str(EXAMPLES / "models"))
+    with raypid.CustomModel("CartPole-v1", model={"network": "numpy_model:NumpyModel"}, seed=0) as agent:
+        assert agent.train(num_train_steps=2_000)["timesteps_total"] >= 2_000
