@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from raypid.algorithms.base import Algorithm
-from raypid.config import Config, ModelConfig, field_docs
+from raypid.config import Config, ConfigError, ModelConfig, field_docs
 from raypid.experiments.space import ranges_of
 from raypid.registry import ALGORITHMS
 from raypid.run.known_keys import known_keys
@@ -140,6 +140,10 @@ def metrics(name: str) -> set[str]:
         if all(key in config.__dataclass_fields__ for key in variant):
             for key, value in variant.items():
                 setattr(config, key, value)
+            try:
+                config.own_checks()
+            except ConfigError:
+                continue
             found |= {key for key in known_keys(name, config).keys if key.startswith("learner/")}
     return found
 

@@ -99,7 +99,7 @@ SETTINGS: dict[str, str] = {
     "target_network_frequency": _TARGET,
     "target_network_update_freq": _TARGET,
     "polyak": "target_tau is 1 - polyak.",
-    "use_sde": "A Gaussian's noise is drawn anew at each step: leave it out.",
+    "use_sde": "noise_persistence is how many steps exploration noise lasts, 16 by default.",
     "anneal_lr": "lr_schedule linear lets lr fall; schedule_steps is over how many environment steps.",
     "num_minibatches": "batch_size is the rows of one gradient step: those of an iteration divided by the minibatches.",
     "nminibatches": "batch_size is the rows of one gradient step: those of an iteration divided by the minibatches.",
