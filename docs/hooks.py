@@ -173,11 +173,11 @@ def _metric_problems(page: str, prose: str) -> list[str]:
         return [f"there is no algorithm {page!r}"]
     reported = tables.metrics(names[page])
     section = prose.partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    rows = [line.split("|") for line in section.splitlines() if line.startswith("|")]
+    rows = [re.split(r"(?<!\\)\|", line) for line in section.splitlines() if line.startswith("|")]
     explained = {
         name
         for row in rows
-        if len(row) > 2 and len(row[2].strip()) > 10
+        if len(row) > 2 and len(row[2].strip()) > 5
         for name in re.findall(r"`(learner/\w+)`", row[1])
     }
     return [

@@ -64,7 +64,10 @@ SHOWN = ("text", "json")
 """Output and parts of files: not run."""
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 RUN = [block for page in PAGES for block in BLOCKS[page] if block.language not in SHOWN]
-SLOW = r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|raypid init|runs/lander|runs/search|HalfCheetah"
+SLOW = (
+    r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|ray\.init|raypid init"
+    r"|runs/lander|runs/search|HalfCheetah"
+)
 MANY = re.compile(r"docs/(algorithms/(?!index)|coming-from/)")
 """Pages of like shape. The tests of every change only explain their commands."""
 QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]

@@ -135,7 +135,7 @@ def test_sweep(tmp_path: Path) -> None:
 @pytest.mark.ci_slow
 def test_two_nodes(tmp_path: Path) -> None:
     program = f"import runpy; runpy.run_path({str(EXAMPLES / 'two_nodes.py')!r})['main'](steps=30_000, kill_after=2.0)"
-    assert "workers lost: 1" in run("-c", program, cwd=tmp_path, timeout=200)
+    assert re.search(r"workers lost: [12]", run("-c", program, cwd=tmp_path, timeout=200))
 
 
 @pytest.mark.ci_slow
