@@ -168,7 +168,7 @@ class ES(Algorithm[ESConfig]):
 
 @dataclass(kw_only=True, slots=True)
 class ARSConfig(ESConfig):
-    """Settings of ARS: V2-t of the paper; normalize_observations false is V1-t."""
+    """Settings of ARS: V2 of the paper, with top_directions V2-t; normalize_observations false is V1."""
 
     model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=()))
     """The network."""
