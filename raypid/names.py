@@ -205,12 +205,12 @@ SAME_COMMANDS = {"learn": "train", "fit": "train", "evaluate": "eval"}
 _EVALUATE = "An agent's eval(num_eval_episodes=20) plays whole episodes; so does `raypid eval RUN`."
 _NETWORK = "A network is chosen by settings: model.network {}; raypid.ModelCatalog.get_model(...) makes one."
 ATTRIBUTES: dict[str, str] = {
-    "ReplayBuffer": "raypid.replay.uniform.UniformReplay and raypid.replay.prioritized.PrioritizedReplay are the buffers.",
-    "ParameterServer": "It is raypid.roles.parameter_server.ParameterServer; the setting parameter_server puts one on each node.",
-    "Learner": "It is raypid.roles.learner.Learner.",
-    "worker_train": "The learner is raypid.roles.learner.Learner.",
-    "worker_rollout": "The rollout worker is raypid.roles.rollout.Rollout.",
-    "worker_test": "The evaluator is raypid.roles.evaluator.Evaluator.",
+    "ReplayBuffer": "It is raypid.roles.Replay, made from raypid.setup(...).",
+    "ParameterServer": "It is raypid.roles.ParameterServer; the setting parameter_server puts one on each node.",
+    "Learner": "It is raypid.roles.Learner, made from raypid.setup(...).",
+    "worker_train": "The learner is raypid.roles.Learner.",
+    "worker_rollout": "The rollout worker is raypid.roles.Rollout.",
+    "worker_test": "The evaluator is raypid.roles.Evaluator.",
     "HyperParameters": "Settings are a dict: raypid.SAC.DEFAULT_CONFIG has all of SAC's, raypid.SAC(config={...}) takes them.",
     **dict.fromkeys(
         ("make_vec_env", "DummyVecEnv", "SubprocVecEnv"),

@@ -58,6 +58,8 @@ class Setup:
     """What a replay buffer is made from; None for algorithms that learn from what comes in."""
     num_threads: int
     """Threads of the learner."""
+    initial: Weights | None = None
+    """What the learner begins with: the weights of `init_from`."""
 
     @property
     def network(self) -> NetworkSpec:
@@ -174,6 +176,8 @@ class Learner:
         kind = ShardLearner if self._replays else _Learner
         spec = setup.spec
         self._learner = kind(setup.algorithm, setup.config, setup.network, spec.seed, spec.networks, setup.num_threads)
+        if setup.initial is not None:
+            self._learner.set_weights(setup.initial)
         self._returns = zero_moments(1)
         self._name = setup.algorithm.__name__
 

@@ -68,4 +68,5 @@ def setup(
         evaluation=replace(spec, env=found.evaluation_env),
         replay=replay,
         num_threads=learner_threads(algorithm, settled, found.network),
+        initial=found.initial,
     )

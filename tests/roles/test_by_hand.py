@@ -120,6 +120,10 @@ def test_a_parameter_server_keeps_weights_on_disk(tmp_path: Path) -> None:
     other = roles.ParameterServer(setup)
     assert other.restore(str(tmp_path / "weights")) == 0
     assert raypid.load_policy(tmp_path / "weights").act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    again = raypid.setup("PPO", "CartPole-v1", seed=1, init_from=str(tmp_path / "weights"))
+    held = other.pull()
+    assert held is not None
+    np.testing.assert_array_equal(roles.Learner(again).weights().flat, held.flat)
 
 
 def test_setup_refuses_what_it_cannot_do() -> None:
