@@ -295,7 +295,7 @@ def test_every_extra_is_in_pyproject() -> None:
     assert PACKAGES.keys() == offered.keys() - {"all", "dev", "docs"}
     everything = offered["all"][0].removeprefix("raypid[").rstrip("]").split(",")
     assert set(everything) == PACKAGES.keys() - {"jax", "tensorflow"}
-    assert offered["dev"][0] == "raypid[all]"
+    assert offered["dev"][0] == "raypid[all,docs]"
 
 
 def test_init_says_how_to_install_pytest(

@@ -108,13 +108,13 @@ def test_a_run_with_replay_then_resume(in_process: Raypid, tmp_path: Path) -> No
     assert "SAC on Pendulum-v1" in done.stdout
     rows = results(tmp_path / "run")
     assert rows[-1]["learner/samples_per_insert"] == pytest.approx(4, rel=0.05)
-    assert rows[-1]["learner_updates_total"] > 50 and rows[-1]["learner/replay_rows"] > 280
+    assert rows[-1]["learner_updates_total"] > 50 and rows[-1]["learner/replay_rows"] > 230
     newest = tmp_path / "run" / "checkpoints" / "checkpoint_000003" / "replay"
     assert newest.is_dir() and list((tmp_path / "run").rglob("replay")) == [newest]
     done = in_process("train", "--resume", "run", *stop(4), "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     rows = results(tmp_path / "run")
-    assert len(rows) == 4 and rows[-1]["learner/replay_rows"] > 380  # the buffer came along
+    assert len(rows) == 4 and rows[-1]["learner/replay_rows"] > 320  # the buffer came along
     checkpoints = tmp_path / "run" / "checkpoints"
     assert list((tmp_path / "run").rglob("replay")) == [checkpoints / "checkpoint_000004" / "replay"]
 
