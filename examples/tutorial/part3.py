@@ -97,6 +97,8 @@ def main(kill_after, goal=195, seconds=180, num_rollouts=8):
     second = cluster.add_node(num_cpus=1)
     ray.init(cluster.address, log_to_driver=False)
     agent = DistributedAgent(MyDQN, Simulator, num_rollouts)
+    weights = agent.learner.weights.remote()
+    ray.get([rollout.collect.remote(weights) for rollout in agent.rollouts])  # all are up
     if kill_after:
         threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second))).start()
     began = time.time()
