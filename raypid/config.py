@@ -542,7 +542,7 @@ class Config(Settings):
     """Keyword arguments of the environment."""
     custom_args: dict[str, object] = field(default_factory=dict)
     """Values of the options that a project's options/custom_options.py declares: in `args` of environments, models and agents."""
-    vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "async"] = "auto"
+    vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "processes", "async"] = "auto"
     """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
     num_workers: int = 0
     """Rollout workers. 0: everything in this process, without Ray."""

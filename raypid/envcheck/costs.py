@@ -30,7 +30,7 @@ from raypid.types import Tree, tree_map
 MILLION = 1_000_000
 OWN, OWN_STEP_S = ("native", "ale", "envpool"), 5e-3
 """Vectors that are always measured, unless a single step takes that long: their environments cost less than single ones."""
-LOOPS, SLOW_S = ("sync", "threads", "async"), 1e-3
+LOOPS, SLOW_S = ("sync", "threads", "processes", "async"), 1e-3
 """Vectors whose speed is worked out from that of single steps, where these take that long: a short look would see too few of them."""
 DRAWN = 2_000
 """Steps of a vector that are drawn from those times."""
@@ -111,7 +111,7 @@ def _rate(row: Mapping[str, object]) -> float | None:
 def _candidates(spec: EnvSpec, *, alone: bool) -> list[str]:
     """The vectorizers that can step it."""
     resolved = resolve(spec.env)
-    names = ("native", "ale", "envpool", "sync", "threads", "async")
+    names = ("native", "ale", "envpool", "sync", "threads", "processes", "async")
     found = []
     for name in names:
         if (

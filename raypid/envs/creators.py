@@ -229,7 +229,7 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
         if vectorizer == "native":
             raise EnvError(
                 f"vectorizer 'native': {resolved.name!r} gave a single {type(env).__name__}, not a vector. "
-                "Take auto, sync, threads or async."
+                "Take auto, sync, threads, processes or async."
             )
         first = wrap(env, spec, resolved)
         return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first_env=first)

@@ -10,7 +10,7 @@ import numpy as np
 
 from raypid.modules import name_of
 
-VECTORIZERS = ("auto", "native", "envpool", "ale", "sync", "async", "threads")
+VECTORIZERS = ("auto", "native", "envpool", "ale", "sync", "threads", "processes", "async")
 
 
 @dataclass(kw_only=True, frozen=True, slots=True)
@@ -36,7 +36,7 @@ class EnvSpec:
     wrappers: Sequence[Callable[[Any], object]] = ()
     """Applied to each Python environment, innermost first."""
     num_threads: int = 1
-    """Threads inside one ALE or EnvPool vector."""
+    """Cores that one vector may use: threads of ALE and EnvPool, parts of a vector of Python environments."""
     seed: int = 0
     worker_index: int = 0
 

@@ -75,7 +75,7 @@ def sample(spec: EnvSpec, resets: Callable[[Space], bool] = lambda space: False)
 
 def _sampling(spec: EnvSpec, resets: Callable[[Space], bool]) -> Iterator[Sample]:
     """Yield what an environment tells: once, or where it is reset before and after that."""
-    vectorizer = "sync" if spec.vectorizer in ("async", "threads") else spec.vectorizer
+    vectorizer = "sync" if spec.vectorizer in ("async", "threads", "processes") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
     found = Sample(vector.observation_space, vector.action_space, vector.is_seeded)
     try:
@@ -186,10 +186,17 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     if asked == "native" and native is None and kind != "function":
         raise EnvError(
             f"vectorizer 'native' needs a vector entry point, which {name!r} does not have. "
-            "Take auto, sync, threads or async."
+            "Take auto, sync, threads, processes or async."
         )
     if asked in ("ale", "native") and reason:
-        raise EnvError(f"{reason} needs Python environments; {asked!r} has none. Take auto, sync, threads or async.")
+        raise EnvError(
+            f"{reason} needs Python environments; {asked!r} has none. Take auto, sync, threads, processes or async."
+        )
+    if asked == "processes" and spec.num_envs > 1 and (spec.num_threads < 2 or not hasattr(os, "fork")):
+        why = "this worker has 1 (num_cpus_per_worker)" if hasattr(os, "fork") else "this system cannot fork"
+        raise EnvError(
+            f"vectorizer 'processes' needs two cores or more and os.fork, but {why}. Take auto, sync or async."
+        )
     if asked != "auto" or reason:
         return asked
     if can_ale:

@@ -1,15 +1,20 @@
-"""Python environments stepped by one loop, or by threads where they wait rather than compute.
+"""Python environments stepped by a loop; by threads where they wait, or let other threads run; or on several cores by copies of
+this process.
 
 Axes: B streams.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -17,6 +22,7 @@ from raypid.envs.adapter import is_seeded
 from raypid.envs.closing import close_all
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError, reraise_signal
+from raypid.envs.forked import Forked, ForkedLost, can_fork
 from raypid.envs.observation_checks import action_rows
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
@@ -24,6 +30,8 @@ from raypid.errors import UserError, shown
 from raypid.types import Array, Tree
 
 Argument = TypeVar("Argument")
+Served: TypeAlias = "tuple[list[object], list[str], list[tuple[float, bool]]]"
+"""What a copy returns of its part: results, tracebacks of environments that raised, and of each the limit and whether its episode is over."""
 _RESULTS = {
     2: "reset() must return (obs, info)",
     5: "step() must return (obs, reward, terminated, truncated, info)",
@@ -31,7 +39,13 @@ _RESULTS = {
 WAITING_S = 0.5e-3
 """Wall seconds per environment step from which threads can pay for themselves."""
 NUM_TIMED_STEPS = 3
-"""Vector steps that decide between the loop and threads, after one that warms up."""
+"""Vector steps that tell whether environments wait, after one that warms up."""
+NUM_COMPARED_STEPS = 5
+"""Vector steps of the loop, and as many on several cores, that decide between the two. The fastest of each count."""
+PAYS = 0.9
+"""Several cores are taken where they need at most this part of the loop's time."""
+FORKS_FROM_S = 0.2e-3
+"""Wall seconds of a vector step from which a copy of this process, which is told of each step by a pipe, can pay for itself."""
 
 
 class PythonVector(VectorEnv):
@@ -39,7 +53,8 @@ class PythonVector(VectorEnv):
 
     Args:
         make_env: stream -> a new environment.
-        mode: "sync", "threads", or "auto": a loop that turns to threads if the environments wait.
+        mode: "sync", "threads" (one for each stream), "processes" (`spec.num_threads`, this one among them), or "auto": a loop that
+            turns to threads if the environments wait; and to `spec.num_threads` threads or processes if these are faster.
         first_env: an environment for stream 0 that exists already.
     """
 
@@ -54,6 +69,8 @@ class PythonVector(VectorEnv):
         super().__init__(spec, name)
         self._make_env = make_env
         self._pool: ThreadPoolExecutor | None = None
+        self._copies: dict[int, Forked] = {}
+        """Of the parts that a copy of this process steps, the copy."""
         self.envs: list[PythonEnv] = []
         self._limits: list[float] = []
         try:
@@ -62,14 +79,32 @@ class PythonVector(VectorEnv):
         except UserError:
             self.close()
             raise
-        self.vectorizer = "threads" if mode == "threads" else "sync"
-        self._undecided = mode == "auto" and self.num_envs > 1
+        self._loop, self._split = _parts(self.num_envs, 1), _parts(self.num_envs, min(spec.num_threads, self.num_envs))
+        self._take(_parts(self.num_envs, self.num_envs) if mode == "threads" else self._loop)
+        self._undecided = self._watch if mode == "auto" and self.num_envs > 1 else None
+        """How to step while it is not decided how to go on."""
         self._timed: list[tuple[float, float]] = []
+        """Of each step in a loop, the seconds of wall and CPU time."""
+        self._loop_s: list[float] = []
+        """Seconds of each step in a loop while it is compared with several cores."""
+        self._split_s: list[float] = []
+        """Seconds of each step on several cores."""
+        self._forks = mode == "processes"
         self._ended = [True] * self.num_envs
         self._elapsed = [0] * self.num_envs
         self._num_rebuilds = [0] * self.num_envs
 
+    def _take(self, parts: list[range]) -> None:
+        """Step by these parts from here on."""
+        self._parts = parts
+        """The streams that one thread or process steps."""
+        self.vectorizer = "sync" if len(parts) == 1 else "processes" if self._copies else "threads"
+
     def _reset(self, seeds: Sequence[int] | None) -> Tree:
+        if self._forks and not self._copies:
+            self._fork()
+            self._take(self._split)
+            self._forks = False
         results = self._each(self._reset_one, self._seeds(seeds) or [None] * self.num_envs)
         observations = [self._unpack(result, stream, 2)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
@@ -79,12 +114,13 @@ class PythonVector(VectorEnv):
     def _step(self, action: Tree) -> Step:
         actions = action_rows(self.action_space, action, self.num_envs)
         assert len(actions) == self.num_envs, f"{len(actions)} actions for {self.num_envs} environments"
-        return self._collect(self._timed_each(actions) if self._undecided else self._each(self._step_one, actions))
+        return self._collect(self._undecided(actions) if self._undecided else self._each(self._step_one, actions))
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
+        self._end_copies()
         close_all(self.envs, self._name)
         self.envs = []
 
@@ -183,29 +219,135 @@ class PythonVector(VectorEnv):
         return self._replaced(replace, stream)
 
     def _each(self, call: Callable[[int, Argument], object], arguments: Sequence[Argument]) -> list[object]:
-        """Call `call(stream, argument)` for every stream, in a loop or in threads."""
-        streams = range(self.num_envs)
-        if self.vectorizer == "sync":
-            return list(map(call, streams, arguments))
+        """Call `call(stream, argument)` for every stream: in a loop, in threads, or in copies of this process."""
+        mine, *others = self._parts
+        if not others:
+            return self._calls(call, mine, arguments)
+        if self._copies:
+            self._send(call, arguments)
+            parts = (
+                self._received(i, part) or self._calls(call, part, arguments) for i, part in enumerate(self._parts)
+            )
+            return [result for part in parts for result in part]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.num_envs, thread_name_prefix="raypid-env")
-        futures = [self._pool.submit(call, stream, argument) for stream, argument in zip(streams, arguments)]
-        wait(futures)
-        return [future.result() for future in futures]
+            self._pool = ThreadPoolExecutor(len(others), thread_name_prefix="raypid-env")
+        futures = [self._pool.submit(self._calls, call, part, arguments) for part in others]
+        try:
+            results = self._calls(call, mine, arguments)
+        finally:
+            wait(futures)
+        for future in futures:
+            results += future.result()
+        return results
 
-    def _timed_each(self, actions: list[object]) -> list[object]:
-        """Step in the loop and measure it; after some steps, turn to threads if the environments wait."""
+    def _calls(
+        self, call: Callable[[int, Argument], object], part: range, arguments: Sequence[Argument]
+    ) -> list[object]:
+        return [call(stream, arguments[stream]) for stream in part]
+
+    # -- which way is the fastest ------------------------------------------------------------------------------------------
+
+    def _watch(self, actions: list[object]) -> list[object]:
+        """Step in a loop and measure it; after some steps, take threads if the environments wait."""
         wall, cpu = time.perf_counter(), time.thread_time()
         results = self._each(self._step_one, actions)
         self._timed.append((time.perf_counter() - wall, time.thread_time() - cpu))
         if len(self._timed) > NUM_TIMED_STEPS:
-            self._undecided = False
             # the first step warms caches and libraries up
-            wall = sum(w for w, _ in self._timed[1:])
-            cpu = sum(c for _, c in self._timed[1:])
-            if wall / (NUM_TIMED_STEPS * self.num_envs) > WAITING_S and cpu < wall / 2:
-                self.vectorizer = "threads"
+            wall, cpu = (sum(seconds) / NUM_TIMED_STEPS for seconds in zip(*self._timed[1:]))
+            self._undecided = None
+            if wall > WAITING_S * self.num_envs and cpu < wall / 2:
+                self._take(_parts(self.num_envs, self.num_envs))
+            elif len(self._split) > 1 and all(map(_lets_others_run, self.envs)):
+                self._undecided = self._try_threads
+            elif len(self._split) > 1 and wall > FORKS_FROM_S and can_fork() and all(map(_is_gymnasiums, self.envs)):
+                self._fork()
+                self._undecided = self._try_copies
         return results
+
+    def _try_threads(self, actions: list[object]) -> list[object]:
+        """Step in turn in a loop and in threads."""
+        start, is_split = time.perf_counter(), len(self._parts) > 1
+        results = self._each(self._step_one, actions)
+        (self._split_s if is_split else self._loop_s).append(time.perf_counter() - start)
+        self._take(self._loop if is_split else self._split)
+        self._decide()
+        return results
+
+    def _try_copies(self, actions: list[object]) -> list[object]:
+        """Step in a loop, while the copies step their parts too. What they return is not used."""
+        clock, (mine, *others) = time.perf_counter, self._split
+        start = clock()
+        self._send(self._step_one, actions)
+        own = clock()
+        results = self._calls(self._step_one, mine, actions)
+        own_s = clock() - own
+        try:
+            for copy in self._copies.values():
+                copy.receive()
+        except (ForkedLost, EnvError):
+            start = -math.inf  # never faster
+        split_s, rest = clock() - start, clock()
+        for part in others:
+            results += self._calls(self._step_one, part, actions)
+        self._loop_s.append(own_s + clock() - rest)
+        self._split_s.append(split_s)
+        self._decide()
+        return results
+
+    def _decide(self) -> None:
+        """Decide between a loop and several cores, once enough steps were measured."""
+        if min(len(self._loop_s), len(self._split_s)) == NUM_COMPARED_STEPS:
+            pays = max(self._split_s) < math.inf and min(self._split_s) < PAYS * min(self._loop_s)
+            if not pays:
+                self._end_copies()
+            self._take(self._split if pays else self._loop)
+            self._undecided = None
+
+    # -- copies of this process ------------------------------------------------------------------------------------------
+
+    def _fork(self) -> None:
+        """Copy this process, with its environments as they are, once for each part but the first."""
+        self._copies = {i: Forked(partial(self._serve, part)) for i, part in enumerate(self._split) if i}
+
+    def _serve(
+        self, part: range, num_steps: int, name: str, arguments: Sequence[object], ended: Sequence[bool]
+    ) -> Served:
+        """In a copy: make the calls for its part."""
+        self._num_steps = num_steps
+        for stream, has_ended in zip(part, ended):
+            self._ended[stream] = has_ended
+        results = [getattr(self, name)(stream, argument) for stream, argument in zip(part, arguments)]
+        crashes, self._crashes = self._crashes, []
+        return results, crashes, [(self._limits[stream], self._ended[stream]) for stream in part]
+
+    def _send(self, call: Callable[[int, Argument], object], arguments: Sequence[Argument]) -> None:
+        """Let each copy make the calls for its part."""
+        for i, copy in self._copies.items():
+            part = self._split[i]
+            with suppress(ForkedLost):  # `receive` says so
+                copy.send(self._num_steps, call.__name__, [arguments[s] for s in part], [self._ended[s] for s in part])
+
+    def _received(self, i: int, part: range) -> list[object]:
+        """What the copy for a part returned; nothing if there is none. The environments of one that has ended are made anew here."""
+        if i not in self._copies:
+            return []
+        try:
+            results, crashes, state = cast("Served", self._copies[i].receive())
+        except ForkedLost:
+            self._copies.pop(i).close()
+            for stream in part:
+                self._ended[stream] = True
+            return [self._rebuild(stream) for stream in part]
+        self._crashes += crashes
+        for stream, (limit, has_ended) in zip(part, state):
+            self._limits[stream], self._ended[stream] = limit, has_ended
+        return results
+
+    def _end_copies(self) -> None:
+        for copy in self._copies.values():
+            copy.close()
+        self._copies = {}
 
     def _add(self, stream: int, env: PythonEnv) -> None:
         env, limit = strip_limit(env)
@@ -219,3 +361,22 @@ class PythonVector(VectorEnv):
                 f"Environment {self._name}: stream {stream} has other spaces than stream 0 "
                 f"({env.observation_space}, {env.action_space}); all must be equal. Pad or wrap them."
             )
+
+
+def _parts(num_streams: int, num: int) -> list[range]:
+    """Cut the streams into `num` parts of about the same size."""
+    ends = [num_streams * i // num for i in range(num + 1)]
+    return [range(a, b) for a, b in pairwise(ends)]
+
+
+def _is_gymnasiums(env: PythonEnv) -> bool:
+    """Whether an environment is one of Gymnasium's own, which do nothing outside of this process that a copy would do again."""
+    return type(getattr(env, "unwrapped", env)).__module__.startswith("gymnasium.envs.")
+
+
+def _lets_others_run(env: PythonEnv) -> bool:
+    """Whether an environment computes with MuJoCo, which lets other threads run Python meanwhile and shares nothing between
+    environments."""
+    mujoco = sys.modules.get("mujoco")
+    own = getattr(getattr(env, "unwrapped", env), "__dict__", {})
+    return mujoco is not None and any(isinstance(value, mujoco.MjData) for value in own.values())

@@ -771,7 +771,7 @@ def env_spec_of(c: Config) -> EnvSpec:
         time_limit=c.time_limit,
         action_repeat=c.action_repeat,
         atari=c.atari,
-        num_threads=1 if c.num_workers else num_cores(),
+        num_threads=max(1, int(c.num_cpus_per_worker)) if c.num_workers else num_cores(),
         seed=c.seed or 0,
     )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from raypid.envs import EnvError, EnvSpec, Step, VectorEnv, make_vector, stream_seeds
+from raypid.envs import EnvError, EnvSpec, Step, VectorEnv, make_vector, python_vector, stream_seeds
+from raypid.envs.python_vector import NUM_COMPARED_STEPS, NUM_TIMED_STEPS
 from raypid.types import tree_leaves, tree_map
 
 Episode = list[tuple[Any, float, bool, bool]]
@@ -61,9 +65,9 @@ def test_autoreset_modes_give_the_same_episodes(mode: str) -> None:
     assert episodes(vector, 40) == [expected(b) for b in range(3)]
 
 
-@pytest.mark.parametrize("vectorizer", ["auto", "sync", "threads", "async"])
+@pytest.mark.parametrize("vectorizer", ["auto", "sync", "threads", "processes", "async"])
 def test_python_environments_give_the_same_episodes(vectorizer: str) -> None:
-    vector = make_vector(EnvSpec(env=cases.counter, num_envs=3, vectorizer=vectorizer))
+    vector = make_vector(EnvSpec(env=cases.counter, num_envs=3, vectorizer=vectorizer, num_threads=2))
     assert episodes(vector, 40) == [expected(b) for b in range(3)]
     assert not multiprocessing.active_children()
 
@@ -88,6 +92,7 @@ def test_threads_and_processes_give_the_numbers_of_the_loop() -> None:
     assert loop[0][0].dtype == np.float32
     assert same(loop, run(EnvSpec(env=cases.Walk, num_envs=3, vectorizer="threads", seed=3)))
     assert same(loop, run(EnvSpec(env=cases.Walk, num_envs=3, vectorizer="async", seed=3)))
+    assert same(loop, run(EnvSpec(env=cases.Walk, num_envs=3, vectorizer="processes", num_threads=3, seed=3)))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +124,65 @@ def test_auto_turns_to_threads_where_environments_wait() -> None:
     for _ in range(6):
         computing.step(np.zeros((4, 1), np.float32))
     assert computing.vectorizer == "sync"
+
+
+def test_auto_tries_threads_where_mujoco_computes_and_the_numbers_stay_the_same() -> None:
+    spec = EnvSpec(env="InvertedPendulum-v5", num_envs=5, seed=3)
+    steps = 2 * NUM_COMPARED_STEPS + NUM_TIMED_STEPS + 10
+    loop = run(replace(spec, vectorizer="sync"), steps)
+    assert same(loop, run(replace(spec, num_threads=2), steps))
+    tried: list[int] = []
+    vector = make_vector(replace(spec, num_threads=2))
+    vector.reset()
+    for _ in range(steps):
+        vector.step(np.zeros((5, 1), np.float32))
+        tried.append(len(vector._parts))  # type: ignore[attr-defined]
+    compared, later = tried[NUM_TIMED_STEPS + 1 :][: 2 * NUM_COMPARED_STEPS - 1], tried[-10:]
+    assert compared == [2, 1] * (NUM_COMPARED_STEPS - 1) + [2] and len(set(later)) == 1
+    vector.close()
+
+
+def test_auto_tries_processes_where_gymnasiums_environments_compute_and_the_numbers_stay_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(python_vector, "FORKS_FROM_S", 0.0)
+    monkeypatch.setattr(python_vector, "can_fork", lambda: True)  # other tests have imported torch
+    spec = EnvSpec(env="LunarLanderContinuous-v3", num_envs=5, seed=3)
+    steps = NUM_COMPARED_STEPS + NUM_TIMED_STEPS + 90  # some end
+    loop = run(replace(spec, vectorizer="sync"), steps)
+    for pays, vectorizer in ((math.inf, "processes"), (0.0, "sync")):
+        monkeypatch.setattr(python_vector, "PAYS", pays)
+        assert same(loop, run(replace(spec, num_threads=2), steps))
+        vector = make_vector(replace(spec, num_threads=2))
+        vector.reset()
+        for _ in range(NUM_TIMED_STEPS + 1):
+            vector.step(np.zeros((5, 2), np.float32))
+        assert len(multiprocessing.active_children()) == 1
+        for _ in range(NUM_COMPARED_STEPS):
+            vector.step(np.zeros((5, 2), np.float32))
+        assert vector.vectorizer == vectorizer
+        assert len(multiprocessing.active_children()) == (vectorizer == "processes")
+        vector.close()
+        assert not multiprocessing.active_children()
+
+
+def test_a_process_that_is_killed_leaves_its_environments_to_this_one() -> None:
+    vector = make_vector(EnvSpec(env=cases.Walk, num_envs=5, vectorizer="processes", num_threads=3))
+    vector.reset()
+    action = np.zeros((5, 1), np.float32)
+    assert vector.step(action).valid.all() and vector.vectorizer == "processes"
+    os.kill(min(child.pid or 0 for child in multiprocessing.active_children()), signal.SIGKILL)
+    step = vector.step(action)
+    assert step.valid.tolist() == [True, False, False, True, True] == (~step.first).tolist()
+    assert len(step.crashes) == 2 and "stream 1" in step.crashes[0] and "signal 9" in step.crashes[0]
+    assert vector.step(action).valid.all() and len(multiprocessing.active_children()) == 1
+    vector.close()
+    assert not multiprocessing.active_children()
+
+
+def test_processes_need_cores() -> None:
+    with pytest.raises(EnvError, match="'processes' needs two cores or more"):
+        make_vector(EnvSpec(env=cases.counter, num_envs=2, vectorizer="processes"))
 
 
 def test_arrays_may_be_kept() -> None:
@@ -156,16 +220,17 @@ def step_until(vector: VectorEnv, num_steps: int) -> list[Step]:
     return [vector.step(np.zeros(vector.num_envs, np.int64)) for _ in range(num_steps)]
 
 
-@pytest.mark.parametrize("vectorizer", ["sync", "threads"])
+@pytest.mark.parametrize("vectorizer", ["sync", "threads", "processes"])
 def test_a_crash_rebuilds_one_environment(vectorizer: str, tmp_path: Path) -> None:
     config = {"fault": "raise", "flag": str(tmp_path / "f")}
-    vector = make_vector(EnvSpec(env=cases.Faulty, env_config=config, num_envs=3, vectorizer=vectorizer))
+    vector = make_vector(EnvSpec(env=cases.Faulty, env_config=config, num_envs=3, vectorizer=vectorizer, num_threads=3))
     one, two, three = step_until(vector, 3)
     assert one.valid.all() and not one.crashes
     assert two.valid.tolist() == [True, False, True] and two.first.tolist() == [False, True, False]
     assert two.reward[1] == 0 and two.obs[1].tolist() == [0, 0] and two.obs[0].tolist() == [0, 2]
     assert len(two.crashes) == 1 and "stream 1, step 2" in two.crashes[0] and "boom" in two.crashes[0]
     assert three.valid.all() and three.obs[1].tolist() == [0, 1] and not three.crashes
+    vector.close()
 
 
 @pytest.mark.parametrize("fault", ["raise", "die"])

@@ -1,0 +1,115 @@
+"""A copy of this process that makes calls for it beside it, on another core."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import TypeAlias
+
+import numpy as np
+
+Target: TypeAlias = Callable[..., object]
+_ENDS = {signal.SIGINT, signal.SIGTERM, *({signal.SIGHUP} if hasattr(signal, "SIGHUP") else ())}
+
+
+class ForkedLost(Exception):
+    """The copy has ended."""
+
+
+def can_fork() -> bool:
+    """Whether this process may be copied: it has one thread, so no other one holds a lock that nobody in the copy would give back."""
+    return hasattr(os, "fork") and threading.active_count() == 1 and "torch" not in sys.modules
+
+
+class Forked:
+    """A copy of this process, with all objects as they are now, that waits for arguments of `target`.
+
+    It ends with this process, however that ends. Ctrl-C is left to this process.
+    """
+
+    def __init__(self, target: Target) -> None:
+        context = multiprocessing.get_context("fork")
+        self._connection, there = context.Pipe()
+        self._process = context.Process(target=_serve, args=(target, there, self._connection), daemon=True)
+        heeded = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
+        there.close()
+        self._number = 0
+
+    def send(self, *arguments: object) -> None:
+        """Let the copy call `target`. Each call has one `receive`; where that was left out, the next one skips its result.
+
+        Raises:
+            ForkedLost: the copy has ended.
+        """
+        self._number += 1
+        try:
+            self._connection.send((self._number, arguments))
+        except OSError:
+            raise ForkedLost(self._how()) from None
+
+    def receive(self) -> object:
+        """What `target` returned for the arguments that were sent last.
+
+        Raises:
+            ForkedLost: the copy has ended. Otherwise what `target` raised.
+        """
+        number = 0
+        try:
+            while number != self._number:
+                number, result, error = self._connection.recv()
+        except (OSError, EOFError):
+            raise ForkedLost(self._how()) from None
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """End the copy."""
+        self._connection.close()
+        self._process.join(1.0)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _how(self) -> str:
+        """How the copy has ended."""
+        self._process.join(1.0)
+        code = self._process.exitcode or 0
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _serve(target: Target, connection: Connection, parents: Connection) -> None:
+    parents.close()  # else the copy would keep open what tells it of its parent's end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _ENDS - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+    random.seed()  # not the numbers of the parent
+    np.random.seed()
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            number, arguments = connection.recv()
+            try:
+                connection.send((number, *_called(target, arguments)))
+            except (TypeError, AttributeError, pickle.PicklingError) as error:
+                connection.send((number, None, TypeError(f"a result that cannot be pickled: {error}")))
+    os._exit(0)
+
+
+def _called(target: Target, arguments: Sequence[object]) -> tuple[object, BaseException | None]:
+    try:
+        return target(*arguments), None
+    except Exception as error:
+        return None, error
