@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from raypid.nn.torch_optimizers import FlatAdam
 
 
+PATIENCE = 5
+"""Times start_steps after which learning starts though too few episodes have ended."""
+
+
 @dataclass(kw_only=True, slots=True)
 class OffPolicyConfig(Config):
     """Settings of every algorithm that learns from replay."""
@@ -39,6 +43,8 @@ class OffPolicyConfig(Config):
     reward_scale: float = tunable(1.0, 0.01, 10.0, "log")
     start_steps: int = tunable(1_000, 100, 10_000, "log")
     """Environment steps with random actions, before learning."""
+    start_episodes: int = 0
+    """Episodes that have ended before learning starts, so that it knows what the task rewards; five times start_steps are waited for them."""
     samples_per_insert: float = tunable(32.0, 4.0, 128.0, "log")
     """Rows learnt for each step collected: batch_size * updates / steps. The side that is ahead waits."""
     a_l_ratio: float | None = None
@@ -84,7 +90,7 @@ class OffPolicyConfig(Config):
     }
 
     ranges = {
-        "be at least 0": ("start_steps", "num_replay_shards", "importance_steps"),
+        "be at least 0": ("start_steps", "start_episodes", "num_replay_shards", "importance_steps"),
         "be at least 1": ("buffer_size", "n_step", "target_interval", "updates_per_call", "steps_per_iteration"),
         "be above 0": ("a_l_ratio", "adam_eps", "max_grad_norm", "samples_per_insert", "target_tau"),
         "lie in [0, 1]": ("priority_exponent", "importance_exponent", "target_tau"),
@@ -97,6 +103,7 @@ class OffPolicyConfig(Config):
             **unless(self.a_l_ratio is None, "beside a_l_ratio, which sets the same ratio", "samples_per_insert"),
             **unless(self.prioritized, "unless prioritized is true", *drawn),
             **unless(self.num_learners > 1, "unless num_learners is above 1", "learner_sync"),
+            **unless(self.start_steps > 0, "without start_steps", "start_episodes"),
             **unless(self.target_network, "unless target_network is true", "target_tau", "target_interval"),
             **unless(
                 self.model.hidden is None or len(self.model.hidden) > 1,
@@ -137,6 +144,10 @@ class OffPolicyConfig(Config):
     def rows_to_start(self) -> int:
         """Rows that the buffer holds before learning starts."""
         return self.batch_size
+
+    def warm_up_steps(self, episodes: int) -> int:
+        """Environment steps with random actions, where so many episodes have ended."""
+        return self.start_steps if episodes >= self.start_episodes else PATIENCE * self.start_steps
 
     def beta_at(self, timesteps: int) -> float:
         """Exponent of the importance weights at this time; 0 where rows are drawn uniformly."""
@@ -444,6 +455,7 @@ class CriticsConfig(OffPolicyConfig):
     normalize_rewards: bool = tunable(True, choices=(False, True))
     target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     start_steps: int = tunable(4_000, 100, 10_000, "log")
+    start_episodes: int = 1
     num_envs_per_worker: int = 16
     num_critics: int = 2
     """Critics; the smallest value counts."""

@@ -8,13 +8,16 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
-from raypid.algorithms.base import schedule
+from raypid.algorithms.base import State, schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
 from raypid.algorithms.module_names import offer_defaults
 from raypid.config import unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
+
+KL_STEP, LEAST_PART = 1.5, 0.02
+"""By what `desired_kl` divides or multiplies the learning rate after an epoch, and the least part of it that it leaves."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,8 +40,11 @@ class PPOConfig(ActorCriticConfig):
     """Clip the value's change to [-x, x] in its loss; none does not."""
     target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
+    desired_kl: float | None = tunable(0.01, 0.003, 0.1, "log", also=(None,))
+    """Learn at a lower rate than lr after epochs that moved the policy twice as far (mean of ratio - 1 - log ratio), and at a higher one again
+    after those that moved it half as far; none learns at lr."""
 
-    ranges = {"be above 0": ("clip", "value_clip", "target_kl"), "be at least 1": ("num_epochs",)}
+    ranges = {"be above 0": ("clip", "value_clip", "target_kl", "desired_kl"), "be at least 1": ("num_epochs",)}
 
     def own_idle(self) -> dict[str, str]:
         return unless(self.num_epochs > 1, "with one epoch, after which nothing is left to stop", "target_kl")
@@ -122,24 +128,42 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
         super().__init__(config, spec, seed)
         self.clip = config.clip
         """eps, as its schedule has it."""
+        self.lr_part = 1.0
+        """The part of lr, as its schedule has it, that `desired_kl` leaves."""
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
-        c, lr, rows = self.config, self.lr(timesteps), self.prepare(batch)
+        c, rows = self.config, self.prepare(batch)
         self.clip = c.clip * schedule(c.clip_schedule, timesteps, c.schedule_steps, c.schedule_end)
         steps: list[dict[str, Any]] = []
         for _ in range(c.num_epochs):
-            epoch = []
+            lr, epoch = self.lr(timesteps) * self.lr_part, []
             for minibatch in self.minibatches(rows):
                 out = self.network.evaluate(minibatch)
                 loss, metrics = self.objective(out, minibatch)
                 norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
                 epoch.append(step_metrics(metrics, norm, minibatch.fraction))
             steps += epoch
-            if c.target_kl is not None and epoch and self.mean_metrics(epoch)["kl"] > c.target_kl:
+            if epoch and self.moved(self.mean_metrics(epoch)["kl"]):
                 break
         self.finish(batch)
         more = {"lr": lr, "explained_variance": self.explained_variance(rows)}
         return Update({**self.mean_metrics(steps), **more}, len(steps))
+
+    def moved(self, kl: float) -> bool:
+        """Adapt the learning rate to how far an epoch's policies were from the one that acted, and return whether to stop the epochs."""
+        c = self.config
+        if c.desired_kl is not None and kl > 2 * c.desired_kl:
+            self.lr_part = max(self.lr_part / KL_STEP, LEAST_PART)
+        elif c.desired_kl is None or kl < c.desired_kl / 2:
+            self.lr_part = min(self.lr_part * KL_STEP, 1.0)
+        return c.target_kl is not None and kl > c.target_kl
+
+    def learnt_state(self) -> State:
+        return {**super().learnt_state(), "lr_part": self.lr_part}
+
+    def load_learnt_state(self, state: State) -> None:
+        super().load_learnt_state(state)
+        self.lr_part = float(state.get("lr_part", 1.0))  # older ones have none
 
 
 DEFAULT_CONFIG: dict[str, object]

@@ -75,6 +75,8 @@ class ReplayPlan:
     """Rows at which it is filled; None: those of the settings."""
     returns: Moments = field(default_factory=partial(zero_moments, 1))
     """Of the discounted returns of all workers so far, where rewards are divided by their deviation."""
+    episodes: int = 0
+    """Episodes that have ended so far."""
     counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """[steps that called for updates, updates made] of the last iterations."""
 
@@ -83,12 +85,21 @@ class ReplayPlan:
         ctx.timesteps += report.num_steps
         if report.returns is not None:
             self.returns = merge_moments(self.returns, report.returns)
+        self.episodes += len(report.episode_rewards)
         self.source.insert(worker, fragment)
         if not self.filled:
             self.filled = self.source.holds(self.rows_needed or self.config.rows_to_start())
-        if self.filled and ctx.timesteps >= self.config.start_steps:
+        if self.filled and not self.warms_up(ctx.timesteps):
             self.owed += report.num_steps * self.config.updates_per_step
             self.counted[-1][0] += report.num_steps
+
+    def warms_up(self, timesteps: int) -> bool:
+        """Whether workers still act at random, and nothing is learnt."""
+        return timesteps < self.config.warm_up_steps(self.episodes)
+
+    def explore(self, timesteps: int, worker: int) -> Mapping[str, float | Array]:
+        """The exploration settings of a worker."""
+        return {"random": True} if self.warms_up(timesteps) else self.exploration(timesteps, worker)
 
     @property
     def reward_factor(self) -> float:
@@ -104,7 +115,7 @@ class ReplayPlan:
 
     def metrics(self, timesteps: int) -> dict[str, float]:
         """samples_per_insert and a_l_ratio over the last iterations, and the exploration settings of worker 0."""
-        explored = {k: float(np.mean(v)) for k, v in self.exploration(timesteps, 0).items() if k != "random"}
+        explored = {k: float(np.mean(v)) for k, v in self.explore(timesteps, 0).items() if k != "random"}
         if self.config.normalize_rewards:
             explored["reward_factor"] = self.reward_factor
         steps, updates = (sum(counts) for counts in zip(*self.counted, strict=True))
@@ -208,7 +219,7 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 for i in ctx.workers.idle:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.explore(ctx.timesteps, i))
             for i, (report, fragment) in ctx.workers.finished(0.0 if plan.is_due() else None):
                 if ctx.workers.reachable([fragment]):
                     reports.append(report)

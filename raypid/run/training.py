@@ -317,7 +317,7 @@ class Training(metaclass=_Answering):
     def warm_up_steps(self) -> int:
         """Environment steps with random actions before learning starts; 0 once they are over."""
         plan = self.context.replay
-        return plan.config.start_steps if plan is not None and self.timesteps < plan.config.start_steps else 0
+        return plan.config.start_steps if plan is not None and plan.warms_up(self.timesteps) else 0
 
     @property
     def has_own_program(self) -> bool:
@@ -920,8 +920,11 @@ class Training(metaclass=_Answering):
         self._take_history(manifest)
         self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
-        if self.context.replay is not None and returns is not None:
-            self.context.replay.returns = returns
+        if self.context.replay is not None:
+            self.context.replay.episodes = max(
+                self.num_episodes, self.num_updates
+            )  # an update shows that the warm-up is over
+            self.context.replay.returns = self.context.replay.returns if returns is None else returns
         if self.replay_restored and manifest["format_version"] < 2:
             self.notes.append(
                 f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
