@@ -64,7 +64,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         markdown = MARKER.sub(lambda found: tables.table(found[1], found[2]), markdown)
     except ValueError as error:
         LOG.warning(f"{uri}: {error}")
-    return _rewritten(uri, markdown, (DOCS / uri) if own else ROOT / _path(uri))
+    return _rewritten(uri, _wrapped(markdown), (DOCS / uri) if own else ROOT / _path(uri))
+
+
+def _wrapped(markdown: str) -> str:
+    """Give blocks of commands, which name no language, a class whose long lines extra.css breaks."""
+    return BLOCK.sub(lambda found: f"```{found[1] or ' {.bash .command}'}\n{found[2]}```", markdown)
 
 
 # -- files outside docs/ ---------------------------------------------------------------------------------------------------
