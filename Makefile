@@ -43,7 +43,7 @@ lint: install  ## ruff: rules and format
 	$(BIN)/python docs/make_speed.py --check
 
 docs: install  ## build the site into build/site; dead links and names that do not exist fail it
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "Open build/site/index.html"
 
 types: install  ## mypy

@@ -81,8 +81,8 @@ class Settings:
             else:
                 value = coerce(key, value, hints[key])
             setattr(changed, key, value)
-        workers = getattr(changed, "num_workers", 0)
-        if told := next(filter(None, (means_else(key, hints, workers) for key in values)), ""):
+        workers, learners = getattr(changed, "num_workers", 0), getattr(changed, "num_learners", 0)
+        if told := next(filter(None, (means_else(key, hints, workers, learners) for key in values)), ""):
             raise ConfigError(told)
         return changed
 
@@ -198,18 +198,22 @@ def _name_in(key: str, hints: Collection[str]) -> str:
     return canonical(key) if "model" in hints else canonical(key).removeprefix("model.")
 
 
-def means_else(key: str, hints: Collection[str], workers: object) -> str:
+def means_else(key: str, hints: Collection[str], workers: object, learners: object) -> str:
     """Why a name that means the same as ours elsewhere does not do so here; "" if it does.
 
     Args:
         hints: the settings that there are.
-        workers: num_workers, or what it is drawn from.
+        workers, learners: num_workers and num_learners, or what they are drawn from.
     """
     name = key.replace("-", "_")
     if name in ("n_envs", "num_envs") and workers not in (0, 1):
         return f"{name} counts the environments of all workers: with several of them set num_envs_per_worker, how many each steps."
     if name == "n_steps" and "n_step" in hints:
         return "n_steps is n_step here, the steps that a target folds; fragment_length is the rows that one call collects from each environment."
+    if name == "minibatch_size" and learners not in (0, 1):
+        return "minibatch_size counts the rows of each learner: with several of them set batch_size, the rows of all together."
+    if name == "policy_frequency" and "target_entropy" in hints:
+        return "policy_frequency of SAC makes as many policy updates as it has left out: leave it out, or set policy_delay, which does not."
     return ""
 
 
@@ -231,6 +235,10 @@ ALIASES = {
     "env_kwargs": "env_config", "max_ep_len": "time_limit", "max_episode_steps": "time_limit",
     "net_arch": "model.hidden", "hidden_sizes": "model.hidden", "fcnet_hiddens": "model.hidden", "fcnet_activation": "model.activation",
     "vf_share_layers": "model.shared",
+    "q_lr": "lr_critic", "critic_lr": "lr_critic", "n_critics": "num_critics", "policy_frequency": "policy_delay",
+    "target_policy_noise": "target_noise", "policy_noise": "target_noise", "noise_clip": "target_noise_clip", "initial_alpha": "alpha_init",
+    "n_atoms": "num_atoms", "double_q": "double", "burn_in_len": "burn_in", "adam_epsilon": "adam_eps", "rms_prop_eps": "rmsprop_eps",
+    "num_cpus_per_env_runner": "num_cpus_per_worker",
 }  # fmt: skip
 """Older or other names of settings -> their names. They mean the same, in the same unit, but for what `means_else` says."""
 OURS_TOO = ("env_name", "agent_name", "model_name")
@@ -340,7 +348,12 @@ _SAME_THING = [
 
 ELSEWHERE = {
     "num_actors": "num_workers", "init_model_path": "init_from", "eval_env": "evaluation_env", "num_eval_episodes": "evaluation_num_episodes",
-    "cpu": "num_cpus", "grad_clip": "max_grad_norm", "env_id": "env",
+    "cpu": "num_cpus", "grad_clip": "max_grad_norm", "env_id": "env", "is_atari": "atari", "sample_timeout_s": "worker_timeout_s",
+    "max_num_env_runner_restarts": "max_restarts", "gym_env_vectorize_mode": "vectorizer", "remote_worker_envs": "vectorizer",
+    "evaluation_parallel_to_training": "evaluation_parallel", "eval_episodes": "evaluation_num_episodes",
+    "n_eval_episodes": "evaluation_num_episodes", "clip_rewards": "reward_clip", "local_gpu_idx": "gpu", "activation_fn": "activation",
+    "custom_model": "network", "features_extractor_class": "network", "custom_model_config": "custom", "features_extractor_kwargs": "custom",
+    "share_features_extractor": "shared", "hiddens": "hidden",
 }  # fmt: skip
 """What other libraries call our settings, where they take other values or have another use as well."""
 

@@ -22,6 +22,15 @@ _ITERATION_ROWS = (
     "environments. With replay it is batch_size, the rows of one gradient step."
 )
 _OWN_CHOICE = "NumPy or PyTorch learns, as kernel says: leave it out."
+_LR = "lr is the learning rate of the policy and of SAC's temperature; lr_critic is that of the critics, which take lr where it is not given."
+_LEFT_TO_ENV = "The environment's own spaces count: leave it out."
+_ALWAYS_REPLACED = "Lost workers are always replaced, max_restarts of them within an hour, and environments that raise are made anew: leave it out."
+_RESERVED = "The driver and the learners reserve no CPU; num_cpus_per_worker is what each worker reserves, and --explain shows what goes where."
+_BUFFER = "buffer_size is the capacity; prioritized true draws by priority_exponent and importance_exponent."
+_PASSES = "num_epochs is how often a batch is gone over; target_network of APPO keeps a copy to measure by."
+_HOOK = "callbacks takes a class of raypid.Callbacks: on_start, on_iteration, on_episode_end, on_checkpoint and on_end."
+_ORTHO = "Layers begin orthogonal and images are scaled by their bound: leave it out."
+_NOT_SEARCHED = "`raypid tune` halves the number of trials again and again; --trials and --budget bound it."
 _SIZED_BY_SPACES = "Networks are sized by the environment's spaces: leave it out."
 
 SETTINGS: dict[str, str] = {
@@ -80,7 +89,73 @@ SETTINGS: dict[str, str] = {
     "local_mode": "Without workers everything runs in this process; with them, set backend to local.",
     "use_gae": "gae_lambda 1 gives plain returns: leave it out.",
     "batch_mode": "A fragment ends after fragment_length rows, and episodes go on in the next one: leave it out.",
+    # RLlib, by its newer names
+    **dict.fromkeys(("actor_lr", "policy_lr", "alpha_lr", "pi_lr"), _LR),
+    **dict.fromkeys(("observation_space", "action_space"), _LEFT_TO_ENV),
+    **dict.fromkeys(("normalize_actions", "clip_actions"), "Actions are scaled from [-1, 1] to the bounds and clipped there: leave it out."),
+    "action_mask_key": "A Dict observation has its mask under action_mask: leave it out.",
+    "disable_env_checking": "`raypid check-env` looks closer; a run checks only what it needs: leave it out.",
+    **dict.fromkeys(("num_gpus_per_env_runner", "custom_resources_per_env_runner"), "Workers act on CPUs; num_gpus are the learner's."),
+    "explore": "act and eval are greedy; act(obs, explore=True) and `raypid eval --explore` sample.",
+    "exploration_config": "epsilon_start, epsilon_end and epsilon_steps are settings of DQN and its kin, exploration_noise of TD3 and DDPG.",
+    "epsilon": _EPSILON,
+    "max_requests_in_flight_per_env_runner": "fragments_in_flight of IMPALA, APPO and A3C also counts calls that are done and wait for the learner.",
+    **dict.fromkeys(("compress_observations", "preprocessor_pref"), "Observations travel in the dtype that they have: leave it out."),
+    **dict.fromkeys(("num_cpus_per_learner", "num_cpus_for_main_process", "placement_strategy"), _RESERVED),
+    "num_aggregator_actors_per_learner": "Learners take the workers' data as they are: leave it out.",
+    **dict.fromkeys((
+        "restart_failed_env_runners", "ignore_env_runner_failures", "restart_failed_sub_environments",
+        "env_runner_health_probe_timeout_s", "env_runner_restore_timeout_s",
+    ), _ALWAYS_REPLACED),
+    "shuffle_batch_per_epoch": "Rows are drawn in a new order for each pass: leave it out.",
+    "use_critic": "gae_lambda 1 gives plain returns: leave it out.",
+    "use_kl_loss": "PPO clips its steps (clip), without a penalty; target_kl ends the epochs of a batch.",
+    **dict.fromkeys(("vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"), "rho_clip and c_clip bound the weights of V-trace, of IMPALA "
+    "and APPO."),
+    "broadcast_interval": "A worker gets the newest weights with each call; max_staleness of IMPALA, APPO and A3C drops what is older.",
+    **dict.fromkeys(("circular_buffer_num_batches", "circular_buffer_iterations_per_batch"), _PASSES),
+    "sigma0": "noisy is sigma_0 itself: noisy 0.5, and 0 for none.",
+    "td_error_loss_fn": "huber is where the loss turns from square to linear; 0 is the squared error.",
+    "num_steps_sampled_before_learning_starts": "start_steps are steps with random actions, after which learning starts.",
+    "replay_buffer_config": _BUFFER,
+    "training_intensity": "samples_per_insert is the same ratio, rows learnt for each step, of algorithms that learn from replay.",
+    "store_buffer_in_checkpoints": "save_replay, on by default, writes the buffer with each checkpoint, of algorithms that learn from replay.",
+    "twin_q": "num_critics 2 of SAC, TD3 and DDPG is twin_q true, and 1 is false.",
+    **dict.fromkeys(("head_fcnet_hiddens", "fcnet_use_layernorm"), "critic_norm of SAC, TD3 and DDPG and layer_norm of DQN normalise layers; "
+    "model.hidden has all widths."),
+    "conv_filters": "model.channels are the channels of the convolutions; kernels and strides are chosen here. raypid.register_network takes a "
+    "network with others.",
+    "free_log_std": "The deviation of a Gaussian is a parameter of its own, which model.log_std_init starts: leave it out.",
+    "model_config": "model takes a mapping of the network's settings, such as {\"hidden\": [64, 64]}.",
+    "torch_compile_learner": "th_compile compiles the losses with torch.compile.",
+    "evaluation_duration_unit": "evaluation_num_episodes counts episodes: leave it out.",
+    "evaluation_num_env_runners": "evaluation_parallel evaluates in one process of its own while training goes on.",
+    "custom_evaluation_function": "agent.eval(N) plays episodes; raypid.roles.Evaluator is there for a loop of your own.",
+    **dict.fromkeys((
+        "on_algorithm_init", "on_train_result", "on_checkpoint_loaded", "on_episode_created", "on_episode_start", "on_episode_step",
+        "on_episode_end", "on_sample_end", "on_environment_created", "on_evaluate_start", "on_evaluate_end", "on_env_runners_recreated",
+    ), _HOOK),
+    "metrics_num_episodes_for_smoothing": "episode_reward_mean is over the last 100 episodes: leave it out.",
+    "stats_window_size": "episode_reward_mean is over the last 100 episodes: leave it out.",
+    "min_time_s_per_iteration": "An iteration ends after fragment_length rows of each environment, or steps_per_iteration steps with replay.",
+    "min_sample_timesteps_per_iteration": "An iteration ends after fragment_length rows of each environment, or steps_per_iteration steps with "
+    "replay.",
+    **dict.fromkeys(("log_level", "log_sys_usage"), "--quiet (in Python quiet=True) shows only what goes wrong."),
     # Stable-Baselines3, RL-Zoo, CleanRL and Spinning Up
+    "use_rms_prop": "optimizer rmsprop is a setting of actor-critics, with rmsprop_eps and rmsprop_decay; A2C takes Adam by default.",
+    **dict.fromkeys(("sde_sample_freq", "use_sde_at_warmup"), "noise_persistence is how many steps exploration noise lasts, 16 by default."),
+    **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs"), _BUFFER),
+    "optimize_memory_usage": "Each observation is stored once in any case: leave it out.",
+    **dict.fromkeys(("rollout_buffer_class", "rollout_buffer_kwargs"), "An iteration's rows are arrays [T, B], raypid.types.Trajectory: leave it "
+    "out."),
+    **dict.fromkeys(("ortho_init", "normalize_images"), _ORTHO),
+    **dict.fromkeys(("optimizer_class", "optimizer_kwargs"), "optimizer (adam or rmsprop) is a setting of actor-critics; algorithms that learn "
+    "from replay take Adam. adam_eps is its epsilon."),
+    "n_eval_envs": "Evaluations play evaluation_num_episodes episodes, in as many environments as fit: leave it out.",
+    "num_iterations": "A run ends at its stop criteria: --stop '{\"training_iteration\": N}', in Python fit(stop={\"training_iteration\": N}).",
+    "autotune": "alpha none, the default, learns the temperature; a number fixes it.",
+    "act_noise": "exploration_noise is the deviation where 1 is half the range of an action: divide act_noise by that. action_noise is noise in "
+    "the environment.",
     "vf_coef": _VALUE,
     "policy": "The network fits what is observed (model.network): leave MlpPolicy, CnnPolicy and MultiInputPolicy out.",
     "policy_kwargs": "net_arch is model.hidden, a list of widths; activation_fn is model.activation; ortho_init and the optimizer are chosen here.",
@@ -137,7 +212,20 @@ OPTIONS: dict[str, str] = {
     "render_mode": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
     "capture_video": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
     "no_render": "Nothing is rendered unless you ask for it: `raypid eval RUN --video FILE`.",
-    **dict.fromkeys(("track", "wandb", "wandb_project_name", "wandb_entity"), _TRACKERS),
+    **dict.fromkeys(
+        (
+            "track",
+            "wandb",
+            "wandb_project_name",
+            "wandb_entity",
+            "wandb_group",
+            "wandb_tags",
+            "wandb_key",
+            "wandb_project",
+            "wandb_run_name",
+        ),
+        _TRACKERS,
+    ),
     "eval_freq": "evaluation_interval counts training iterations.",
     "save_freq": "checkpoint_interval counts training iterations.",
     "load": "--resume DIR goes on with a whole run; init_from starts from its weights.",
@@ -148,6 +236,32 @@ OPTIONS: dict[str, str] = {
     "queue_trials": "Trials wait by themselves until there is room for them: leave it out.",
     "save_model": "Checkpoints and the best policy are written by themselves, to the folder of --out: leave it out.",
     **dict.fromkeys(("hyperparams", "hyperparameters", "params", "conf_file"), _CONFIG),
+    "checkpoint_at_end": "A run always ends with a checkpoint: leave it out.",
+    "max_concurrent_trials": "`raypid tune --concurrent N` and max_concurrent of a file try N settings at a time.",
+    "no_tune": "A run needs no Tune: leave it out.",
+    "old_api_stack": "There is one interface: leave it out.",
+    "as_test": "`raypid train` has no test mode; --stop ends a run at a return, and result.json has what it reached.",
+    "num_agents": "One agent acts in each environment: leave it out.",
+    "output": "Rows are not recorded; a checkpoint has the replay buffer (save_replay).",
+    **dict.fromkeys(
+        ("upload_model", "hf_entity"),
+        "Nothing is uploaded: the folder of --out has the best policy and all checkpoints.",
+    ),
+    "gym_packages": "An environment may be named with its package: --env package:id.",
+    "save_replay_buffer": "save_replay, on by default, writes the buffer with each checkpoint, of algorithms that learn from replay.",
+    "uuid": "A run's folder is named by --out DIR.",
+    **dict.fromkeys(("n_trials", "max_total_trials"), "`raypid tune --trials N` tries N settings."),
+    "sampler": "`raypid tune --by optuna` or --by random draws the settings.",
+    **dict.fromkeys(
+        ("study_name", "storage"),
+        "`raypid tune --out DIR` keeps a search in a folder, without a database; --resume DIR goes on with it.",
+    ),
+    **dict.fromkeys(("pruner", "n_startup_trials", "n_evaluations"), _NOT_SEARCHED),
+    **dict.fromkeys(
+        ("load_best", "load_checkpoint", "load_last_checkpoint"),
+        "`raypid eval DIR` takes the best policy, DIR/checkpoints the newest, DIR/checkpoints/checkpoint_000123 that one.",
+    ),
+    **dict.fromkeys(("stochastic", "deterministic"), "`raypid eval DIR` is greedy; --explore samples."),
     "n_jobs": "`raypid tune --concurrent N` tries N settings at a time.",
     "n": "--timesteps N, or --stop N, ends a run after N environment steps.",
     "trained_agent": "--init-from DIR starts from the weights of a run; --resume DIR goes on with all of it.",

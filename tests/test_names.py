@@ -18,7 +18,18 @@ import raypid
 from raypid import names, stops
 from raypid.algorithms import ppo
 from raypid.cli import main
-from raypid.config import ALIASES, ELSEWHERE, OWN_ALIASES, ConfigError, renamed
+from raypid.cli.train import SAME_AS_STOP
+from raypid.config import (
+    ALIASES,
+    ELSEWHERE,
+    OWN_ALIASES,
+    ConfigError,
+    ModelConfig,
+    canonical,
+    known_as,
+    renamed,
+    type_hints,
+)
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS, ENVS
 
@@ -164,7 +175,8 @@ def test_what_means_the_same_is_accepted_and_shown(name: str) -> None:
     for algorithm in ("PPO", "A2C", "SAC", "DQN", "ES"):
         config = ALGORITHMS.get(algorithm).Config()
         has = ours.partition(".")[0] in config.to_dict()
-        if not has or (name == "n_steps" and hasattr(config, "n_step")):
+        refused = (name == "n_steps" and hasattr(config, "n_step")) or (name, algorithm) == ("policy_frequency", "SAC")
+        if not has or refused:
             with pytest.raises(ConfigError, match=name):
                 config.replace({name: 1})
             continue
@@ -180,6 +192,75 @@ def test_a_name_that_would_mean_something_else_is_refused_with_the_reason() -> N
     assert ppo.PPOConfig.from_dict({"n_envs": 4, "num_workers": 1}).num_envs_per_worker == 4
     with pytest.raises(ConfigError, match="n_steps is n_step here"):
         ALGORITHMS.get("DQN").Config.from_dict({"n_steps": 3})
+    with pytest.raises(ConfigError, match="minibatch_size counts the rows of each learner"):
+        ppo.PPOConfig.from_dict({"minibatch_size": 64, "num_learners": 2})
+    assert ppo.PPOConfig.from_dict({"minibatch_size": 64, "num_learners": 1}).batch_size == 64
+    with pytest.raises(ConfigError, match="policy_frequency of SAC makes as many policy updates"):
+        ALGORITHMS.get("SAC").Config.from_dict({"policy_frequency": 2})
+    assert ALGORITHMS.get("TD3").Config.from_dict({"policy_frequency": 3}).policy_delay == 3
+
+
+def test_a_file_refuses_them_too(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "rllib.yml"
+    file.write_text("run: PPO\nenv: CartPole-v1\nconfig: {minibatch_size: 64, num_learners: 2, num_workers: 2}\n")
+    assert main(["train", "-f", str(file), "--dry-run"]) == 2
+    assert "minibatch_size counts the rows of each learner" in capsys.readouterr().err
+
+
+def test_a_near_name_is_not_taken_for_what_it_is_not() -> None:
+    """`q_lr`, `alpha_lr` and `act_noise` were answered by the setting that is spelt most like them."""
+    assert ALGORITHMS.get("SAC").Config.from_dict({"q_lr": 0.01}).lr_critic == 0.01
+    for name, told in (
+        ("alpha_lr", "lr is the learning rate of the policy"),
+        ("act_noise", "exploration_noise is the deviation"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            ALGORITHMS.get("SAC").Config.from_dict({name: 0.1})
+
+
+def names_of(page: str) -> list[tuple[str, str, str]]:
+    """(name, here, note) of each setting and option in the tables of a page for those who come from another library."""
+    found, title = [], ""
+    for line in (ROOT / "docs" / "coming-from" / page).read_text().splitlines():
+        title = line if line.startswith("#") else title
+        cells = re.split(r" \| ", line.strip("| "))
+        if (
+            re.search(r"Settings|Arguments|networks$|`\.\w+`|command line", title)
+            and len(cells) >= 2
+            and cells[0] != "there"
+        ):
+            for given in re.findall(r"`([^`]+)`", cells[0]):
+                if word := re.fullmatch(r"((?:--)?[a-z]\w*(?:-\w+)*)(?:[ =].*)?", given):
+                    found.append((word[1], cells[1], cells[2] if len(cells) > 2 else ""))
+    return found
+
+
+OTHERS_OWN = {"make_vec_env", "python", "rl_zoo3", "hyperparams/ppo.yml", "all_plots", "plot_from_file", "rllib"}
+"""Programs and functions in those tables, which are no settings."""
+
+
+@pytest.mark.parametrize("page", ["rllib.md", "stable-baselines3.md", "cleanrl.md"])
+def test_a_name_of_another_library_is_accepted_or_answered(page: str) -> None:
+    """And what a page calls accepted is, as the setting that the page names."""
+    configs = [ALGORITHMS.get(name).Config for name in ALGORITHMS.names()]
+    hints: dict[str, object] = {name: hint for cls in configs for name, hint in type_hints(cls).items()}
+    stops_too = {flag.strip("-").replace("-", "_") for flags in SAME_AS_STOP for flag in flags}
+    rows = names_of(page)
+    assert len(rows) > 25
+    for given, here, note in rows:
+        name = given.strip("-").replace("-", "_")
+        ours = canonical(name)
+        is_ours = ours.partition(".")[0] in hints or ours in type_hints(ModelConfig)
+        if given in OTHERS_OWN or name in stops_too:
+            continue
+        assert is_ours or known_as(name, hints), f"{page}: {given} has no answer"
+        if name in ALIASES:
+            assert re.search("accepted|refused", note), f"{page}: {given} is accepted, which its note does not say"
+            assert note.startswith("refused") or ALIASES[name].rpartition(".")[2] in here.replace("-", "_"), (
+                f"{page}: {given} is {ALIASES[name]}"
+            )
+        if note.startswith("accepted"):
+            assert is_ours or name in ("env_id", "total_timesteps"), f"{page}: {given} is not accepted"
 
 
 def test_two_other_names_of_one_setting_must_say_the_same() -> None:

@@ -274,9 +274,11 @@ class _Reader:
             self._add(key, value, place)
         self._read_config(keys)
         self._refuse_unknown()
-        hints, workers = type_hints(type(self.defaults)), self.settings.get("num_workers", self.defaults.num_workers)
+        hints = type_hints(type(self.defaults))
+        workers = self.settings.get("num_workers", self.defaults.num_workers)
+        learners = self.settings.get("num_learners", self.defaults.num_learners)
         for key in self._written:
-            if told := means_else(key, hints, workers):
+            if told := means_else(key, hints, workers, learners):
                 raise self.where.error(told, canonical(key))
         for name, value in self.settings.items():
             self._check_value(name, value, self._keys[name])
