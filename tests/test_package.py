@@ -257,6 +257,7 @@ def sent(name: str) -> bool:
     return f"!{Path(name).parts[0]}" in through and "__pycache__" not in name
 
 
+@GIT
 @pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.stem)
 def test_an_image_builds_the_package_from_what_it_copies(image: Path, shipped: Shipped, tmp_path: Path) -> None:
     """The wheel from the files that it copies, and that are sent to it, is the one that is released."""

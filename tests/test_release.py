@@ -104,8 +104,8 @@ def test_the_first_release_takes_the_version_that_the_files_have(tree: Path) -> 
 @pytest.mark.parametrize(
     ("version", "says"),
     [
-        ("", "'' is no version as Python packages have it: 0.2.0"),
-        ("v0.2", "'v0.2' is no version"),
+        ("", "Which version? `make version VERSION=0.2.0`"),
+        ("v0.2", "'v0.2' is no version as Python packages have it: 0.2.0"),
         ("0.1.0", "a section for 0.1.0 already: 0.1.0 has to be later"),
         ("0.0.9", "0.0.9 has to be later"),
     ],

@@ -123,6 +123,8 @@ def section_of(root: Path, version: str) -> Section:
 
 def write_version(root: Path, version: str, today: datetime.date) -> None:
     """Write a version and its date into the files that state it, and turn Unreleased into its section."""
+    if not version:
+        raise ReleaseError("Which version? `make version VERSION=0.2.0`")
     try:
         new = Version(version)
     except InvalidVersion:
