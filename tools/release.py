@@ -199,7 +199,8 @@ def export(root: Path, folder: Path) -> None:
 
 def _unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as files:
-        files.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # older Pythons have none
+        files.extractall(folder)
 
 
 # -- building ----------------------------------------------------------------------------------------------------------
