@@ -1,10 +1,11 @@
 # `make help` lists the targets. Everything runs in .venv, which is created once, and again when the pins change.
 PYTHON ?= python3.11
 PYTEST_ARGS ?=
+EXTRAS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install train test test-ci-slow test-slow test-long lint docs types check format clean
+.PHONY: help install train test test-ci-slow test-slow test-long lint docs types check format version release clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*##/\1:/' | awk -F: '{ printf "  make %-14s%s\n", $$1, $$2 }'
@@ -36,11 +37,12 @@ test-slow: install  ## all slow tests except the long ones, at most 75 minutes
 test-long: install  ## tests that train for most of an hour each
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
-lint: install  ## ruff: rules and format
+lint: install  ## rules and format (ruff), Dockerfiles (hadolint)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python docs/make_agents.py --check
 	$(BIN)/python docs/make_speed.py --check
+	$(BIN)/hadolint docker/*.Dockerfile
 
 docs: install  ## build the site into build/site; dead links and names that do not exist fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
@@ -54,6 +56,12 @@ check: lint types  ## lint and types
 format: install  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+version: install  ## VERSION=0.2.0 into the files that state it; Unreleased in the changelog becomes its section
+	$(BIN)/python tools/release.py version "$(VERSION)"
+
+release: install  ## sdist, wheel, notes and sums in dist/, checked and tried (EXTRAS=torch,ray with these); publishes nothing
+	$(BIN)/python tools/release.py build --extras "$(EXTRAS)"
 
 clean:  ## remove .venv, caches and build folders; runs/ stays
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

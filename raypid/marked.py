@@ -257,9 +257,11 @@ def _mark(node: yaml.Node, keys: Keys, lines: dict[Keys, int]) -> None:
 
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            lines[(*keys, key.value)] = key.start_mark.line + 1
-            _mark(value, (*keys, key.value), lines)
+            place = (*keys, key.value)
+            lines[place] = key.start_mark.line + 1
+            _mark(value, place, lines)
     elif isinstance(node, yaml.SequenceNode):
         for i, part in enumerate(node.value):
-            lines[(*keys, i)] = part.start_mark.line + 1
-            _mark(part, (*keys, i), lines)
+            place = (*keys, i)
+            lines[place] = part.start_mark.line + 1
+            _mark(part, place, lines)

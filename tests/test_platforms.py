@@ -1,17 +1,37 @@
-"""What other systems lack or do otherwise, as far as Linux can show it: no fcntl (Windows), the spawn start method (macOS, Windows)."""
+"""What other systems lack or do otherwise, as far as Linux can show it: what Windows does not have, the spawn start method (macOS, Windows)."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from raypid.cli import main
+
 ROOT = Path(__file__).parents[1]
 
-WITHOUT_FCNTL = """
-import sys
-sys.modules["fcntl"] = None  # importing it raises ImportError
+AS_ON_WINDOWS = """
+import faulthandler, os, signal, sys
+for module in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
+    sys.modules[module] = None  # importing it raises ImportError
+of = {
+    faulthandler: "register",
+    os: "fork getegid geteuid getgid getpgid getuid killpg mkfifo sched_getaffinity setpgid setsid",
+    signal: "ITIMER_REAL SIGALRM SIGHUP SIGTSTP SIGUSR1 SIGUSR2 SIG_BLOCK SIG_SETMASK SIG_UNBLOCK pthread_sigmask setitimer sigpending",
+}
+for module, names in of.items():
+    for name in names.split():
+        delattr(module, name)
+"""
+"""A sitecustomize.py, for a process and those that it starts."""
+
+A_RUN = """
+import os
+assert not hasattr(os, "fork")
 from raypid.cli import main
 stop = ["--stop", '{"timesteps_total": 2000}', "--final-episodes", "2"]
 assert main(["train", "--run", "PPO", "--env", "CartPole-v1", "--out", "run", "--seed", "0", "--quiet", *stop]) == 0
@@ -19,6 +39,8 @@ stop[1] = '{"timesteps_total": 4000}'
 assert main(["train", "--resume", "run", "--quiet", *stop]) == 0
 assert main(["eval", "run", "--episodes", "2"]) == 0
 assert main(["doctor", "run"]) in (0, 1)
+assert main(["check-env", "CartPole-v1", "--no-speed", "--seconds", "1"]) in (0, 1)
+assert main(["tune", "--run", "PPO", "--env", "CartPole-v1"]) == 2
 import raypid
 assert raypid.load_policy("run").act([0.0] * 4) in (0, 1)
 """
@@ -34,9 +56,12 @@ if __name__ == "__main__":
 """
 
 
-def run(program: str, folder: Path) -> str:
+def run(program: str, folder: Path, *, windows: bool) -> str:
     (folder / "program.py").write_text(program)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    (folder / "system").mkdir()
+    (folder / "system" / "sitecustomize.py").write_text(AS_ON_WINDOWS if windows else "")
+    path = [str(folder / "system"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     env["RAYPID_DATA"] = str(folder / ".data")
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=100
@@ -45,9 +70,32 @@ def run(program: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_a_run_without_fcntl(tmp_path: Path) -> None:
-    run(WITHOUT_FCNTL, tmp_path)
+def test_a_run_with_what_windows_has(tmp_path: Path) -> None:
+    said = run(A_RUN, tmp_path, windows=True)
+    assert "error" not in said.lower(), said
 
 
-def test_environments_in_processes_that_are_spawned(tmp_path: Path) -> None:
-    assert int(run(SPAWNED, tmp_path).split("steps")[1]) > 0
+@pytest.mark.parametrize("windows", [False, True], ids=["macOS", "Windows"])
+def test_environments_in_processes_that_are_spawned(windows: bool, tmp_path: Path) -> None:
+    assert int(run(SPAWNED, tmp_path, windows=windows).split("steps")[1]) > 0
+
+
+def test_a_search_is_refused_where_processes_have_no_groups(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr("os.killpg")
+    assert main(["tune", "--run", "PPO", "--env", "CartPole-v1"]) == 2
+    assert "raypid tune needs Linux or macOS" in capsys.readouterr().err
+
+
+def test_ctrl_c_waits_for_ray_where_signals_cannot_be_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raypid.runtime.ray import _signals_wait
+
+    for name in ("pthread_sigmask", "sigpending", "SIG_BLOCK", "SIG_UNBLOCK", "SIGHUP"):
+        monkeypatch.delattr(signal, name)
+    before, started = signal.getsignal(signal.SIGINT), False
+    with pytest.raises(KeyboardInterrupt), _signals_wait():
+        signal.raise_signal(signal.SIGINT)
+        started = True
+    assert started and signal.getsignal(signal.SIGINT) is before

@@ -113,6 +113,10 @@ def _settings_of(argv: Sequence[str]) -> tuple[type[Config], str]:
 
 def main(options: argparse.Namespace) -> int:
     """Check everything, then search. Returns 0 when the report is written."""
+    if not hasattr(os, "killpg"):
+        raise ConfigError(
+            "raypid tune needs Linux or macOS, on Windows WSL 2: it ends trials by their groups of processes."
+        )
     from raypid.experiments.search import Search, write_search
     from raypid.experiments.search_report import Proof, answer, write_report
     from raypid.outputs import check_folder_writable

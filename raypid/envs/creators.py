@@ -309,7 +309,8 @@ def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.E
     if multiprocessing.current_process().daemon:
         # one of the vector's processes: Ctrl-C and the end of the terminal are the parent's business
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if hasattr(signal, "SIGHUP"):  # Windows has none
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return Checked(make_env(spec, resolved, stream), resolved.name, stream)
 
 

@@ -73,7 +73,7 @@ def is_users(error: BaseException) -> bool:
 
 def user_traceback() -> str:
     """The exception being handled as text, from where it leaves this package on: what the user's code did."""
-    error = sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1]
+    error = sys.exc_info()[1]
     assert error is not None
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_HERE)]
     lines = traceback.format_list(frames) + traceback.format_exception_only(type(error), error)

@@ -841,7 +841,8 @@ def _signals_wait() -> Iterator[None]:
     """Let signals wait until Ray has started, since a half-started Ray crashes the process, or leaves processes behind.
 
     Ctrl-C is raised then; a second one does at once what it did before. SIGTERM and SIGHUP end Ray, do what they did before, and
-    end the process. (Ray's processes, which inherit what is blocked, never see the end of the terminal.)
+    end the process. (Ray's processes, which inherit what is blocked, never see the end of the terminal.) Windows, which cannot block
+    signals, lets only Ctrl-C wait.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -853,20 +854,22 @@ def _signals_wait() -> Iterator[None]:
         if len(came) > 1 and callable(before):
             before(number, frame)
 
-    ends = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+    can_block = hasattr(signal, "pthread_sigmask")
+    ends = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if can_block and hasattr(signal, name)}
     heeded = {number for number in ends if signal.getsignal(number) is not signal.SIG_IGN}  # as under nohup
-    unblocked = ends - signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    unblocked = ends - signal.pthread_sigmask(signal.SIG_BLOCK, ends) if can_block else ends
     terminate = signal.getsignal(signal.SIGTERM)
     before = signal.signal(signal.SIGINT, on_signal)
     pending: set[signal.Signals] = set()
     try:
         yield
     finally:
-        if pending := signal.sigpending() & unblocked & heeded:
+        if unblocked and (pending := signal.sigpending() & unblocked & heeded):
             ray.shutdown()
         if terminate not in (None, signal.SIG_DFL):
             signal.signal(signal.SIGTERM, terminate)  # Ray put one of its own in its place
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
+        if unblocked:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
     if pending:
         raise SystemExit(128 + min(pending))
