@@ -22,7 +22,7 @@ from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks, check_hooks
-from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, overlay, sources_by_setting
+from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, is_none, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
@@ -163,7 +163,8 @@ def new_run(
 def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:
     """The setting by which a linear schedule ends with the run, unless `settings` say when."""
     linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
-    if linear and not settings.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
+    is_open = is_none(settings.get("schedule_steps"))
+    if linear and is_open and isinstance(steps := stop.get("timesteps_total"), (int, float)):
         return {"schedule_steps": int(steps)}
     return {}
 
@@ -182,10 +183,12 @@ class Resolved:
         self.sources.setdefault(name, []).append(Source("adapted", why, value))
 
     def settle(self, adapted: Adapted) -> None:
-        """Take over what the environment has decided."""
+        """Take over what the environment has decided. Where that is to leave things as they are, nothing counts as chosen."""
         for name, (value, why) in adapted.items():
+            is_changed = bool(value) != bool(getattr(self.config, name))  # an open switch is off
             setattr(self.config, name, value)
-            self.adapt(name, value, why)
+            if is_changed:
+                self.adapt(name, value, why)
 
 
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
