@@ -253,6 +253,9 @@ class Algorithm(ABC, Generic[ConfigT]):
         if self.moments is not None and seen is not None:
             self.moments = merge_moments(self.moments, seen)
 
+    def merge_returns(self, seen: Moments | None) -> None:
+        """Merge the moments of discounted returns that a worker saw into those by which workers scale their rewards, if they do."""
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def weights(self) -> Weights:
@@ -359,7 +362,8 @@ class FollowsGradients(Algorithm[ConfigT]):
         Several learners each bring the gradients of their own workers, add up all of them, and take the same step.
         """
         lr, total = self.lr(timesteps), np.add.reduce([part.flat for part in batch])
-        metrics, seen, num = [part.metrics for part in batch], [part.moments for part in batch], len(batch)
+        metrics, num = [part.metrics for part in batch], len(batch)
+        seen = [(part.moments, part.returns) for part in batch]
         if self.collective is not None:
             total = self.collective.sum(total)
             everywhere = self.collective.gather((metrics, seen))
@@ -369,8 +373,9 @@ class FollowsGradients(Algorithm[ConfigT]):
         assert isinstance(config, GradientsConfig)
         self.optimizer.load_gradient(total / num if config.gradient_reduce == "mean" else total)
         norm = float(self.optimizer.descend(lr))
-        for moments in seen:
+        for moments, returns in seen:
             self.merge(moments)
+            self.merge_returns(returns)
         self.version += 1
         return Update({**means(metrics), "grad_norm": norm, "lr": lr}, 1)
 
