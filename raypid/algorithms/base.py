@@ -155,6 +155,8 @@ class Algorithm(ABC, Generic[ConfigT]):
 
     metric_names: ClassVar[frozenset[str] | None] = None
     """Names of all metrics that an update can report (learner/NAME). A class whose own body declares none may report any."""
+    more_metrics: ClassVar[bool] = False
+    """Updates report others too, by names that are not known here: those of a user's model, for instance."""
     shown_metrics: ClassVar[tuple[str, ...]] = ()
     """The metrics that tell most about its learning, in the order in which a terminal shows them; (): all that updates report."""
     several_learners: ClassVar[bool] = False
