@@ -745,8 +745,15 @@ class Config(Settings):
                 called = f"{given[name]}, here {name}," if given[name] in ALIASES else name
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
-    def validate(self) -> None:
+    def lacks_end(self) -> str:
+        """What is wrong with schedules of which nobody knows yet when they end, and what to do; "" if there is none."""
+        return ""
+
+    def validate(self, *, open_end: bool = False) -> None:
         """Check what types cannot say.
+
+        Args:
+            open_end: whether a schedule may lack its end (`lacks_end`), which is known before training starts.
 
         Raises:
             ConfigError: a value out of range.
@@ -764,6 +771,8 @@ class Config(Settings):
         for owner in owners:
             if "own_checks" in vars(owner):
                 vars(owner)["own_checks"](self)
+        if not open_end and (told := self.lacks_end()):
+            raise ConfigError(told)
 
     def own_checks(self) -> None:
         """What this class checks beside its `ranges`; those of its bases are checked before."""

@@ -75,7 +75,7 @@ class OptimizerConfig:
     lr_schedule: Literal["constant", "linear"] = "constant"
     """linear: the learning rate falls over schedule_steps."""
     schedule_steps: int | None = None
-    """Environment steps of the linear schedules; the command line takes the stop at timesteps_total where there is one."""
+    """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total (--stop N, fit(stop=N)), which there must be."""
     schedule_end: float = 0.0
     """Fraction at the end of the linear schedules."""
 
@@ -98,15 +98,15 @@ class OptimizerConfig:
             **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
         }
 
-    def own_checks(self) -> None:
-        """Check what types cannot say.
-
-        Raises:
-            ConfigError: a schedule without an end.
-        """
+    def lacks_end(self) -> str:
+        """What to do about a linear schedule without an end; "" if there is none (`Config.lacks_end`)."""
         linear = self._linear()
-        if linear and not self.schedule_steps:
-            raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")
+        if not linear or self.schedule_steps:
+            return ""
+        return (
+            f"{linear[0]} linear needs schedule_steps, the environment steps over which it falls; or a stop at a number of steps, with which "
+            "it then ends: fit(stop=100_000), --stop 100000."
+        )
 
     def lr_at(self, timesteps: int) -> float:
         """The learning rate at this time."""
@@ -243,6 +243,10 @@ class Algorithm(ABC, Generic[ConfigT]):
     def in_force(self) -> dict[str, object]:
         """The settings that updates go by from here on, by name: where a part of the algorithm holds a value of its own, that one."""
         return self.config.to_dict()
+
+    def end_schedules(self, steps: int) -> None:
+        """Let linear schedules end at this environment step."""
+        self.config = self.config.replace({"schedule_steps": steps})
 
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on, whatever was set here before."""
