@@ -30,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,6 +214,34 @@ def ends(path: Path) -> dict[Run, End]:
     return found
 
 
+def returns(path: Path) -> dict[Run, list[tuple[float, float]]]:
+    """(seconds, mean return of 10 greedy episodes) of each stored run that has ended. Of one that was repeated the newer ones."""
+    found: dict[Run, list[tuple[float, float]]] = {}
+    points: dict[Run, list[tuple[float, float]]] = {}
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            run = Run(row["system"], row["algorithm"], row["env"], row["settings"], int(row["seed"]))
+            if row["metric"] == FIRST:
+                points.setdefault(run, []).append((float(row["seconds"]), float(row["value"])))
+            elif row["metric"] == SOLVED:
+                found.pop(run, None)
+                found[run] = points.pop(run, [])
+    return found
+
+
+def newest(runs: Iterable[Run], name: str) -> dict[tuple[str, str], list[Run]]:
+    """The runs that report on a task of TASKS: of each system and kind of settings (such as "default") those with the newest settings."""
+    algorithm, env = name.partition(":")[0], TASKS[name].env
+    mine = [run for run in runs if (run.algorithm, run.env) == (algorithm, env) and run.seed >= REPORTED_FROM]
+    last = {(run.system, run.settings.partition("@")[0]): run.settings for run in mine}
+    return {
+        (system, kind): [run for run in mine if (run.system, run.settings) == (system, settings)]
+        for (system, kind), settings in last.items()
+    }
+
+
 def append(path: Path, rows: list[dict[str, Any]]) -> None:
     is_new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -233,14 +262,8 @@ def table(found: dict[Run, End]) -> list[tuple[str, ...]]:
     rows = []
     for name, task in TASKS.items():
         algorithm = name.partition(":")[0]
-        mine = {
-            run: end
-            for run, end in found.items()
-            if (run.algorithm, run.env) == (algorithm, task.env) and run.seed >= REPORTED_FROM
-        }
-        newest = {(run.system, run.settings.partition("@")[0]): run.settings for run in mine}
-        for (system, label), settings in newest.items():
-            ended = [end for run, end in mine.items() if (run.system, run.settings) == (system, settings)]
+        for (system, label), runs in newest(found, name).items():
+            ended = [found[run] for run in runs]
             seconds = sorted(end.seconds if end.solved else math.inf for end in ended)
             median, worst = statistics.median_low(seconds), seconds[-1]
             holds = median <= task.median and worst <= task.worst

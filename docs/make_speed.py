@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE, RUNS = ROOT / "README.md", ROOT / "docs" / "speed.png", ROOT / "benchmarks" / "results" / "runs.csv"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from defaults import REPORTED_FROM, TASKS, End, ends  # noqa: E402
+from defaults import TASKS, End, ends, newest  # noqa: E402
 from reporting import markdown  # noqa: E402
 
 BEGIN, END = "<!-- speed -->", "<!-- end: speed -->"
@@ -40,20 +40,12 @@ class Measured(NamedTuple):
 
 def measured() -> dict[str, dict[str, Measured]]:
     """By task and by system, of raypid with its defaults."""
-    found = {run: end for run, end in ends(RUNS).items() if run.seed >= REPORTED_FROM}
+    found = ends(RUNS)
     rows: dict[str, dict[str, Measured]] = {}
-    for name, task in TASKS.items():
-        algorithm = name.partition(":")[0]
-        for system in SYSTEMS:
-            mine = {
-                run: end
-                for run, end in found.items()
-                if (run.system, run.algorithm, run.env) == (system, algorithm, task.env)
-                and not run.settings.startswith("tuned")
-            }
-            newest = [end for run, end in mine.items() if run.settings == list(mine)[-1].settings]
-            if newest:
-                rows.setdefault(name, {})[system] = _measured(newest)
+    for name in TASKS:
+        for (system, kind), runs in newest(found, name).items():
+            if not kind.startswith("tuned"):
+                rows.setdefault(name, {})[system] = _measured([found[run] for run in runs])
     return rows
 
 

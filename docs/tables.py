@@ -6,7 +6,6 @@ or `<!-- results: PPO -->` becomes the table.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import io
 import json
@@ -26,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "benchmarks" / "results" / "runs.csv"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from defaults import FIRST, REPORTED_FROM, TASKS, ends  # noqa: E402
+from defaults import TASKS, ends, newest, returns  # noqa: E402
 from defaults import table as measured  # noqa: E402
 
 VARIANTS: tuple[dict[str, object], ...] = (
@@ -179,30 +178,21 @@ def curves(name: str) -> str:
     matplotlib.use("svg")
     from matplotlib import pyplot as plt
 
-    lines: dict[str, dict[tuple[str, ...], list[tuple[float, float]]]] = {}
-    with RUNS.open() as file:
-        for row in csv.DictReader(file):
-            if (
-                row["system"] == "raypid"
-                and row["algorithm"] == name
-                and row["metric"] == FIRST
-                and int(row["seed"]) >= REPORTED_FROM
-            ):
-                key = row["settings"], row["seed"]
-                lines.setdefault(row["env"], {}).setdefault(key, []).append(
-                    (float(row["seconds"]), float(row["value"]))
-                )
-    tasks = [task.env for key, task in TASKS.items() if key.startswith(f"{name}:") and task.env in lines]
+    points = returns(RUNS)
+    lines = {
+        task.env: [points[run] for run in newest(points, key).get(("raypid", "default"), ())]
+        for key, task in TASKS.items()
+        if key.startswith(f"{name}:")
+    }
+    tasks = [env for env, drawn in lines.items() if drawn]
     if not tasks:
         return ""
     columns = min(3, len(tasks))
     count = -(-len(tasks) // columns)
     figure, axes = plt.subplots(count, columns, figsize=(3.4 * columns, 2.5 * count), squeeze=False)
     for ax, env in zip(axes.flat, tasks, strict=False):
-        newest = list(lines[env])[-1][0]
-        for (settings, _), points in lines[env].items():
-            if settings == newest:
-                ax.plot(*zip(*sorted(points), strict=True), color="#3f51b5", alpha=0.6, linewidth=1)
+        for line in lines[env]:
+            ax.plot(*zip(*sorted(line), strict=True), color="#3f51b5", alpha=0.6, linewidth=1)
         ax.axhline(TASKS[f"{name}:{env}"].threshold, color="#888888", linestyle="--", linewidth=1)
         ax.set_title(env, fontsize=9, color="#888888")
         ax.set_xlabel("seconds", fontsize=8, color="#888888")

@@ -81,6 +81,18 @@ def later(changes: Sequence[Change]) -> list[Change]:
     return [c for c in changes if c["by"] != ROLLBACK and (c["step"] or c["by"] != FIT)]
 
 
+_SINCE: dict[str, tuple[object, tuple[str, ...]]] = {"noise_persistence": (1.0, ("CustomModel", "ES", "ARS"))}
+"""Settings that came later, with a default that changes what a run does -> what runs did before; the algorithms that it does not concern."""
+
+
+def as_it_was(settings: Mapping[str, object], algorithm: object) -> dict[str, object]:
+    """All settings of a run that were saved, with those that did not exist then at what the run did without them."""
+    if not {"env", "num_workers"} <= settings.keys():
+        return dict(settings)  # these are not all
+    since = {name: was for name, (was, others) in _SINCE.items() if name not in settings and algorithm not in others}
+    return {**settings, **since}
+
+
 def first_settings(params: Mapping[str, object]) -> dict[str, object]:
     """What params.json says of how its run began: the settings without later changes, the algorithm, and the newest stop criteria, which
     say how far the run went.
@@ -89,6 +101,7 @@ def first_settings(params: Mapping[str, object]) -> dict[str, object]:
         ConfigError: its list of changes is damaged.
     """
     first = copy.deepcopy({key: value for key, value in params.items() if key != CHANGES})
+    first = as_it_was(first, first.get("run"))
     for change in reversed(changes_of(params)):
         key, _, part = change["key"].partition(".")
         group = first.get(key)

@@ -34,7 +34,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
-from raypid.changes import CHANGES, Change, read_changes
+from raypid.changes import CHANGES, Change, as_it_was, read_changes
 from raypid.errors import UserError, shown
 from raypid.outputs import Unwritten, is_disk_full, why_unwritten
 from raypid.ownership import is_signed, sign
@@ -413,6 +413,8 @@ def _manifest(entries: Any) -> Manifest:
         if type(value) not in (int, float):
             raise ValueError(f"the counter {name!r} in manifest.json is {shown(value)}")
     read_changes(entries.get(CHANGES))
+    if "config" in entries:
+        entries["config"] = as_it_was(entries["config"], entries.get("algorithm"))
     manifest: Manifest = entries
     return manifest
 

@@ -78,6 +78,8 @@ class Settings:
                 if not isinstance(current, dict):
                     raise ConfigError(f"{raw_key!r}: {key} is a single value, it has no {rest!r}.")
                 value = {**current, rest: value}
+            elif key in _NAMES and is_none(value):
+                value = None
             else:
                 value = coerce(key, value, hints[key])
             setattr(changed, key, value)
@@ -369,8 +371,17 @@ def type_hints(cls: type[Settings]) -> dict[str, object]:
     return _hints_of[cls]
 
 
+_NAMES = ("callbacks", "evaluation_env", "intrinsic_reward")
+"""Settings that take anything, and may be none."""
+
+
+def is_none(value: object) -> bool:
+    """Whether a value says that a setting has none: None, or the word as help, JSON and Python write it."""
+    return value is None or (isinstance(value, str) and value in ("none", "None", "null"))
+
+
 def coerce(key: str, value: object, hint: object) -> object:
-    """Convert `value` to the type `hint`: 3 fits a float, "1e6" and 1e6 fit an int, a list fits a tuple.
+    """Convert `value` to the type `hint`: 3 fits a float, "1e6" and 1e6 fit an int, a list fits a tuple, "none" is None where that fits.
 
     Raises:
         ConfigError: the value does not fit the type.
@@ -405,6 +416,8 @@ def _fit(value: object, hint: object) -> object:
     if isinstance(value, _Array) and value.ndim == 0:
         value = value.item()
     if kind in (Union, types.UnionType):
+        if types.NoneType in arguments and Path not in arguments and is_none(value):
+            return None  # a path may have that name
         for argument in sorted(arguments, key=lambda a: type(value) is not a):  # the value's own type comes first
             with contextlib.suppress(*_MISFITS):
                 return _fit(value, argument)
@@ -439,13 +452,13 @@ _WORDS: dict[object, str] = {
     str: "text",
     dict: "a mapping",
     Callable: "a function",
-    types.NoneType: "null",
+    types.NoneType: "none",
     **dict.fromkeys(_ANYTHING, "anything"),
 }
 
 
 def describe_type(hint: object) -> str:
-    """Describe a type for users: "a whole number or null", "one of 'auto', 'ray'"."""
+    """Describe a type for users: "a whole number or none", "one of 'auto', 'ray'"."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, types.UnionType):
         return " or ".join(describe_type(a) for a in arguments)
@@ -745,8 +758,15 @@ class Config(Settings):
                 called = f"{given[name]}, here {name}," if given[name] in ALIASES else name
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
-    def validate(self) -> None:
+    def lacks_end(self) -> str:
+        """What is wrong with schedules of which nobody knows yet when they end, and what to do; "" if there is none."""
+        return ""
+
+    def validate(self, *, open_end: bool = False) -> None:
         """Check what types cannot say.
+
+        Args:
+            open_end: whether a schedule may lack its end (`lacks_end`), which is known before training starts.
 
         Raises:
             ConfigError: a value out of range.
@@ -764,6 +784,8 @@ class Config(Settings):
         for owner in owners:
             if "own_checks" in vars(owner):
                 vars(owner)["own_checks"](self)
+        if not open_end and (told := self.lacks_end()):
+            raise ConfigError(told)
 
     def own_checks(self) -> None:
         """What this class checks beside its `ranges`; those of its bases are checked before."""

@@ -175,7 +175,7 @@ SETTINGS: dict[str, str] = {
     "target_network_update_freq": _TARGET,
     "polyak": "target_tau is 1 - polyak.",
     "use_sde": "noise_persistence is how many steps exploration noise lasts, 16 by default.",
-    "anneal_lr": "lr_schedule linear lets lr fall; schedule_steps is over how many environment steps.",
+    "anneal_lr": "lr_schedule linear lets lr fall up to the run's stop at a number of steps, or over schedule_steps.",
     "num_minibatches": "batch_size is the rows of one gradient step: those of an iteration divided by the minibatches.",
     "nminibatches": "batch_size is the rows of one gradient step: those of an iteration divided by the minibatches.",
     "clip_vloss": "value_clip bounds how far the value moves, by a number such as 0.2; none (the default) does not.",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid.changes import changes_of, described, first_settings
-from raypid.config import Config, ConfigError, Given, SourceKind, canonical, overlay, parse_value, type_hints
+from raypid.config import Config, ConfigError, Given, SourceKind, canonical, is_none, overlay, parse_value, type_hints
 from raypid.errors import shown
 from raypid.marked import check_file, read_marked
 from raypid.names import answer
@@ -323,7 +323,7 @@ def notes_of(file: RunFile, given: Mapping[str, object], stop: object) -> list[s
     notes = list(file.notes)
     interval = overlay(file.recorded, given).get("evaluation_interval")
     ends = isinstance(stop, Mapping) and any(str(key).startswith("evaluation/") for key in stop)
-    if file.recorded and not file.is_begun and ends and interval is None:
+    if file.recorded and not file.is_begun and ends and is_none(interval):
         notes.append(
             "Evaluations go by the clock, so this run may end at another step than the one that it repeats: with evaluation_interval it "
             "would not."

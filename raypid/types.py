@@ -324,6 +324,8 @@ class Gradients:
     """Moments of the observations; None if observations are not normalised."""
     largest_reward: float = 0.0
     """The largest size of a raw reward in these rows: what a gradient that is not finite may come of."""
+    returns: Moments | None = None
+    """Moments of the discounted returns; None if rewards are not scaled by them."""
 
 
 @dataclass(slots=True)

@@ -5,12 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from raypid.config import Config, ConfigError, ModelConfig, describe_type, divides, field_docs, load_file, parse_value
+from raypid.config import (
+    Config,
+    ConfigError,
+    ModelConfig,
+    describe_type,
+    divides,
+    field_docs,
+    load_file,
+    parse_value,
+    type_hints,
+)
 from raypid.registry import ALGORITHMS
 
 ALL = {name: ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
@@ -53,6 +64,22 @@ def test_values_that_fit(key: str, given: Any, held: Any) -> None:
     assert value == held and type(value) is type(held)
 
 
+@pytest.mark.parametrize("word", ["none", "None", "null"])
+@pytest.mark.parametrize("name", ALL)
+def test_none_may_be_written_as_a_word(name: str, word: str) -> None:
+    """For all settings that may be without a value, and for no others."""
+    cls = ALGORITHMS.get(name).Config
+    hints = {**type_hints(cls), **{f"model.{key}": hint for key, hint in type_hints(ModelConfig).items()}}
+    settings = {key for key, hint in hints.items() if type(None) in get_args(hint)} - {"init_from"}
+    settings |= {"callbacks", "evaluation_env", *({"intrinsic_reward"} & hints.keys())}
+    assert {"max_grad_norm", "time_limit", "address"} & hints.keys() <= settings
+    for key in settings:
+        assert attrgetter(key)(cls().replace({key: word})) is None
+    assert cls().replace({"model.memory": "none"}).model.memory == "none"
+    with pytest.raises(ConfigError, match="gamma takes a number, not"):
+        cls().replace({"gamma": word})
+
+
 @pytest.mark.parametrize(
     ("key", "given", "wants"),
     [
@@ -62,7 +89,7 @@ def test_values_that_fit(key: str, given: Any, held: Any) -> None:
         ("num_workers", True, "a whole number"), ("num_workers", float("inf"), "a whole number"), ("num_workers", [1], "a whole number"),
         ("fit", 1, "true or false"),
         ("fit", "yes", "true or false"), ("kernel", "jax", "one of 'auto', 'numpy', 'torch'"), ("env_config", [1], "a mapping"),
-        ("seed", "x", "a whole number or null"), ("address", 3, "text or null"), ("model", 5, "a mapping such as {'network': 'auto'}"),
+        ("seed", "x", "a whole number or none"), ("address", 3, "text or none"), ("model", 5, "a mapping such as {'network': 'auto'}"),
         ("model", {"hidden": 64}, "a list, each a whole number"), ("model", {"hidden": [64, "a"]}, "a list, each a whole number"),
         ("model.activation", "gelu", "one of 'tanh', 'relu', 'silu'"), ("lr.x", 1, "it has no 'x'"),
     ],
@@ -208,7 +235,7 @@ def test_yaml_that_is_deep_or_writes_itself_out(tmp_path: Path) -> None:
 
 
 def test_describe_type() -> None:
-    assert describe_type(int | None) == "a whole number or null" and describe_type(dict[str, Any]) == "a mapping"
+    assert describe_type(int | None) == "a whole number or none" and describe_type(dict[str, Any]) == "a mapping"
     assert describe_type(tuple[int, ...]) == "a list, each a whole number" and describe_type(Any) == "anything"
 
 

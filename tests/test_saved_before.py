@@ -72,9 +72,7 @@ def test_a_checkpoint_goes_on(name: str) -> None:
     assert folder is not None
     _, weights, _ = read_policy_weights(folder / "policy")
     counters = load_checkpoint(folder)[1]["counters"]
-    # whether so small a buffer holds enough whole sequences depends on the episodes: all noise was white then
-    then = {"noise_persistence": 1.0} if name == "r2d2" else {}
-    with raypid.Agent.from_checkpoint(SAVED / name, trust=name == "custom_model", **then) as agent:
+    with raypid.Agent.from_checkpoint(SAVED / name, trust=name == "custom_model") as agent:
         np.testing.assert_array_equal(agent.get_weights().flat, weights.flat)
         for key, array in weights.extra.items():
             np.testing.assert_array_equal(agent.get_weights().extra[key], array)
@@ -88,6 +86,39 @@ def test_a_checkpoint_goes_on(name: str) -> None:
         assert losses and all(math.isfinite(value) for value in losses)
         after = agent.get_weights().flat
         assert np.isfinite(after).all() and (after != weights.flat).any()
+
+
+SINCE_THEN = {
+    "custom_args": {}, "gpu": None, "wait_for_room_s": 0.0, "noise_persistence": 1.0, "on_divergence": "stop", "max_rollbacks": 3,
+    "agent": "default_agent", "agent_config": {},
+}  # fmt: skip
+"""Settings that 0.1.0 did not have -> what its runs did. Which value that is has to be thought of for each new one (raypid.changes)."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_settings_that_came_later_change_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a run that goes on, and of one that is repeated."""
+    params = read_params(SAVED / name)
+    trust = name == "custom_model"
+    concerns = {
+        key: x for key, x in SINCE_THEN.items() if key != "noise_persistence" or name not in ("es", "custom_model")
+    }
+    with raypid.Agent.from_checkpoint(SAVED / name, trust=trust) as agent:
+        plain = agent.plain_config()
+        assert not agent.changes and not any("noise_persistence" in note for note in agent.notes)
+    assert plain.keys() - params.keys() <= SINCE_THEN.keys()
+    assert {key: plain[key] for key in concerns if key in plain} == {
+        key: concerns[key] for key in concerns if key in plain
+    }
+    if trust:
+        return
+    for again in (("--config", str(SAVED / name / "params.json")), ("--resume", str(SAVED / name))):
+        assert main(["train", *again, "--explain", "--json", "--trust"]) == 0
+        found = {key: row["value"] for key, row in json.loads(capsys.readouterr().out)["settings"].items()}
+        assert {key: found[key] for key in concerns if key in found} == {
+            key: concerns[key] for key in concerns if key in found
+        }
+    assert main(["train", "-f", str(SAVED / name / "params.json"), "--dry-run", "--trust"]) == 0
 
 
 @pytest.mark.parametrize("name", RUNS)

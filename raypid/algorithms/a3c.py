@@ -9,7 +9,11 @@ from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, State
 from raypid.algorithms.module_names import offer_defaults
 from raypid.config import ConfigError
-from raypid.types import Gradients, Trajectory, Weights, to_numpy
+from raypid.ops.normalizer import merge_moments, zero_moments
+from raypid.types import Gradients, Moments, Trajectory, Weights, to_numpy
+
+_RETURN = "return_"
+"""How the names of the moments of returns begin that go along with the weights."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,13 +44,34 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
         """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""
         self.network.load(weights.flat)
         self.load_moments(weights.extra)
+        if self.return_scaler is not None and f"{_RETURN}count" in weights.extra:
+            self.return_scaler.elsewhere = Moments.from_arrays(weights.extra, _RETURN)
         batch = self.prepare(trajectory)
         out = self.network.evaluate(batch)
         loss, metrics = self.objective(out, batch)
         self.optimizer.differentiate(loss)
         flat = to_numpy(self.optimizer.gradient).copy()
         mean = self.mean_metrics([{**metrics}])
-        return Gradients(flat, trajectory.version, len(batch), mean, trajectory.moments, trajectory.largest_reward)
+        moments, returns = trajectory.moments, self._take_returns()
+        return Gradients(flat, trajectory.version, len(batch), mean, moments, trajectory.largest_reward, returns)
+
+    def _take_returns(self) -> Moments | None:
+        """In a worker: the moments of the returns that the learner has not been told of, which is told now."""
+        if self.return_scaler is None:
+            return None
+        unsent, self.return_scaler.moments = self.return_scaler.moments, zero_moments(1)
+        return unsent
+
+    def merge_returns(self, seen: Moments | None) -> None:
+        if self.return_scaler is not None and seen is not None:
+            self.return_scaler.moments = merge_moments(self.return_scaler.moments, seen)
+
+    def weights(self) -> Weights:
+        """Workers scale rewards by the returns of all of them."""
+        weights = super().weights()
+        if self.return_scaler is not None:
+            weights.extra |= self.return_scaler.moments.as_arrays(_RETURN)
+        return weights
 
     _sent: Trajectory | None = None
 
@@ -67,7 +92,7 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
         self._sent = None
 
     def local_state(self) -> State:
-        """In a worker: how it scales its rewards."""
+        """In a worker: the returns of its running episodes, and the moments that the learner has not been told of."""
         return {} if self.return_scaler is None else self.return_scaler.state_dict()
 
     def load_local_state(self, state: State) -> None:

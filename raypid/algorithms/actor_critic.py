@@ -22,7 +22,7 @@ from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.optimizer import Optimizer
-from raypid.ops.normalizer import ReturnScaler, merge_moments, moments_of
+from raypid.ops.normalizer import ROUNDING, ReturnScaler, merge_moments, moments_of
 from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
 from raypid.tunable import tunable
@@ -283,14 +283,19 @@ class ActorCritic(Algorithm[ActorCriticT]):
         return mean_metrics(steps, self.collective) | more
 
     def explained_variance(self, batch: Minibatch) -> float:
-        """1 - Var[target - value] / Var[target]: 1 for a perfect value function, 0 for one that only knows the mean."""
+        """1 - Var[target - value] / Var[target]: 1 for a perfect value function, 0 for one that only knows the mean.
+
+        0 too where all targets are the same, but for rounding: then there is nothing to explain.
+        """
         rows, _ = batch.rows()
         target, value = to_numpy(rows.target), to_numpy(rows.value)
         error = target - value
         here = moments_of(np.stack([target, error], 1))
         everywhere = [here] if self.collective is None else self.collective.gather(here)
-        variance, left = reduce(merge_moments, everywhere)[2]
-        return 1.0 - float(left / variance) if variance > 0 else float("nan")
+        count, means, squares = reduce(merge_moments, everywhere)
+        spread, left = np.sqrt(squares / max(1.0, count))
+        is_constant = spread <= ROUNDING * (abs(means).sum() + left)
+        return 0.0 if is_constant else 1.0 - float(left / spread) ** 2
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

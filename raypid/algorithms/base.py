@@ -75,7 +75,7 @@ class OptimizerConfig:
     lr_schedule: Literal["constant", "linear"] = "constant"
     """linear: the learning rate falls over schedule_steps."""
     schedule_steps: int | None = None
-    """Environment steps of the linear schedules; the command line takes the stop at timesteps_total where there is one."""
+    """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total (--stop N, fit(stop=N)), which there must be."""
     schedule_end: float = 0.0
     """Fraction at the end of the linear schedules."""
 
@@ -98,15 +98,15 @@ class OptimizerConfig:
             **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
         }
 
-    def own_checks(self) -> None:
-        """Check what types cannot say.
-
-        Raises:
-            ConfigError: a schedule without an end.
-        """
+    def lacks_end(self) -> str:
+        """What to do about a linear schedule without an end; "" if there is none (`Config.lacks_end`)."""
         linear = self._linear()
-        if linear and not self.schedule_steps:
-            raise ConfigError(f"{linear[0]} linear needs schedule_steps (or a stop at timesteps_total).")
+        if not linear or self.schedule_steps:
+            return ""
+        return (
+            f"{linear[0]} linear needs schedule_steps, the environment steps over which it falls; or a stop at a number of steps, with which "
+            "it then ends: fit(stop=100_000), --stop 100000."
+        )
 
     def lr_at(self, timesteps: int) -> float:
         """The learning rate at this time."""
@@ -155,6 +155,8 @@ class Algorithm(ABC, Generic[ConfigT]):
 
     metric_names: ClassVar[frozenset[str] | None] = None
     """Names of all metrics that an update can report (learner/NAME). A class whose own body declares none may report any."""
+    more_metrics: ClassVar[bool] = False
+    """Updates report others too, by names that are not known here: those of a user's model, for instance."""
     shown_metrics: ClassVar[tuple[str, ...]] = ()
     """The metrics that tell most about its learning, in the order in which a terminal shows them; (): all that updates report."""
     several_learners: ClassVar[bool] = False
@@ -242,6 +244,10 @@ class Algorithm(ABC, Generic[ConfigT]):
         """The settings that updates go by from here on, by name: where a part of the algorithm holds a value of its own, that one."""
         return self.config.to_dict()
 
+    def end_schedules(self, steps: int) -> None:
+        """Let linear schedules end at this environment step."""
+        self.config = self.config.replace({"schedule_steps": steps})
+
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on, whatever was set here before."""
         rates = self.config.learning_rates().items()
@@ -252,6 +258,9 @@ class Algorithm(ABC, Generic[ConfigT]):
         """Merge the moments of observations that workers saw into those of the normaliser."""
         if self.moments is not None and seen is not None:
             self.moments = merge_moments(self.moments, seen)
+
+    def merge_returns(self, seen: Moments | None) -> None:
+        """Merge the moments of discounted returns that a worker saw into those by which workers scale their rewards, if they do."""
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -359,7 +368,8 @@ class FollowsGradients(Algorithm[ConfigT]):
         Several learners each bring the gradients of their own workers, add up all of them, and take the same step.
         """
         lr, total = self.lr(timesteps), np.add.reduce([part.flat for part in batch])
-        metrics, seen, num = [part.metrics for part in batch], [part.moments for part in batch], len(batch)
+        metrics, num = [part.metrics for part in batch], len(batch)
+        seen = [(part.moments, part.returns) for part in batch]
         if self.collective is not None:
             total = self.collective.sum(total)
             everywhere = self.collective.gather((metrics, seen))
@@ -369,8 +379,9 @@ class FollowsGradients(Algorithm[ConfigT]):
         assert isinstance(config, GradientsConfig)
         self.optimizer.load_gradient(total / num if config.gradient_reduce == "mean" else total)
         norm = float(self.optimizer.descend(lr))
-        for moments in seen:
+        for moments, returns in seen:
             self.merge(moments)
+            self.merge_returns(returns)
         self.version += 1
         return Update({**means(metrics), "grad_norm": norm, "lr": lr}, 1)
 

@@ -68,7 +68,8 @@ class CustomModel(FollowsGradients[CustomModelConfig]):
     """
 
     Config = CustomModelConfig
-    own_model = True
+    metric_names = frozenset({"grad_norm", "lr"})
+    more_metrics = own_model = True
     network: Parameters
     optimizer: NumpyOptimizer
 

@@ -154,7 +154,7 @@ class R2D2(DQN):
         )  # fmt: skip
 
     def loss(self, b: SequenceBatch) -> TDLoss:  # type: ignore[override]
-        """The weighted loss, each sequence's priority [N], and metrics: the mean of Q(s, a)."""
+        """The weighted loss, each sequence's priority [N], and metrics: the mean of Q(s, a) over valid rows."""
         import torch
 
         c, burn, streams = self.config, self.config.burn_in, len(b.weight)
@@ -181,7 +181,8 @@ class R2D2(DQN):
         size = error.detach().abs()
         mean = size.sum(0) / known.sum(0).clamp(min=1)
         priority = c.priority_max_share * size.amax(0) + (1 - c.priority_max_share) * mean
-        return loss, priority, {"q": chosen.detach().mean()}
+        q_mean = (chosen.detach() * valid).sum() / valid.sum().clamp(min=1)
+        return loss, priority, {"q": q_mean}
 
     def _memory(self, network: TorchNetwork, b: SequenceBatch) -> Memory:
         """A network's own memory after the burn-in; no gradient passes through it."""

@@ -33,7 +33,16 @@ class SQNConfig(TemperatureConfig, DQNConfig):
 
 
 class SQN(DQN):
-    """Q(s, a) towards r + gamma * V(s') with V(s) = alpha * log sum_a exp(Q(s, a) / alpha) (equations 3 and 5)."""
+    """Q(s, a) towards r + gamma * V(s').
+
+    V(s') is the value of a policy pi, with the target network's Q' and alpha times the policy's entropy:
+
+        V(s') = sum_a pi(a|s') (Q'(s', a) - alpha * log pi(a|s'))
+
+    With double false pi is the softmax of Q' / alpha, and V(s') is alpha * log sum_a exp(Q'(s', a) / alpha) (equations 3 and 5).
+    With double true it is the softmax of Q / alpha, of the network that learns: V(s') is at most that, as in double Q-learning
+    (van Hasselt et al. 2016).
+    """
 
     Config = SQNConfig
     metric_names = frozenset({"loss", "q", "td_error", "entropy", "alpha"})

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from raypid.config import ConfigError, canonical
+from raypid.config import ConfigError, canonical, is_none
 from raypid.experiments.experiment import Experiment, check_experiments
 from raypid.experiments.plan import (
     PLAN,
@@ -81,7 +81,7 @@ def resume_experiments(options: argparse.Namespace, given: Mapping[str, object])
     need(_TUNE)
     places = experiments_in(Path(options.resume))
     planned = [(out, *read_plan(out, trust=options.trust)) for out in places]
-    address = None if given.get("address") is None else str(given["address"])
+    address = None if is_none(given.get("address")) else str(given["address"])
     code = 0
     for number, (out, trials, population) in enumerate(planned, start=1):
         if len(planned) > 1 and not options.quiet:

@@ -49,8 +49,6 @@ _TEXTS = (
     "model.network",
 )
 """Settings whose values are names: never JSON."""
-_OR_NONE = ("address", "callbacks", "evaluation_env", "gpu", "intrinsic_reward")
-"""Those that a run may be without: none."""
 _DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
 """Settings that users' own options fill."""
 
@@ -367,8 +365,6 @@ def flags_of(options: argparse.Namespace) -> Given:
             key = name.removeprefix(SETTING)
             is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
             flags[key] = parse_value(value) if is_text else value
-            if canonical(key) in _OR_NONE and value in ("none", "null"):
-                flags[key] = None
     return Given(flags, "flag")
 
 

@@ -18,6 +18,7 @@ from raypid.config import (
     ModelConfig,
     Source,
     canonical,
+    is_none,
     means_else,
     renamed,
     several,
@@ -491,6 +492,7 @@ class _Reader:
         where = self.where
         num_samples, repeat = self._whole("num_samples", 1), self._whole("repeat", 1)
         seed = self.settings.pop("seed", None)
+        seed = None if is_none(seed) else seed
         if word_of(seed) not in ("", GRID):
             if repeat > 1:
                 raise where.error(

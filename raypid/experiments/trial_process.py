@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from raypid.config import is_none
 from raypid.experiments.halving import LATE
 
 EVALUATION = "evaluation/episode_reward_mean"
@@ -189,8 +190,8 @@ def _hold_ray(settings: Mapping[str, Any]) -> None:
     from raypid.runtime.ray import RayBackend
     from raypid.runtime.resources import num_cores, num_gpus
 
-    address, cpus = settings.get("address"), settings.get("num_cpus") or num_cores()
-    RayBackend(address, num_cpus=cpus, num_gpus=num_gpus())
+    address, cpus = (None if is_none(settings.get(name)) else settings[name] for name in ("address", "num_cpus"))
+    RayBackend(address, num_cpus=cpus or num_cores(), num_gpus=num_gpus())
 
 
 def _curve(

@@ -103,6 +103,8 @@ class ReturnScaler:
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
         self.moments = zero_moments(1)
+        self.elsewhere = zero_moments(1)
+        """Of returns that other workers have seen; they count too."""
         self.carry = np.zeros(0)
         """[streams of all workers] discounted return of the running episode so far."""
 
@@ -150,7 +152,7 @@ class ReturnScaler:
         for of, (there, _) in zip(streams, everywhere, strict=True):
             self.carry[of] = there
         self.moments = merge_moments(self.moments, reduce(merge_moments, [m for _, m in everywhere]))
-        return (reward * inverse_deviation(self.moments)).astype(np.float32)
+        return (reward * inverse_deviation(merge_moments(self.elsewhere, self.moments))).astype(np.float32)
 
     def state_dict(self) -> dict[str, Array]:
         return {**self.moments.as_arrays(), "carry": self.carry.copy()}

@@ -180,6 +180,8 @@ class Learner:
             self._learner.set_weights(setup.initial)
         self._returns = zero_moments(1)
         self._name = setup.algorithm.__name__
+        self._sums: dict[str, tuple[float, int]] = {}
+        """Of updates without replay since the last call of `metrics`: name -> (sum, number of updates)."""
 
     def weights(self) -> Weights:
         """The newest weights, as workers act with them."""
@@ -197,6 +199,9 @@ class Learner:
         if self._replays:
             raise UserError(f"{self._name} learns from samples of a Replay: call learn(timesteps, sample).")
         done, weights = self._learner.update(timesteps, *data)
+        for name, x in done.metrics.items():
+            total, num = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + float(x), num + 1
         return done.metrics, weights
 
     def observe(self, report: Report, fragment: Collected | None = None) -> None:
@@ -228,8 +233,11 @@ class Learner:
         return priorities, weights
 
     def metrics(self) -> dict[str, float]:
-        """Of an algorithm that replays: the means of its metrics since the last call."""
-        return self._learner.metrics() if isinstance(self._learner, ShardLearner) else {}
+        """The means of the algorithm's metrics over the updates since the last call; {} if there was none."""
+        if isinstance(self._learner, ShardLearner):
+            return self._learner.metrics()
+        sums, self._sums = self._sums, {}
+        return {name: total / num for name, (total, num) in sums.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""

@@ -272,6 +272,10 @@ class Learner:
             self.algorithm.load_state_dict(state)
         self._check_given(CheckpointError)
 
+    def end_schedules(self, steps: int) -> None:
+        """Let linear schedules end at this environment step."""
+        self.algorithm.end_schedules(steps)
+
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on."""
         self.algorithm.scale_lr(factor)

@@ -63,7 +63,8 @@ class Agent(Training):
 
         Args:
             stop: the total of environment steps at which to end, or {key of a result: value}; the first that is reached ends the run.
-                Without it the run goes on with the criteria of the last `fit`, or until Ctrl-C.
+                Without it the run goes on with the criteria of the last `fit`, or until Ctrl-C. A linear schedule without schedule_steps
+                ends at the first such total.
             out: the run's folder; by default the agent's, or a new one under runs/.
             overwrite: replace the run in that folder.
             quiet: show only what goes wrong, on stderr.
@@ -89,6 +90,7 @@ class Agent(Training):
         )
         check_counts(options)
         folder = self._folder_for(out, overwrite)
+        self.end_schedules(criteria)
         run = self._run_in(folder, options, quiet)
         if run.reached():
             return run()

@@ -22,7 +22,7 @@ from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks, check_hooks
-from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, overlay, sources_by_setting
+from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, is_none, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import Sample
@@ -156,14 +156,19 @@ def new_run(
         below = below.without("schedule_steps")
     if tuned is not False:
         below = with_tuned(run, tuned, below, given)
-    end = Given(schedule_end(overlay(below, given), stop), "adapted", "a linear schedule ends with the run")
+    end = Given(schedule_end(overlay(below, given), stop), "adapted", WITH_THE_RUN)
     return overlay(given, end), below
 
 
-def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, object]:
+WITH_THE_RUN = "a linear schedule ends with the run"
+"""Why a schedule has the end that it has."""
+
+
+def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, int]:
     """The setting by which a linear schedule ends with the run, unless `settings` say when."""
     linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
-    if linear and not settings.get("schedule_steps") and isinstance(steps := stop.get("timesteps_total"), (int, float)):
+    is_open = is_none(settings.get("schedule_steps"))
+    if linear and is_open and isinstance(steps := stop.get("timesteps_total"), (int, float)):
         return {"schedule_steps": int(steps)}
     return {}
 
@@ -182,10 +187,12 @@ class Resolved:
         self.sources.setdefault(name, []).append(Source("adapted", why, value))
 
     def settle(self, adapted: Adapted) -> None:
-        """Take over what the environment has decided."""
+        """Take over what the environment has decided. Where that is to leave things as they are, nothing counts as chosen."""
         for name, (value, why) in adapted.items():
+            is_changed = bool(value) != bool(getattr(self.config, name))  # an open switch is off
             setattr(self.config, name, value)
-            self.adapt(name, value, why)
+            if is_changed:
+                self.adapt(name, value, why)
 
 
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
@@ -199,8 +206,10 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     return resolve_settings(run, settings, below).config
 
 
-def resolve_settings(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Resolved:
-    """As `resolve_config`, with where each value came from."""
+def resolve_settings(
+    run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None, *, open_end: bool = False
+) -> Resolved:
+    """As `resolve_config`, with where each value came from; `open_end` as in `Config.validate`."""
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     laid = overlay(below or {}, settings)
     config = algorithm.Config().replace(laid)
@@ -216,7 +225,7 @@ def resolve_settings(run: str, settings: Mapping[str, object], below: Mapping[st
         config.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
     if config.num_learners > 1 and not algorithm.several_learners:
         raise ConfigError(f"{run} learns in one place: num_learners is 0 or 1, not {config.num_learners}.")
-    config.validate()
+    config.validate(open_end=open_end)
     config.refuse(config.idle(), given_names(settings))
     _check_packages(run, algorithm, config)
     resolved = Resolved(config, sources_by_setting(laid))
@@ -476,7 +485,7 @@ def _normalized(config: Config, network: NetworkSpec, first: Sample) -> Adapted:
     if not large:
         return {name: (False, "no large numbers in observations")}
     try:
-        config.replace({name: True}).validate()
+        config.replace({name: True}).validate(open_end=True)
     except ConfigError:
         return {name: (False, "other settings forbid it")}
     return {name: (True, large)}

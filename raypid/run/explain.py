@@ -11,7 +11,7 @@ from typing import Any
 
 from raypid.address import ENVIRONMENT, chosen
 from raypid.changes import Change, described
-from raypid.config import Config, Source
+from raypid.config import Config, Source, is_none
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec
 from raypid.registry import ALGORITHMS
@@ -69,7 +69,8 @@ class Row:
     def is_plain(self) -> bool:
         """Whether it is at its default, and nobody has asked for that here; a file of all settings does not count."""
         asked = self.kind not in (DEFAULT, "file", "resume") or self.name in _ALWAYS
-        return _same(self.value, self.default) and not asked
+        stayed_off = self.kind == DEFAULT and self.default is None and self.value is False
+        return (_same(self.value, self.default) or stayed_off) and not asked
 
     def origin(self) -> str:
         """Where the value came from, in words."""
@@ -249,7 +250,7 @@ def _named(source: Source) -> str:
 
 
 def _same(one: object, other: object) -> bool:
-    return json.dumps(plain(one)) == json.dumps(plain(other)) or one == other
+    return json.dumps(plain(one)) == json.dumps(plain(other)) or one == other or (is_none(one) and is_none(other))
 
 
 def plain(value: object) -> object:

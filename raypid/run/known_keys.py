@@ -51,6 +51,7 @@ def known_keys(run: str, config: Config) -> KnownKeys:
     algorithm: type[Algorithm[Config]] = ALGORITHMS.get(run)
     keys = set(_ALWAYS)
     learner = _learner_metrics(algorithm, config)
+    is_open = learner is None or algorithm.more_metrics
     keys |= {f"learner/{name}" for name in learner or ()}
     if algorithm.flow == "async":
         keys.add("lost/stale")
@@ -63,7 +64,7 @@ def known_keys(run: str, config: Config) -> KnownKeys:
         keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in counts)}
     if config.evaluation_interval != 0:
         keys |= {f"evaluation/{name}" for name in (*EVALUATION_METRICS, "timesteps_total")}
-    return KnownKeys(frozenset(keys), ("custom/",) if learner is not None else ("custom/", "learner/"))
+    return KnownKeys(frozenset(keys), ("custom/", "learner/") if is_open else ("custom/",))
 
 
 def kinds_of_losses(config: Config) -> list[str]:

@@ -262,7 +262,7 @@ def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[Conf
         notes.append(f"{config.num_learners} learners are too many for that: going on with num_learners={fits}")
         config = config.replace({"num_learners": fits})
     if changes:
-        config.validate()
+        config.validate(open_end=True)  # whether it may is checked before
     return config, notes
 
 

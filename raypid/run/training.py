@@ -18,7 +18,7 @@ import numpy as np
 from raypid import checkpoint, names
 from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.config import Config, ConfigError, Given, overlay, renamed
+from raypid.config import Config, ConfigError, Given, Source, overlay, renamed
 from raypid.errors import Diverged, Halted, shown
 from raypid.keywords import other_words
 from raypid.nn.network_spec import NetworkSpec
@@ -37,6 +37,7 @@ from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import (
     TO_FIT,
+    WITH_THE_RUN,
     Resolved,
     RunProgram,
     assemble,
@@ -44,6 +45,7 @@ from raypid.run.assembly import (
     entry_name,
     new_run_folder,
     resolve_settings,
+    schedule_end,
     with_tuned,
 )
 from raypid.run.evaluation import Played
@@ -221,7 +223,7 @@ class Training(metaclass=_Answering):
         check_tuned(tuned, below or {})
         if tuned:
             below = with_tuned(name, tuned, below or {}, chosen)
-        resolved = resolve_settings(name, chosen, below)
+        resolved = resolve_settings(name, chosen, below, open_end=True)  # `fit` knows it, or `train` refuses
         self.out = Path(out) if out is not None else None
         self._begin_counts()
         self.more_metrics: Callable[[], Mapping[str, float]] = dict
@@ -361,9 +363,11 @@ class Training(metaclass=_Answering):
 
         Raises:
             Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
-            Halted: see `halt_when`.
+            Halted: see `halt_when`. ConfigError: a linear schedule has no end.
         """
         self.check_open()
+        if told := self.config.lacks_end():
+            raise ConfigError(told)
         if not self._in_hooks:
             self.start_hooks({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
         self._policy_is_current = False
@@ -409,6 +413,20 @@ class Training(metaclass=_Answering):
         if self.context.replay is not None:
             self.context.replay.source.forget()
         self.context.losses.tell(f"{what} That update is left out.")
+
+    def end_schedules(self, stop: Mapping[str, float]) -> None:
+        """Let linear schedules whose end the settings leave open end with the run, whose stop criteria these are.
+
+        Raises:
+            ConfigError: the run does not stop at a number of steps.
+        """
+        if end := schedule_end(self.config.to_dict(), stop):
+            steps = end["schedule_steps"]
+            setattr(self.config, "schedule_steps", steps)  # noqa: B010
+            self.sources.setdefault("schedule_steps", []).append(Source("adapted", WITH_THE_RUN, steps))
+            self.backend.get(self.context.learner.submit(Learner.end_schedules, steps))
+        elif told := self.config.lacks_end():
+            raise ConfigError(told)
 
     # -- divergence ------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class LearnerRole(Protocol):
 
     def scale_lr(self, factor: float) -> None: ...
 
+    def end_schedules(self, steps: int) -> None: ...
+
     def copied(self) -> LearnerCopy: ...
 
     def standing(self) -> int: ...
@@ -55,6 +57,8 @@ class LearnerRole(Protocol):
 
 _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
+_SET = {method.__name__: method for method in (LearnerRole.scale_lr, LearnerRole.end_schedules)}
+"""Methods that set what no state has: a learner that is built anew is told again."""
 _FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 3}
 """Methods whose last arguments are fragments or samples, with the number of arguments before these. They learn."""
 _ALONE = "learn_from"
@@ -149,7 +153,8 @@ class LearnerGroup:
         """When a copy was asked for last, when the one here was, and when the next one is due."""
         self._copy_cost = math.inf
         """Seconds that a copy takes its learner."""
-        self._lr_factor: float | None = None
+        self._set: dict[str, tuple[object, ...]] = {}
+        """Method of _SET -> its last arguments."""
         self.handles: list[Handle] = [self._spawn(rank) for rank in range(num_learners)]
         deadline = time.monotonic() + start_s
         for handle in self.handles:  # before they wait for each other
@@ -179,8 +184,8 @@ class LearnerGroup:
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of every learner; returns rank 0's value once all are done."""
         ranks = range(1 if method.__name__ in _FROM_ONE else len(self))
-        if method.__name__ == LearnerRole.scale_lr.__name__:
-            (self._lr_factor,) = args  # type: ignore[assignment]
+        if method.__name__ in _SET:
+            self._set[method.__name__] = args
         return self._call(ranks, method, lambda rank: (self.handles[rank].submit(method, *args), None))
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
@@ -364,8 +369,8 @@ class LearnerGroup:
             self._all(LearnerRole.join, range(len(self)), self.timeout_s + _GRACE_S, address)
         takers = range(len(self)) if self.meets else rebuilt
         self._all(LearnerRole.take_over, takers, self.timeout_s, state)
-        if self._lr_factor is not None:
-            self._all(LearnerRole.scale_lr, rebuilt, self.timeout_s, self._lr_factor)
+        for name, args in self._set.items():
+            self._all(_SET[name], rebuilt, self.timeout_s, *args)
         return where, newest
 
     def _all(

@@ -13,9 +13,10 @@ from raypid.algorithms.a3c import A3C, A3CConfig
 from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
+from raypid.ops.normalizer import zero_moments
 from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import Rollout, RolloutSpec
-from raypid.types import Gradients
+from raypid.types import Gradients, Moments, concat_trajectories
 
 F = np.float32
 STATE = spaces.Box(-np.inf, np.inf, (4,), F)
@@ -92,24 +93,55 @@ def test_gradients_count_in_the_order_of_arrival() -> None:
     assert np.abs(results[0] - results[1]).min() > 1e-4
 
 
-def test_a_worker_keeps_how_it_scales_rewards() -> None:
-    config, network = A3CConfig(), spec_of(normalize=False)
-    one = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
-    weights = A3C(config, network, 0).weights()
-    one.collect(weights)
-    state = one.state_dict()
-    other = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
-    other.load_state_dict(state)
-    for role in (one, other):
-        role.boundary(1)
-    a, b = one.collect(weights)[1], other.collect(weights)[1]
-    np.testing.assert_array_equal(a.flat, b.flat)
-    fresh = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
-    fresh.load_state_dict({**state, "source": {}})
-    fresh.boundary(1)
-    assert np.abs(fresh.collect(weights)[1].flat - a.flat).max() > 0
-    for role in (one, other, fresh):
+def test_rewards_are_scaled_by_the_returns_of_all_workers() -> None:
+    """As A2C scales them, which has the fragments of both workers, and both here do it alike."""
+    config, network = A3CConfig(gradients_per_update=2), spec_of(normalize=False)
+    a3c, a2c = A3C(config, network, 0), A2C(A2CConfig(), network, 0)
+    workers = [GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0), i) for i in range(2)]
+    plain = [Rollout(rollout_spec(network), i) for i in range(2)]
+    assert a3c.return_scaler is not None and a2c.return_scaler is not None
+    for _ in range(3):
+        weights = a3c.weights()
+        gradients = [worker.collect(weights)[1] for worker in workers]
+        a2c._reward(concat_trajectories([worker.collect(weights)[1] for worker in plain]))
+        a3c.update(gradients, 0)
+        for ours, theirs in zip(a3c.return_scaler.moments, a2c.return_scaler.moments, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    for role in (*workers, *plain):
         role.close()
+
+
+def test_a_gradient_is_of_rewards_scaled_by_all_returns() -> None:
+    """A worker whose learner has seen returns that vary far more makes a smaller value gradient."""
+    network = spec_of(normalize=False)
+    a3c, norms = A3C(A3CConfig(), network, 0), []
+    for others in (zero_moments(1), Moments(np.float64(1e6), np.zeros(1), np.full(1, 1e12))):
+        a3c.merge_returns(others)
+        worker = GradientRollout(rollout_spec(network), lambda policy: A3C(A3CConfig(), network, 0))
+        norms.append(float(np.linalg.norm(worker.collect(a3c.weights())[1].flat)))
+        worker.close()
+    assert norms[1] < norms[0] / 2
+
+
+def test_a_worker_hands_on_what_it_kept_by_itself() -> None:
+    """Earlier versions scaled rewards by each worker's own returns, and saved these with it."""
+    config, network = A3CConfig(), spec_of(normalize=False)
+    learner = A3C(config, network, 0)
+    worker = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
+    own = {"count": np.array(500.0), "mean": np.array([9.0]), "m2": np.array([800.0]), "carry": np.zeros(4)}
+    worker.load_state_dict({**worker.state_dict(), "source": own})
+    worker.boundary(1)
+    gradients = worker.collect(learner.weights())[1]
+    assert gradients.returns is not None and gradients.returns.num_rows == 500 + gradients.num_steps
+    saved = worker.state_dict()["source"]
+    assert saved["count"] == 0 and saved["carry"].any()
+    learner.update([gradients], 0)
+    other = A3C(config, network, 1)
+    other.load_state_dict(learner.state_dict())
+    assert other.weights().extra["return_count"] == gradients.returns.num_rows
+    again = worker.collect(learner.weights())[1]
+    assert again.returns is not None and again.returns.num_rows == again.num_steps
+    worker.close()
 
 
 @pytest.mark.parametrize("network", ["lstm", "gru"])

@@ -158,6 +158,24 @@ def test_ppo_counts_updates_and_stops_at_target_kl(kernel: Any) -> None:
     assert set(whole.metrics) == names and all(isinstance(v, float) for v in whole.metrics.values())
 
 
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+@pytest.mark.parametrize(("reward", "value"), [(0.0, 0.0), (1.0, 0.0), (1.0, 7.0), (0.0, 100.0), (3e4, 1.0)])
+def test_equal_targets_leave_nothing_to_explain(kernel: Any, reward: float, value: float) -> None:
+    t = trajectory()
+    t.reward[:] = reward
+    t.behaviour["value"] *= value
+    ppo = PPO(PPOConfig(kernel=kernel, gamma=0.0, batch_size=64, normalize_rewards=False), make_spec(), 0)
+    assert ppo.update(t, 0).metrics["explained_variance"] == 0.0
+
+
+def test_explained_variance() -> None:
+    t = trajectory()
+    ppo = PPO(PPOConfig(gamma=0.0, batch_size=64, normalize_rewards=False), make_spec(), 0)
+    reward, value = t.reward[t.valid], t.behaviour["value"][:-1][t.valid]
+    expected = 1 - np.var(reward - value) / np.var(reward)
+    assert ppo.update(t, 0).metrics["explained_variance"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_a2c_takes_each_row_once() -> None:
     t = trajectory()
     update = A2C(A2CConfig(batch_size=8), make_spec(), 0).update(t, 0)

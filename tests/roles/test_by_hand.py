@@ -29,7 +29,8 @@ def test_ppo_by_hand_is_ppo() -> None:
     rollouts = [roles.Rollout(setup, i) for i in range(2)]
     server, learner = roles.ParameterServer(setup), roles.Learner(setup)
     server.push(learner.weights())
-    steps = 0
+    steps, reported = 0, []
+    assert learner.metrics() == {}
     for _ in range(3):
         weights = server.pull()
         assert weights is not None
@@ -37,7 +38,9 @@ def test_ppo_by_hand_is_ppo() -> None:
         steps += sum(report.num_steps for report, _ in collected)
         metrics, weights = learner.update(steps, *(data for _, data in collected))
         server.push(weights)
-    assert "policy_loss" in metrics
+        reported.append(metrics)
+    means = {name: np.mean([metrics[name] for metrics in reported]) for name in reported[0]}
+    assert "policy_loss" in means and learner.metrics() == pytest.approx(means) and learner.metrics() == {}
     newest = server.pull()
     assert newest is not None
     np.testing.assert_array_equal(newest.flat, by_agent(3))

@@ -16,6 +16,7 @@ import raypid
 from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.envs import EnvError
+from raypid.reporting.logger import read_params, read_results
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
@@ -299,6 +300,28 @@ def test_train_for_so_many_steps() -> None:
         result = agent.train(num_train_steps=300)
         assert 300 <= result["timesteps_total"] < 300 + 4 * 32
         assert agent.train(num_train_steps=1)["training_iteration"] == result["training_iteration"] + 1
+
+
+@pytest.mark.parametrize("run", ["PPO", "A3C", "ES"])
+def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = {"evaluation_interval": 0, **({} if run == "ES" else {"num_envs_per_worker": 2, "fragment_length": 16})}
+    with Agent(run, env="CartPole-v1", lr_schedule="linear", lr=0.1, seed=0, **quick) as agent:
+        for use in (agent.train, agent.fit, lambda: agent.fit({"time_total_s": 9}, out=tmp_path / "no")):
+            with pytest.raises(ConfigError, match=r"needs schedule_steps.* fit\(stop=100_000\), --stop 100000"):
+                use()
+        assert not list(tmp_path.iterdir()) and agent.config.schedule_steps is None  # type: ignore[attr-defined]
+        outcome = agent.fit(2_000, out=tmp_path / "run", final_episodes=0, quiet=True)
+        rows = read_results(tmp_path / "run")
+        left = [1 - row["timesteps_total"] / 2_000 for row in rows[:-1]]
+        assert [row["learner/lr"] for row in rows[:-1]] == pytest.approx([0.1 * x for x in left], abs=0.02)
+        assert outcome.result["learner/lr"] < 0.02 < rows[0]["learner/lr"]
+        assert read_params(tmp_path / "run")["schedule_steps"] == 2_000
+        about = agent.explain().as_dict()["settings"]["schedule_steps"]
+        assert (about["from"], about["detail"]) == ("adapted", "a linear schedule ends with the run")
+        agent.train()
+    with Agent.from_checkpoint(tmp_path / "run") as again:
+        assert again.config.schedule_steps == 2_000  # type: ignore[attr-defined]
 
 
 # -- state ---------------------------------------------------------------------------------------------------------

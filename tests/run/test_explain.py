@@ -83,6 +83,22 @@ def test_every_kind_of_origin(explained: Explained) -> None:
     assert [found[key]["from"] for key in ("run", "stop", "out", "env")] == ["flag", "flag", "adapted", "flag"]
 
 
+def test_only_what_was_changed_is_adapted(explained: Explained, capfd: pytest.CaptureFixture[str]) -> None:
+    assert origin(explained(*CARTPOLE)["normalize_observations"]) == (False, "default", "")
+    assert main(["train", *CARTPOLE, "--explain"]) == 0 and "normalize_observations" not in capfd.readouterr().out
+    with raypid.PPO("CartPole-v1") as agent:
+        assert "normalize_observations" not in str(agent.explain()) and agent.config.normalize_observations is False
+
+
+def test_none_is_said_in_words(explained: Explained) -> None:
+    Path("a.yaml").write_text("max_grad_norm: none\ntarget_kl: null\ncallbacks: none\nmodel: {hidden: none}\n")
+    found = explained(*CARTPOLE, "--config", "a.yaml", "--model.memory", "none")
+    assert [found[key]["value"] for key in ("max_grad_norm", "target_kl", "callbacks")] == [None] * 3
+    assert found["model.memory"]["value"] == "none" and found["model.hidden"]["from"] == "adapted"
+    for given in (("--max-grad-norm", "none"), ("--max-grad-norm=None",), ("--config", '{"max-grad-norm": "none"}')):
+        assert origin(explained(*CARTPOLE, "--evaluation-env", "none", *given)["max_grad_norm"])[:2] == (None, "flag")
+
+
 def test_every_setting_is_there_with_the_value_that_the_run_has(explained: Explained) -> None:
     found = explained("--run", "DQN", "--env", "CartPole-v1", "--tuned", "--seed", 3)
     with raypid.DQN(env="CartPole-v1", tuned=True, seed=3) as agent:

@@ -168,6 +168,17 @@ def test_one_that_is_lost_goes_on_from_its_copy_and_the_call_is_made_again() -> 
     assert taken[0][1].num_updates == 40
 
 
+def test_one_that_is_built_anew_is_told_what_was_set() -> None:
+    learners = group([[WorkerLost("ray says"), update(5)]], 1)
+    for factor in (0.5, 0.25):
+        learners.submit(LearnerRole.scale_lr, factor).result()
+    learners.submit(LearnerRole.end_schedules, 1_000).result()
+    learners.submit_parts(LearnerRole.update, 7, "a")[0].result()
+    calls = [(name, args) for _, name, args in learners.backend.calls]
+    after = calls[next(i for i, (name, _) in enumerate(calls) if name == "take_over") + 1 :]
+    assert after[:2] == [("scale_lr", (0.25,)), ("end_schedules", (1_000,))] and after[2][0] == "update"
+
+
 def test_survivors_state_is_whole_and_all_meet_again() -> None:
     learners = group([[update(5), CollectiveLost("x"), update(5)], [update(5), WorkerLost("ray says"), update(5)]], 1)
     learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
