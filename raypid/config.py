@@ -389,7 +389,7 @@ def _fit(value: object, hint: object) -> object:
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in _ANYTHING:
         return value
-    if isinstance(value, _Array) and value.ndim == 0:
+    if type(value).__module__ != "builtins" and isinstance(value, _Array) and value.ndim == 0:  # a Protocol is slow
         value = value.item()
     if kind in (Union, types.UnionType):
         for argument in sorted(arguments, key=lambda a: type(value) is not a):  # the value's own type comes first
