@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 CHAOS = str(Path(__file__).parent / "chaos")
 sys.path.insert(0, CHAOS)
 _DATA = tempfile.TemporaryDirectory(prefix="raypid-tests-")
@@ -24,6 +26,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PY
 
 from patience import PATIENCE_S, wait_until  # noqa: E402  (it lies in CHAOS)
 from processes import end, end_with_this_process, marked, with_mark  # noqa: E402  (it lies in benchmarks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is compiled also where PYTHONDONTWRITEBYTECODE is set, as it is in many containers.
+
+    To compile the tests is half of their collection, and each of the hundreds of processes that they start would compile raypid.
+    """
+    for folder in (ROOT / "raypid", ROOT / "benchmarks", CHAOS):
+        compileall.compile_dir(folder, quiet=2)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def pytest_sessionstart() -> None:
@@ -76,9 +93,10 @@ def members(ray_session: Any) -> Iterator[Any]:
     backend.shutdown()
 
 
-def _heed_ctrl_c() -> None:
-    """As a terminal's commands do, also where the tests were sent to the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _heed_signals() -> None:
+    """As a terminal's commands do, also where the tests were sent to the background, or by nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Command:
@@ -92,7 +110,7 @@ class Command:
         environment = {**with_mark(self.mark, {**os.environ}), **env}
         self.process = subprocess.Popen(
             argv, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
-            preexec_fn=_heed_ctrl_c,
+            preexec_fn=_heed_signals,
         )  # fmt: skip
 
     def results(self, folder: str = "run") -> list[dict[str, Any]]:
