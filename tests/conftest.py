@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,6 +80,24 @@ def ray_session() -> Iterator[Any]:
     ray.init(address="local", num_cpus=8, num_gpus=0, **options)
     yield ray
     ray.shutdown()
+
+
+NUM_IDLE = 3
+"""Processes of Ray that wait for roles: more than two are seldom taken by a test."""
+
+
+@pytest.fixture(autouse=True)
+def idle_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have Ray start the processes that the next roles take while the tests go on: a role waits most of a second for a new one."""
+    yield
+    if "ray_session" in request.fixturenames:
+        from raypid.runtime.ray import ray
+
+        def rest() -> None:
+            time.sleep(0.2)
+
+        for _ in range(NUM_IDLE if ray.is_initialized() else 0):  # at a time, so that each needs a process, which stays
+            ray.remote(num_cpus=0, max_retries=0)(rest).remote()
 
 
 @pytest.fixture(scope="session")
