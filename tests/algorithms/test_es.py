@@ -174,7 +174,7 @@ class Small:
         return weights
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("algorithm", [ES, ARS])
 def test_it_solves_cartpole_in_seconds(algorithm: Any, seed: int, tmp_path: Any) -> None:
     run = Small(algorithm, seed, num_envs_per_worker=32, population=32)

@@ -332,7 +332,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("num_workers", "backend"), [(0, "local"), pytest.param(1, "ray", marks=pytest.mark.ci_slow)])
+@pytest.mark.parametrize(("num_workers", "backend"), [(0, "local"), pytest.param(1, "ray", marks=pytest.mark.slow)])
 def test_environments_and_callbacks_of_a_script(
     num_workers: int, backend: str, start: Callable[..., Any], tmp_path: Path
 ) -> None:
