@@ -117,6 +117,8 @@ SHORTER = (
     (r"(\btime_total_s[\"']?\s*[=:]\s*)[\d_]+", r"\g<1>0.2"),
     (r"(\bnum_eval_episodes=)\d+", r"\g<1>1"),
     (r"(\.eval\()\d+", r"\g<1>1"),
+    (r"(\bstop=)([\d_]+)", lambda found: f"{found[1]}{int(found[2]) // 10}"),  # in proportion: a run that goes on needs more
+    (r"(\.timesteps \+ )[\d_]+", r"\g<1>300"),
     (r"(\b(?:num_samples|training_iteration)[\"']?\s*[=:]\s*)\d+", r"\g<1>2"),
     (r"(\bmax_t=)\d+", r"\g<1>2"),
     (r"\brange\(10\)", "range(2)"),
