@@ -413,7 +413,7 @@ def _fit(value: object, hint: object) -> object:
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in _ANYTHING:
         return value
-    if isinstance(value, _Array) and value.ndim == 0:
+    if type(value).__module__ != "builtins" and isinstance(value, _Array) and value.ndim == 0:  # a Protocol is slow
         value = value.item()
     if kind in (Union, types.UnionType):
         if types.NoneType in arguments and Path not in arguments and is_none(value):

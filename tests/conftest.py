@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 CHAOS = str(Path(__file__).parent / "chaos")
 sys.path.insert(0, CHAOS)
 _DATA = tempfile.TemporaryDirectory(prefix="raypid-tests-")
@@ -24,6 +27,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (CHAOS, os.environ.get("PY
 
 from patience import PATIENCE_S, wait_until  # noqa: E402  (it lies in CHAOS)
 from processes import end, end_with_this_process, marked, with_mark  # noqa: E402  (it lies in benchmarks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is compiled also where PYTHONDONTWRITEBYTECODE is set, as it is in many containers.
+
+    To compile the tests is half of their collection, and each of the hundreds of processes that they start would compile raypid.
+    """
+    for folder in (ROOT / "raypid", ROOT / "benchmarks", CHAOS):
+        compileall.compile_dir(folder, quiet=2)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def pytest_sessionstart() -> None:
@@ -64,6 +82,24 @@ def ray_session() -> Iterator[Any]:
     ray.shutdown()
 
 
+NUM_IDLE = 3
+"""Processes of Ray that wait for roles: more than two are seldom taken by a test."""
+
+
+@pytest.fixture(autouse=True)
+def idle_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have Ray start the processes that the next roles take while the tests go on: a role waits most of a second for a new one."""
+    yield
+    if "ray_session" in request.fixturenames:
+        from raypid.runtime.ray import ray
+
+        def rest() -> None:
+            time.sleep(0.2)
+
+        for _ in range(NUM_IDLE if ray.is_initialized() else 0):  # at a time, so that each needs a process, which stays
+            ray.remote(num_cpus=0, max_retries=0)(rest).remote()
+
+
 @pytest.fixture(scope="session")
 def members(ray_session: Any) -> Iterator[Any]:
     """Three learner processes that have met (torch is seconds of each): `Members` of tests/chaos/member.py."""
@@ -76,9 +112,10 @@ def members(ray_session: Any) -> Iterator[Any]:
     backend.shutdown()
 
 
-def _heed_ctrl_c() -> None:
-    """As a terminal's commands do, also where the tests were sent to the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _heed_signals() -> None:
+    """As a terminal's commands do, also where the tests were sent to the background, or by nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Command:
@@ -92,7 +129,7 @@ class Command:
         environment = {**with_mark(self.mark, {**os.environ}), **env}
         self.process = subprocess.Popen(
             argv, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True,
-            preexec_fn=_heed_ctrl_c,
+            preexec_fn=_heed_signals,
         )  # fmt: skip
 
     def results(self, folder: str = "run") -> list[dict[str, Any]]:

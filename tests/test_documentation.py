@@ -8,6 +8,7 @@ tagged `text` or `json` is output, or a picture of the code, and is not run.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -26,6 +27,7 @@ import yaml
 from raypid import saved_settings
 from raypid.cli import main
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
+from raypid.run.best import BestPolicy
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
@@ -112,9 +114,11 @@ SHORTER = (
     # of Python: pattern -> replacement
     (r"(\b(?:num_train_steps|eval_interval|save_interval|timesteps_total|timesteps|total_timesteps)\b[\"']?\s*[=:]\s*)[\d_]+", r"\g<1>300"),
     (r"(\.(?:train|fit)\()[\d_]+\)", r"\g<1>300)"),
-    (r"(\btime_total_s[\"']?\s*[=:]\s*)[\d_]+", r"\g<1>1"),
+    (r"(\btime_total_s[\"']?\s*[=:]\s*)[\d_]+", r"\g<1>0.2"),
     (r"(\bnum_eval_episodes=)\d+", r"\g<1>1"),
     (r"(\.eval\()\d+", r"\g<1>1"),
+    (r"(\bstop=)([\d_]+)", lambda found: f"{found[1]}{int(found[2]) // 10}"),  # in proportion: a run that goes on needs more
+    (r"(\.timesteps \+ )[\d_]+", r"\g<1>300"),
     (r"(\b(?:num_samples|training_iteration)[\"']?\s*[=:]\s*)\d+", r"\g<1>2"),
     (r"(\bmax_t=)\d+", r"\g<1>2"),
     (r"\brange\(10\)", "range(2)"),
@@ -145,8 +149,9 @@ WORDS = ("raypid", "cd", "pytest", "make", "pip", "python", "ray", "docker", "gi
 RECORD = "".join(f'{word}() {{ printf "%s\\0" {word} "$@" >&3; printf "\\n\\0" >&3; }}\n' for word in WORDS)
 
 
+@functools.cache
 def commands_in(text: str) -> list[list[str]]:
-    """The commands that bash would run, with loops and quotes resolved; bash runs none of them."""
+    """The commands that bash would run, with loops and quotes resolved; bash runs none of them. Nobody changes what is returned."""
     script = f'{RECORD}command_not_found_handle() {{ echo "unknown: $1" >&2; exit 1; }}\nset -e\n{text}'
     read, write = os.pipe()
     done = subprocess.run(
@@ -324,6 +329,12 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     before = [dict(registry._entries) for registry in REGISTRIES]  # of other tests
     there = Reader(tmp_path, short=True)
     there.clean()
+    play = BestPolicy.play
+
+    def play_few(best: BestPolicy, agent: Any, num_episodes: int, *more: Any) -> None:
+        play(best, agent, min(num_episodes, 2) if there.short else num_episodes, *more)
+
+    monkeypatch.setattr(BestPolicy, "play", play_few)
     yield there
     there.clean()
     for registry, entries in zip(REGISTRIES, before, strict=True):

@@ -71,6 +71,7 @@ RUNS = [
 ]  # fmt: skip
 
 
+@pytest.mark.ci_slow
 def test_small_networks_train_and_act_without_torch_and_ray(without: Without) -> None:
     said = without(f"""
 import sys

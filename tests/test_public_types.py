@@ -67,6 +67,7 @@ ignore_missing_imports = true
 """
 
 
+@pytest.mark.ci_slow
 def test_mypy_refuses_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(CHECKED)
     (tmp_path / "mypy.ini").write_text(MYPY_INI)

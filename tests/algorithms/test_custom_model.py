@@ -136,7 +136,7 @@ def test_gradients_are_descended(optimizer: str, tmp_path: Path) -> None:
     assert algorithm.version == other.version == 2
 
 
-@pytest.mark.parametrize("backend", ["local", "ray"])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ci_slow)])
 def test_torch_dicts_boxes_and_what_was_saved(backend: str, ray_session: Any, tmp_path: Path) -> None:
     more: dict[str, Any] = {"num_workers": 2, "num_cpus_per_worker": 0.5} if backend == "ray" else {}
     model = {"network": "foreign:Reach", "custom": {"width": 16}}

@@ -157,9 +157,11 @@ class Small:
 
     def __init__(self, algorithm: Any = ES, seed: int = 0, num_workers: int = 1, **settings: Any) -> None:
         self.algorithm = algorithm
-        self.config = algorithm.Config().replace({"seed": seed, "noise_table_size": 200_000, **settings})
-        network = network_of(self.config)
-        env = EnvSpec(env="CartPole-v1", num_envs=self.config.num_envs_per_worker, vectorizer="native", seed=seed)
+        self.config = c = algorithm.Config().replace({"seed": seed, "noise_table_size": 200_000, **settings})
+        network = network_of(c)
+        env = EnvSpec(
+            env="CartPole-v1", num_envs=c.num_envs_per_worker, vectorizer="native", seed=seed, time_limit=c.time_limit
+        )
         self.spec = RolloutSpec(env=env, network=network, fragment_length=1, seed=seed)
         self.workers = [FitnessRollout(self.spec, i, 0, *ES.shared(self.config)) for i in range(num_workers)]
         self.learner = Learner(algorithm, self.config, network, seed)
@@ -172,7 +174,7 @@ class Small:
         return weights
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("algorithm", [ES, ARS])
 def test_it_solves_cartpole_in_seconds(algorithm: Any, seed: int, tmp_path: Any) -> None:
     run = Small(algorithm, seed, num_envs_per_worker=32, population=32)
@@ -193,11 +195,13 @@ def test_it_solves_cartpole_in_seconds(algorithm: Any, seed: int, tmp_path: Any)
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd"}, {"algorithm": ARS}])
 def test_a_restored_run_goes_on_the_same(settings: dict[str, Any]) -> None:
+    small_settings = {"population": 8, "num_envs_per_worker": 8, "num_workers": 2, "time_limit": 40, **settings}
+
     def run(restored: bool) -> Any:
-        small = Small(population=8, num_envs_per_worker=8, num_workers=2, **settings)
+        small = Small(**small_settings)
         small.train(2)
         if restored:
-            before, small = small, Small(population=8, num_envs_per_worker=8, num_workers=2, **settings)
+            before, small = small, Small(**small_settings)
             small.learner.load_state_dict(before.learner.state_dict())
             for old, new in zip(before.workers, small.workers):
                 new.load_state_dict(old.state_dict())

@@ -147,7 +147,7 @@ def test_other_numbers_of_rows_compile_nothing_new(framework: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 @pytest.mark.parametrize(
     "framework", ["numpy", *(pytest.param(name, marks=pytest.mark.slow) for name in list(CLASSES)[1:])]
 )

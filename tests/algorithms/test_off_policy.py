@@ -764,6 +764,7 @@ class Paid(gymnasium.Wrapper[Any, Any, Any, Any]):
 @pytest.mark.parametrize("run", ["SAC", "TD3"])
 def test_the_unit_of_rewards_does_not_matter_and_a_resumed_run_knows_it(run: str, tmp_path: Path) -> None:
     settings = {"num_envs_per_worker": 2, "start_steps": 64, "batch_size": 32, "steps_per_iteration": 64, "seed": 0}
+    settings |= {"model": {"hidden": [16]}}
     learnt = []
     for factor in (1.0, 2.0**-30, 2.0**30):  # powers of two: nothing is rounded
         raypid.register_env(f"Paid-{factor}", lambda config, factor=factor: Paid(factor))

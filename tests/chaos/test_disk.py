@@ -227,8 +227,14 @@ def test_a_secret_that_cannot_be_made(
     assert (tmp_path / ownership.MARKER).read_text() == mark and not list(tmp_path.glob(".tmp*"))
 
 
-@pytest.mark.ci_slow
-@pytest.mark.parametrize("name", [*ENDS, *GOES_ON])
+OWN_PROCESS = ("state", "replay rows", "results", "events", "curve")
+"""Kinds whose tests in a process of its own the CI runs; in the tests' process it runs all of them."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.ci_slow if n in OWN_PROCESS else pytest.mark.slow) for n in (*ENDS, *GOES_ON)],
+)
 def test_a_process_of_its_own(
     name: str, before: Callable[..., Path], tmp_path: Path, start: Callable[..., Any]
 ) -> None:

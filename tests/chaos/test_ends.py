@@ -32,6 +32,7 @@ def as_module(start: Callable[..., Any], *arguments: Any) -> Any:
     return start("raypid", *arguments, python="-m")
 
 
+@pytest.mark.ci_slow
 def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     train = " ".join(map(str, (*TRAIN, *ENV, "--stop", "'{\"training_iteration\": 2}'")))
     script = f"""

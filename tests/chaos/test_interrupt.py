@@ -76,14 +76,14 @@ def test_sigterm_too_ends_it_with_a_checkpoint(start: Callable[..., Any]) -> Non
     command.assert_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(
-    "delay_s",
+    ("delay_s", "number"),
     [
-        pytest.param(s, marks=pytest.mark.ci_slow if s == 2.5 else pytest.mark.slow)
+        pytest.param(s, n, marks=pytest.mark.ci_slow if (s, n.name) == (2.5, "SIGTERM") else pytest.mark.slow, id=f"{s}-{n.name}")
         for s in (0.1, 0.4, 0.8, 1.5, 2.5, 4.0)
+        for n in (signal.SIGINT, signal.SIGTERM)
     ],
-)
+)  # fmt: skip
 def test_a_signal_to_all_while_it_starts_leaves_nothing(
     delay_s: float, number: signal.Signals, start: Callable[..., Any]
 ) -> None:

@@ -39,6 +39,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "mine"
 
 
+@pytest.mark.ci_slow
 def test_a_project_trains(project: Path) -> None:
     """Its classes are found by name, its options are flags, and what was trained is found again."""
     flags = ("--step-cost", 0.5, "--corridor_size=4", "--passes", 3, "--entropy_coef", 0.5, "--quiet")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +124,10 @@ def command(*words: str, **environ: str) -> Any:
     )
 
 
-def test_ctrl_c_ends_it_in_a_line() -> None:
-    words = [sys.executable, "-m", "raypid", "reproduce", "A2C:CartPole-v1", "--seeds", "0-999"]
-    run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert run.stdout is not None
-    while not run.stdout.readline().startswith("seed"):
-        assert run.poll() is None
-    run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=30)
-    assert (run.returncode, said) == (130, "raypid: stopped at once.\n")
+def test_ctrl_c_ends_it_in_a_line(start: Callable[..., Any]) -> None:
+    command = start("reproduce", "A2C:CartPole-v1", "--seeds", "0-999")
+    while not command.process.stdout.readline().startswith("seed"):
+        assert command.process.poll() is None
+    command.ctrl_c()
+    done = command.finish()
+    assert (done.returncode, done.stderr) == (130, "raypid: stopped at once.\n")

@@ -152,6 +152,7 @@ def test_the_last_lines_show_the_best_policy(in_process: Raypid) -> None:
     assert re.search(r"\nbest policy +10\.0 in evaluation \(weights of step \d+\)\n", done.stdout), done.stdout
 
 
+@pytest.mark.ci_slow
 def test_a_ray_run(start: Callable[..., Any], tmp_path: Path) -> None:
     config = {"num_workers": 2, "num_cpus_per_worker": 0.1, "evaluation_parallel": True}
     command = start(*TRAIN, *stop(2), "--config", json.dumps(config), "--out", "run")
@@ -331,7 +332,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("num_workers", "backend"), [(0, "local"), pytest.param(1, "ray", marks=pytest.mark.ci_slow)])
+@pytest.mark.parametrize(("num_workers", "backend"), [(0, "local"), pytest.param(1, "ray", marks=pytest.mark.slow)])
 def test_environments_and_callbacks_of_a_script(
     num_workers: int, backend: str, start: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -98,7 +98,7 @@ def test_a_search_ends_in_time_and_its_settings_have_a_name(tmp_path: Path) -> N
         heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  # also where the tests run in the background
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed)
 
-    stop = '{"evaluation/episode_reward_mean": 475, "time_total_s": 2}'
+    stop = '{"evaluation/episode_reward_mean": 475, "time_total_s": 1}'
     options = ["--trials", "4", "--budget", "60s", "--stop", stop, "--only", "lr,num_epochs"]
     options += ["--name", "found", "--out", "out"]
     first = tune(*TUNE[1:], *options)

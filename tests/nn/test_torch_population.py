@@ -189,7 +189,7 @@ def test_widths_that_a_registered_network_does_not_see_are_refused() -> None:
         raypid.Agent("ES", {**CATCH, "env": Shown, "model": {"network": "t-features", "hidden": [8]}})
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_workers_on_ray_play_what_they_play_here(ray_session: Any) -> None:
     from raypid.runtime.ray import RayBackend
 

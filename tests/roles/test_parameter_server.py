@@ -175,7 +175,8 @@ def pid_of(ray: Any, handle: Any) -> int:
 
 def test_a_run_with_a_server_has_the_numbers_of_one_without(ray_session: Any, tmp_path: Path) -> None:
     settings = SMALL | {"env": "CartPole-v1", "batch_size": 32, "num_epochs": 2, "evaluation_interval": 0}
-    with Agent("PPO", settings) as agent:
+    here = settings | {"num_cpus_per_worker": 1, "backend": "local"}  # the numbers of Ray: tests/run/test_agent.py
+    with Agent("PPO", here) as agent:
         for _ in range(4):
             agent.train()
         expected = agent.get_weights()

@@ -219,6 +219,7 @@ def test_an_evaluator_that_hangs_is_replaced(ray_session: Any, tmp_path: Path) -
         time.sleep(0.1)
 
 
+@pytest.mark.ci_slow
 def test_more_losses_than_the_budget(ray_session: Any) -> None:
     with Agent("PPO", BESIDE, env_config=evaluator_only("exit"), max_restarts=0) as agent:
         with pytest.raises(WorkersFailed, match=r"Evaluator 0 \(fragile:Fragile\) died in evaluate\(\)"):
@@ -265,6 +266,7 @@ def test_a_goal_is_confirmed_beside_and_best_holds_what_was_played(ray_session: 
     assert (info["score"], info["final"]) == (10.0, outcome.final)
 
 
+@pytest.mark.ci_slow
 def test_a_run_takes_what_is_being_evaluated_at_its_end(ray_session: Any, tmp_path: Path) -> None:
     config = {**BESIDE, "env_config": evaluator_only("slow"), "evaluation_num_episodes": 1}
     with Agent("PPO", config, out=tmp_path) as agent:

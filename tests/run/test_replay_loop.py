@@ -76,7 +76,7 @@ CI_SLOW = pytest.mark.ci_slow
     [(0, 2.0), (0, 9.6), (3, 2.0), *(pytest.param(*case, marks=CI_SLOW) for case in ((1, 9.6), (1, 2.0), (3, 9.6)))],
 )
 def test_samples_per_insert_is_held(num_workers: int, ratio: float, ray_session: Any) -> None:
-    more = {"num_workers": num_workers, "fragment_length": 4, "samples_per_insert": ratio, "steps_per_iteration": 800}
+    more = {"num_workers": num_workers, "fragment_length": 4, "samples_per_insert": ratio, "steps_per_iteration": 400}
     with Agent("DQN", DQN, **more) as agent:
         for _ in range(3):
             result = agent.train()

@@ -39,6 +39,21 @@ def ray_backend(ray_session: Any) -> Any:
     backend.shutdown()
 
 
+@pytest.fixture(scope="module", params=["local", "ray"])
+def echo(request: pytest.FixtureRequest) -> Any:
+    """(backend, role) for tests that leave the role as it was: a process of Ray's is most of a second."""
+    if request.param == "local":
+        backend: Any = LocalBackend()
+        yield backend, backend.spawn(fragile.Echo)
+        return
+    request.getfixturevalue("ray_session")
+    from raypid.runtime.ray import RayBackend
+
+    backend = RayBackend()
+    yield backend, backend.spawn(fragile.Echo)
+    backend.shutdown()
+
+
 def test_calls_run_in_order_and_keep_state(backend: Any) -> None:
     handle = backend.spawn(partial(fragile.Echo, 10))
     futures = [handle.submit(fragile.Echo.add, 1) for _ in range(3)]
@@ -71,20 +86,21 @@ def test_an_array_in_a_factory_is_shared_and_not_copied(ray_backend: Any) -> Non
         assert not owns and private_bytes < 10_000_000, private_bytes  # of 40,000,000
 
 
-def test_parts_have_a_future_each(backend: Any) -> None:
-    handle = backend.spawn(fragile.Echo)
+def test_parts_have_a_future_each(echo: Any) -> None:
+    backend, handle = echo
     report, data = handle.submit_parts(fragile.Echo.pair, np.arange(1000))
     assert backend.get(report) == "small"
     np.testing.assert_array_equal(backend.get(data), np.arange(1000))
 
 
-def test_errors_keep_their_type_and_text(backend: Any) -> None:
-    handle = backend.spawn(fragile.Echo)
+def test_errors_keep_their_type_and_text(echo: Any) -> None:
+    backend, handle = echo
+    before = backend.get(handle.submit(fragile.Echo.add, 0))
     fail = fragile.Echo.fail
     for future in (handle.submit(fail, "lost key"), *handle.submit_parts(fail, "lost key")):
         with pytest.raises(KeyError, match="lost key"):
             backend.get(future)
-    assert backend.get(handle.submit(fragile.Echo.add, 1)) == 1  # the role is still there
+    assert backend.get(handle.submit(fragile.Echo.add, 0)) == before  # the role is still there
 
 
 def test_a_factory_that_raises_shows_at_the_first_get_as_itself(backend: Any) -> None:
@@ -94,9 +110,9 @@ def test_a_factory_that_raises_shows_at_the_first_get_as_itself(backend: Any) ->
             backend.get(future)
 
 
-def test_wait_returns_once_num_are_ready(backend: Any) -> None:
-    handle = backend.spawn(fragile.Echo)
-    futures = [handle.submit(fragile.Echo.add, 1), handle.submit(fragile.Echo.add, 1)]
+def test_wait_returns_once_num_are_ready(echo: Any) -> None:
+    backend, handle = echo
+    futures = [handle.submit(fragile.Echo.add, 0), handle.submit(fragile.Echo.add, 0)]
     ready, rest = backend.wait(futures, num=1)
     assert len(ready) == 1 and len(rest) == 1
     ready, rest = backend.wait(futures, num=2)
@@ -132,9 +148,10 @@ def test_an_overdue_call_is_a_timeout_and_kill_ends_it(ray_backend: Any) -> None
         time.sleep(0.05)
 
 
-def test_a_timeout_that_the_role_itself_raises_is_its_error(backend: Any) -> None:
+def test_a_timeout_that_the_role_itself_raises_is_its_error(echo: Any) -> None:
     """A simulator that does not answer, for instance: the call has ended, and nobody goes on waiting for it."""
-    waiting = backend.spawn(fragile.Echo).submit(fragile.Echo.time_out, "the simulator is silent")
+    backend, handle = echo
+    waiting = handle.submit(fragile.Echo.time_out, "the simulator is silent")
     with pytest.raises(TimeoutError, match="the simulator is silent"):
         backend.get(waiting)
 

@@ -56,17 +56,19 @@ def test_gather_is_in_rank_order(members: Members) -> None:
 
 
 BOTH: dict[str, Any] = {"normalize_rewards": True, "batch_size": 24}
+FEW: dict[str, Any] = {"num_epochs": 2}
+"""Each minibatch is a meeting of three processes, which takes milliseconds on two cores."""
 CASES = {
     # name -> algorithm, settings, masked, fragments of each update
     "ppo": ("PPO", {**BOTH, "target_kl": 0.02, "max_grad_norm": 0.1}, False, 5),
-    "ppo, masked": ("PPO", {**BOTH, "value_clip": 0.2, "max_grad_norm": None}, True, 4),
+    "ppo, masked": ("PPO", {**BOTH, **FEW, "value_clip": 0.2, "max_grad_norm": None}, True, 4),
     "ppo, a minibatch of one row": ("PPO", {"batch_size": 1, "num_epochs": 1}, False, 3),
     "a2c, advantages normalised": ("A2C", {**BOTH, "normalize_advantages": True}, False, 5),
-    "ppo, lstm": ("PPO", {**BOTH, "model": {"network": "lstm", "memory_size": 8}}, False, 4),
+    "ppo, lstm": ("PPO", {**BOTH, **FEW, "model": {"network": "lstm", "memory_size": 8}}, False, 4),
     "impala": ("IMPALA", {**BOTH, "max_grad_norm": 0.1}, False, 5),
     "appo, masked": ("APPO", {**BOTH, "target_network": True}, True, 4),
     "impala, gru": ("IMPALA", {**BOTH, "model": {"network": "gru", "memory_size": 8}}, False, 4),
-    "ppo, random network distillation": ("PPO", {**BOTH, "intrinsic_reward": "rnd"}, False, 5),
+    "ppo, random network distillation": ("PPO", {**BOTH, **FEW, "intrinsic_reward": "rnd"}, False, 5),
     "a2c, masked": ("A2C", {**BOTH, "normalize_rewards": False}, True, 3),
 }
 
