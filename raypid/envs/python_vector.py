@@ -40,8 +40,9 @@ WAITING_S = 0.5e-3
 """Wall seconds per environment step from which threads can pay for themselves."""
 NUM_TIMED_STEPS = 3
 """Vector steps that tell whether environments wait, after one that warms up."""
-NUM_COMPARED_STEPS = 5
-"""Vector steps of the loop, and as many on several cores, that decide between the two. The fastest of each count."""
+NUM_COMPARED_STEPS = 12
+"""Vector steps of the loop, and as many on several cores, that decide between the two. The fastest of each count: a thread that has
+just been woken needs some steps."""
 PAYS = 0.9
 """Several cores are taken where they need at most this part of the loop's time."""
 FORKS_FROM_S = 0.2e-3
@@ -266,11 +267,12 @@ class PythonVector(VectorEnv):
         return results
 
     def _try_threads(self, actions: list[object]) -> list[object]:
-        """Step in turn in a loop and in threads."""
-        start, is_split = time.perf_counter(), len(self._parts) > 1
+        """Step in a loop, and after some steps in threads."""
+        seconds = self._loop_s if len(self._loop_s) < NUM_COMPARED_STEPS else self._split_s
+        self._take(self._loop if seconds is self._loop_s else self._split)
+        start = time.perf_counter()
         results = self._each(self._step_one, actions)
-        (self._split_s if is_split else self._loop_s).append(time.perf_counter() - start)
-        self._take(self._loop if is_split else self._split)
+        seconds.append(time.perf_counter() - start)
         self._decide()
         return results
 
