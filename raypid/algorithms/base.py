@@ -195,6 +195,11 @@ class Algorithm(ABC, Generic[ConfigT]):
         return "" if spec.torch_free or spec.head == "model" else f"model.network {spec.network}"
 
     @classmethod
+    def for_spaces(cls, config: ConfigT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
+        """What the environment's spaces decide of settings that are left open: name -> (value, why)."""
+        return {}
+
+    @classmethod
     def settled(cls, config: ConfigT, spec: NetworkSpec) -> tuple[ConfigT, list[str]]:
         """The settings with what `auto` means decided once, in the driver, for all learners and workers; and notes for the user."""
         return config, []

@@ -28,10 +28,11 @@ class PPOConfig(ActorCriticConfig):
     batch_size: int = 128
     lr: float = 5e-4
     gae_lambda: float = 0.98
-    entropy_coef: float = 0.01
+    entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(0.0,))  # type: ignore[assignment]
+    """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 else."""
     normalize_rewards: bool = True
-    num_epochs: int = tunable(5, 1, 20, "log")
-    """Passes over each batch."""
+    num_epochs: int | None = tunable(None, 1, 20, "log")
+    """Passes over each batch; none: 5 for discrete actions, 10 else."""
     clip: float = tunable(0.2, 0.1, 0.4)
     """The probability ratio counts only within [1 - clip, 1 + clip]."""
     clip_schedule: Literal["constant", "linear"] = "constant"
@@ -41,13 +42,12 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
     desired_kl: float | None = tunable(0.01, 0.003, 0.1, "log", also=(None,))
-    """Learn at a lower rate than lr after epochs that moved the policy twice as far (mean of ratio - 1 - log ratio), and at a higher one again
-    after those that moved it half as far; none learns at lr."""
+    """Lower the rate below lr after epochs that moved the policy twice as far; none: never."""
 
     ranges = {"be above 0": ("clip", "value_clip", "target_kl", "desired_kl"), "be at least 1": ("num_epochs",)}
 
     def own_idle(self) -> dict[str, str]:
-        return unless(self.num_epochs > 1, "with one epoch, after which nothing is left to stop", "target_kl")
+        return unless(self.num_epochs != 1, "with one epoch, after which nothing is left to stop", "target_kl")
 
 
 CLIPPED_METRICS = frozenset({"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "lr"})
@@ -58,7 +58,9 @@ class Clipped(Protocol):
 
     value_clip: float | None
     value_coef: float
-    entropy_coef: float
+
+    @property
+    def entropy_coef(self) -> float | None: ...
 
 
 class ClippedLoss:
@@ -81,7 +83,7 @@ class ClippedLoss:
             error = error.maximum((near - batch.target) ** 2)
         value_loss = 0.5 * error.mean()
         entropy = entropy.mean()
-        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+        loss = policy_loss + c.value_coef * value_loss - (c.entropy_coef or 0.0) * entropy
         change = ratio.detach() - 1
         kl, clip_fraction = (change - log_ratio.detach()).mean(), (change.abs() > clip).float().mean()
         return loss, {
@@ -112,7 +114,7 @@ class ClippedLoss:
             "kl": float((ratio - 1 - log_ratio).mean()),
             "clip_fraction": float((clipped != ratio).mean()),
         }
-        return by_log_prob, -c.entropy_coef / n, by_value * np.float32(c.value_coef / n), metrics
+        return by_log_prob, -(c.entropy_coef or 0.0) / n, by_value * np.float32(c.value_coef / n), metrics
 
 
 class PPO(ClippedLoss, ActorCritic[PPOConfig]):
@@ -125,17 +127,27 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance")
 
     def __init__(self, config: PPOConfig, spec: NetworkSpec, seed: int) -> None:
+        config = config.replace({name: value for name, (value, _) in self.for_spaces(config, spec).items()})
         super().__init__(config, spec, seed)
+        assert config.num_epochs is not None
+        self.num_epochs = config.num_epochs
         self.clip = config.clip
         """eps, as its schedule has it."""
         self.lr_part = 1.0
         """The part of lr, as its schedule has it, that `desired_kl` leaves."""
 
+    @classmethod
+    def for_spaces(cls, config: PPOConfig, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
+        is_discrete = any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions)
+        kind, entropy_coef, num_epochs = ("discrete", 0.01, 5) if is_discrete else ("continuous", 0.0, 10)
+        chosen = {"entropy_coef": entropy_coef, "num_epochs": num_epochs}
+        return {name: (x, f"for {kind} actions") for name, x in chosen.items() if getattr(config, name) is None}
+
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         c, rows = self.config, self.prepare(batch)
         self.clip = c.clip * schedule(c.clip_schedule, timesteps, c.schedule_steps, c.schedule_end)
         steps: list[dict[str, Any]] = []
-        for _ in range(c.num_epochs):
+        for _ in range(self.num_epochs):
             lr, epoch = self.lr(timesteps) * self.lr_part, []
             for minibatch in self.minibatches(rows):
                 out = self.network.evaluate(minibatch)

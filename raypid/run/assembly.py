@@ -189,7 +189,10 @@ class Resolved:
     def settle(self, adapted: Adapted) -> None:
         """Take over what the environment has decided. Where that is to leave things as they are, nothing counts as chosen."""
         for name, (value, why) in adapted.items():
-            is_changed = bool(value) != bool(getattr(self.config, name))  # an open switch is off
+            before = getattr(self.config, name)
+            is_changed = value != (
+                False if isinstance(value, bool) and before is None else before
+            )  # an open switch is off
             setattr(self.config, name, value)
             if is_changed:
                 self.adapt(name, value, why)
@@ -468,7 +471,7 @@ def examine(
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
-    adapted = _normalized(config, network, first)
+    adapted = ALGORITHMS.get(run).for_spaces(config, network) | _normalized(config, network, first)
     normalize, _ = adapted.get("normalize_observations", (False, ""))
     if normalize:
         network = _network(run, config.replace({"normalize_observations": True}), *spaces, like)

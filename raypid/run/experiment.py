@@ -317,7 +317,9 @@ class Run:
         if why := why_unsigned():
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
-            progress.note(f"Warm-up: {agent.warm_up_steps:,} steps with random actions, then learning starts.")
+            steps, most = agent.warm_up_steps, agent.longest_warm_up
+            longer = f" (up to {most:,} until an episode has ended)" if most > steps else ""
+            progress.note(f"Warm-up: {steps:,} steps with random actions{longer}, then learning starts.")
         with self._failing():
             agent.start_hooks(self._params() | {"folder": str(self.folder)})
 

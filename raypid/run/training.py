@@ -322,6 +322,12 @@ class Training(metaclass=_Answering):
         return plan.config.start_steps if plan is not None and plan.warms_up(self.timesteps) else 0
 
     @property
+    def longest_warm_up(self) -> int:
+        """Environment steps that the warm-up takes at most, where too few episodes have ended so far."""
+        plan = self.context.replay
+        return 0 if plan is None else plan.config.warm_up_steps(plan.episodes)
+
+    @property
     def has_own_program(self) -> bool:
         """Whether a program of the user's replaces collecting or learning, so that the command line cannot go on with the run."""
         return bool(self.program) and not self.program.startswith("raypid.")

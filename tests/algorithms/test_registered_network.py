@@ -31,7 +31,15 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     "run, env", [("SAC", "Pendulum-v1"), ("SAC", "raypid/Catch-v0"), ("TD3", "Pendulum-v1"), ("DQN", "raypid/Catch-v0")]
 )
 def test_the_networks_are_the_registered_one_and_change(run: str, env: str, tmp_path: Any) -> None:
-    settings = {"env": env, "seed": 0, "start_steps": 64, "batch_size": 16, "num_threads": 1, "buffer_size": 2_000}
+    settings = {
+        "env": env,
+        "seed": 0,
+        "start_steps": 64,
+        "start_episodes": 0,
+        "batch_size": 16,
+        "num_threads": 1,
+        "buffer_size": 2_000,
+    }
     model = {"network": "t-encoder", "hidden": [16]}
     with raypid.Agent(run, settings, model=model, steps_per_iteration=128) as agent:
         networks = agent.context.learner.role.algorithm.networks

@@ -93,6 +93,8 @@ def test_a_run_with_replay_then_resume(in_process: Raypid, tmp_path: Path) -> No
         "[16,16]",
         "--start-steps",
         50,
+        "--start-episodes",
+        0,
         "--steps-per-iteration",
         100,
         "--batch-size",
