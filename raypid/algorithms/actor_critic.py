@@ -34,7 +34,7 @@ class ActorCriticConfig(OptimizerConfig, Config):
     """Settings of PPO and A2C alike."""
 
     gae_lambda: float = tunable(0.95, 0.8, 0.995, "log of 1 - x", also=(1.0,))
-    """Lambda of generalised advantage estimation; 1 is the n-step return."""
+    """Lambda of generalised advantages; 1 is the n-step return."""
     value_coef: float = tunable(0.5, 0.1, 1.0)
     """Weight of the value loss."""
     entropy_coef: float = tunable(0.0, 1e-4, 0.1, "log", also=(0.0,))

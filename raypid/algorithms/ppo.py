@@ -29,12 +29,12 @@ class PPOConfig(ActorCriticConfig):
     lr: float = 5e-4
     gae_lambda: float = 0.98
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(0.0,))  # type: ignore[assignment]
-    """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 else."""
+    """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones."""
     normalize_rewards: bool = True
     num_epochs: int | None = tunable(None, 1, 20, "log")
-    """Passes over each batch; none: 5 for discrete actions, 10 else."""
+    """Passes over a batch; none: 5 for discrete actions, 10 for continuous ones."""
     clip: float = tunable(0.2, 0.1, 0.4)
-    """The probability ratio counts only within [1 - clip, 1 + clip]."""
+    """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]."""
     clip_schedule: Literal["constant", "linear"] = "constant"
     """linear: clip falls over schedule_steps."""
     value_clip: float | None = None
@@ -42,7 +42,8 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
     desired_kl: float | None = tunable(0.01, 0.003, 0.1, "log", also=(None,))
-    """Lower the rate below lr after epochs that moved the policy twice as far; none: never."""
+    """How far an epoch may move the policy; after one that moved it twice as far the learning rate falls, down to a fiftieth of lr, after one that
+    moved it half as far it rises, up to lr. none: it stays at lr."""
 
     ranges = {"be above 0": ("clip", "value_clip", "target_kl", "desired_kl"), "be at least 1": ("num_epochs",)}
 
