@@ -287,8 +287,9 @@ def _algorithm_problems(page: str, prose: str) -> list[str]:
 
 
 def without_page() -> list[str]:
-    """Algorithms that have no page."""
-    return [name for name in tables.ALGORITHMS.names() if not (DOCS / "algorithms" / f"{name.lower()}.md").exists()]
+    """Algorithms of raypid's own that have no page."""
+    own = filter(tables.ALGORITHMS.is_own, tables.ALGORITHMS.names())
+    return [name for name in own if not (DOCS / "algorithms" / f"{name.lower()}.md").exists()]
 
 
 # -- links of pages that MkDocs does not build -------------------------------------------------------------------------------

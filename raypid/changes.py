@@ -8,7 +8,7 @@ as it was).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from raypid.errors import ConfigError, shown
@@ -81,15 +81,19 @@ def later(changes: Sequence[Change]) -> list[Change]:
     return [c for c in changes if c["by"] != ROLLBACK and (c["step"] or c["by"] != FIT)]
 
 
-_SINCE: dict[str, tuple[object, tuple[str, ...]]] = {"noise_persistence": (1.0, ("CustomModel", "ES", "ARS"))}
-"""Settings that came later, with a default that changes what a run does -> what runs did before; the algorithms that it does not concern."""
+_SINCE: dict[str, tuple[object, Callable[[object], bool]]] = {
+    "noise_persistence": (1.0, lambda run: run not in ("CustomModel", "ES", "ARS")),
+    "desired_kl": (None, lambda run: run == "PPO"),
+    "start_episodes": (0, lambda run: run in ("SAC", "TD3", "DDPG")),
+}
+"""Settings that came later, with a default that changes what a run does -> what runs did before; whether it concerns an algorithm."""
 
 
 def as_it_was(settings: Mapping[str, object], algorithm: object) -> dict[str, object]:
     """All settings of a run that were saved, with those that did not exist then at what the run did without them."""
     if not {"env", "num_workers"} <= settings.keys():
         return dict(settings)  # these are not all
-    since = {name: was for name, (was, others) in _SINCE.items() if name not in settings and algorithm not in others}
+    since = {name: was for name, (was, concerns) in _SINCE.items() if name not in settings and concerns(algorithm)}
     return {**settings, **since}
 
 

@@ -28,10 +28,10 @@ class PPOConfig(ActorCriticConfig):
     batch_size: int = 128
     lr: float = 5e-4
     gae_lambda: float = 0.98
-    entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(0.0,))  # type: ignore[assignment]
+    entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
     """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones."""
     normalize_rewards: bool = True
-    num_epochs: int | None = tunable(None, 1, 20, "log")
+    num_epochs: int | None = tunable(None, 1, 20, "log", also=(None,))
     """Passes over a batch; none: 5 for discrete actions, 10 for continuous ones."""
     clip: float = tunable(0.2, 0.1, 0.4)
     """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]."""

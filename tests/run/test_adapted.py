@@ -86,16 +86,26 @@ def adapted(run: str, env: Any, **settings: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("env", TASKS)
 def test_the_usual_tasks_are_learnt_from_as_they_are(env: str) -> None:
-    found = adapted("PPO", env)
+    found = adapted("A2C", env)
     assert found in ({}, {"normalize_observations": (False, "no large numbers in observations")})
+
+
+@pytest.mark.parametrize(("env", "entropy_coef", "num_epochs"), [("CartPole-v1", 0.01, 5), ("Pendulum-v1", 0.0, 10)])
+def test_ppo_decides_by_the_kind_of_actions(env: str, entropy_coef: float, num_epochs: int) -> None:
+    found = adapted("PPO", env)
+    assert (found["entropy_coef"][0], found["num_epochs"][0]) == (entropy_coef, num_epochs)
+    given = adapted("PPO", env, num_epochs=3)
+    assert "num_epochs" not in given and "entropy_coef" in given
+    with raypid.PPO(env, seed=0, evaluation_interval=0) as agent:
+        assert (agent.config.entropy_coef, agent.config.num_epochs) == (entropy_coef, num_epochs)  # type: ignore[attr-defined]
 
 
 def test_one_environment_is_reset_once_and_never_stepped() -> None:
     Steady.resets = Steady.steps = 0
-    assert adapted("PPO", Steady) == {"normalize_observations": (False, "no large numbers in observations")}
+    assert adapted("A2C", Steady) == {"normalize_observations": (False, "no large numbers in observations")}
     assert (Steady.resets, Steady.steps) == (1, 0)
     for value in (True, False):
-        assert adapted("PPO", Steady, normalize_observations=value, env_config={"size": 1e5}) == {}
+        assert adapted("A2C", Steady, normalize_observations=value, env_config={"size": 1e5}) == {}
     assert adapted("ES", Steady, env_config={"size": 1e5}) == {} and Steady.resets == 1
     assert adapted("PPO", Failing)["normalize_observations"][0] is False  # the run will say what is wrong
 

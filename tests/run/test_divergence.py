@@ -33,7 +33,14 @@ EVOLUTION = {
     "noise_table_size": 10_000,
     "evaluation_interval": 0,
 }
-REPLAY = {**SMALL, "fragment_length": 1, "start_steps": 40, "buffer_size": 400, "steps_per_iteration": 40}
+REPLAY = {
+    **SMALL,
+    "fragment_length": 1,
+    "start_steps": 40,
+    "start_episodes": 0,
+    "buffer_size": 400,
+    "steps_per_iteration": 40,
+}
 PENDULUM = {"env": "Pendulum-v1"}
 TINY = {"model": {"hidden": [8]}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -135,7 +142,9 @@ def with_weights(agent: Agent, value: float) -> Weights:
 
 
 def test_an_action_that_is_not_finite_never_reaches_the_environment(tmp_path: Path) -> None:
-    with Agent("TD3", {**REPLAY, **PENDULUM, "start_steps": 0, "model": {"hidden": [8, 8]}}, out=tmp_path) as agent:
+    with Agent(
+        "TD3", {**REPLAY, **PENDULUM, "start_steps": 0, "start_episodes": 1, "model": {"hidden": [8, 8]}}, out=tmp_path
+    ) as agent:
         weights = with_weights(agent, 1e18)
         weights.flat[::3] *= -1  # all finite, but of inf - inf there is no number
         agent.set_weights(weights)

@@ -26,7 +26,7 @@ from raypid.run.assembly import resolve_config
 from raypid.types import tree_map
 
 SMALL = {
-    "model": {"hidden": (16, 16)}, "batch_size": 16, "num_envs_per_worker": 2, "start_steps": 60, "buffer_size": 2000,
+    "model": {"hidden": (16, 16)}, "batch_size": 16, "num_envs_per_worker": 2, "start_steps": 60, "start_episodes": 0, "buffer_size": 2000,
     "steps_per_iteration": 100, "seed": 3, "num_threads": 1, "samples_per_insert": 2.0, "evaluation_interval": 0,
 }  # fmt: skip
 DQN = {**SMALL, "env": "fragile:Fragile"}
