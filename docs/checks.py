@@ -23,6 +23,7 @@ import yaml
 from markdown.extensions.toc import slugify
 
 from raypid import cli
+from raypid.errors import UserError
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -142,7 +143,7 @@ def _parser(command: str, run: str) -> frozenset[str]:
         module = importlib.import_module(f"raypid.cli.{command.replace('-', '_')}")
         try:
             module.add_parser(subparsers, [command, *(["--run", one] if one else [])])
-        except KeyError:  # a setting without a docstring, which the table of settings names
+        except UserError:  # a setting without a docstring, which the table of settings names
             found |= {cli.dashed(f"--{flag}") for flag in _flags()}
             continue
         found |= set(subparsers.choices[command]._option_string_actions)
