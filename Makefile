@@ -21,7 +21,7 @@ install: .venv/.installed  ## set up .venv with the pinned versions
 	@touch $@
 
 train: install  ## train PPO on CartPole-v1 and evaluate it
-	$(BIN)/raypid train --run PPO --env CartPole-v1 --tuned \
+	$(BIN)/raypid train --run PPO --env CartPole-v1 \
 		--stop '{"evaluation/episode_reward_mean": 475, "time_total_s": 120}' --seed 0 --out runs/cartpole --overwrite
 	$(BIN)/raypid eval runs/cartpole --episodes 20
 

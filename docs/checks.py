@@ -23,6 +23,7 @@ import yaml
 from markdown.extensions.toc import slugify
 
 from raypid import cli
+from raypid.errors import UserError
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -38,6 +39,12 @@ _ANSWERED = "names.md"
 _TOP = ("raypid", "docs", "tests", "benchmarks", "examples")
 _OTHERS = {"runtime_env"}
 """Words of Ray that look like settings."""
+_FOREIGN_FLAGS = {
+    *("dashboard_port", "node_manager_port", "object_manager_port", "ray_client_server_port"),  # Ray
+    *("build_arg", "shm_size"),  # Docker
+    *("index_url", "signal", "weights_file"),  # pip, SLURM, an alias
+}
+"""Flags of other programs that pages name alone."""
 
 
 def problems(uri: str, text: str) -> list[str]:
@@ -136,7 +143,7 @@ def _parser(command: str, run: str) -> frozenset[str]:
         module = importlib.import_module(f"raypid.cli.{command.replace('-', '_')}")
         try:
             module.add_parser(subparsers, [command, *(["--run", one] if one else [])])
-        except KeyError:  # a setting without a docstring, which the table of settings names
+        except UserError:  # a setting without a docstring, which the table of settings names
             found |= {cli.dashed(f"--{flag}") for flag in _flags()}
             continue
         found |= set(subparsers.choices[command]._option_string_actions)
@@ -246,15 +253,7 @@ def _flags() -> frozenset[str]:
         for name in tables.ALGORITHMS.get(algorithm).Config.__dataclass_fields__
     }
     networks = {f"model.{name}" for name in tables.ModelConfig.__dataclass_fields__}
-    others = {
-        "dashboard_port",
-        "node_manager_port",
-        "object_manager_port",
-        "ray_client_server_port",
-        "signal",
-        "weights_file",
-    }  # Ray's, SLURM's; an alias
-    return frozenset(flags | settings | networks | others)
+    return frozenset(flags | settings | networks | _FOREIGN_FLAGS)
 
 
 # -- pages of algorithms ---------------------------------------------------------------------------------------------------

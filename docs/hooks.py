@@ -2,8 +2,8 @@
 
 - Lines such as `<!-- settings: PPO -->` become tables (tables.py).
 - Links to files of the repository outside docs/ lead to copies of these.
-- What is wrong with a page (checks.py) is a warning. MkDocs itself warns of dead links and anchors, and tests/test_documentation.py
-  runs the code.
+- What is wrong with a page (checks.py) is a warning; MkDocs itself warns of dead links and anchors. Neither runs the code of pages:
+  tests/test_documentation.py does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import tables
 from checks import BLOCK, DOCS, INLINE, LINK, MARKER, ROOT, dead_links, problems, without_page
 
 LOG = logging.getLogger("mkdocs.hooks.raypid")
-UNBUILT = ("README.md", "examples/README.md", "CONTRIBUTING.md", "SUPPORT.md")
+UNBUILT = ("README.md", "examples/README.md", "CONTRIBUTING.md", "SUPPORT.md", "SECURITY.md")
 """Files outside docs/ that are checked as its pages are."""
+HISTORY = "CHANGELOG.md"
+"""Its links are checked. It names on purpose what does not exist, or no longer."""
 
 
 # -- events of MkDocs ------------------------------------------------------------------------------------------------------
@@ -35,6 +37,8 @@ def on_files(files: Files, config: Any) -> Files:
     for name in UNBUILT:
         for problem in [*problems(name, (ROOT / name).read_text()), *dead_links(ROOT / name)]:
             LOG.warning(f"{name}: {problem}")
+    for problem in dead_links(ROOT / HISTORY):
+        LOG.warning(f"{HISTORY}: {problem}")
     for name in without_page():
         LOG.warning(f"algorithms/{name.lower()}.md: the page of {name} is missing")
     linked = {path for page in files.documentation_pages() for path in _outside(page.src_uri, page.content_string)}

@@ -148,7 +148,16 @@ def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
     """The command of `make docs`, in a copy with three pages and with one defect of each kind."""
     for folder in ("raypid", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("tests", "benchmarks", "examples", "CONTRIBUTING.md", "SUPPORT.md", "Makefile", "pyproject.toml"):
+    for name in (
+        "tests",
+        "benchmarks",
+        "examples",
+        "CONTRIBUTING.md",
+        "SUPPORT.md",
+        "SECURITY.md",
+        "Makefile",
+        "pyproject.toml",
+    ):
         (tmp_path / name).symlink_to(ROOT / name)
     ppo, index, setting = (
         tmp_path / path for path in ("docs/algorithms/ppo.md", "docs/index.md", "raypid/algorithms/ppo.py")
@@ -173,6 +182,7 @@ def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
         + "\n".join(planted)
     )
     (tmp_path / "README.md").write_text("# raypid\n\n[six](docs/nosuch.md)\n")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n[seven](docs/nosuch-either.md)\n")
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     site["nav"] = [{"Start": "index.md"}, {"PPO": "algorithms/ppo.md"}, {"Roles": "roles.md"}]
     site["validation"]["nav"] = {"omitted_files": "ignore"}
@@ -194,6 +204,7 @@ def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
         ("roles.md", "'../raypid/nosuch.py'"),
         ("roles.md", "#nosuch-start"),
         ("README.md", "the link docs/nosuch.md is dead"),
+        ("CHANGELOG.md", "the link docs/nosuch-either.md is dead"),
         ("algorithms/ppo.md", "learner/kl is not explained"),
         ("algorithms/ppo.md", "learner/nosuch is never reported"),
         ("algorithms/ppo.md", "PPOConfig.clip_schedule has no docstring"),

@@ -35,18 +35,18 @@ def example(name: str) -> dict[str, Any]:
     return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name=name)
 
 
-def run(*words: str, cwd: Path, timeout: float = 100) -> str:
+def run(*words: str, cwd: Path, timeout: float = 100, code: int = 0) -> str:
     """What a program prints."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + (done.stderr if code else "")
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_an_example_is_short(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()
-    assert len(lines) <= (80 if name != "tutorial/part3.py" else 115)
+    assert len(lines) <= (80 if name != "tutorial/part3.py" else 125)
 
 
 def test_every_example_is_in_the_list() -> None:
@@ -95,7 +95,8 @@ there.shutdown()
 
 @pytest.mark.ci_slow
 def test_the_first_part_of_the_tutorial(tmp_path: Path) -> None:
-    assert "return 30 after" in run("part1.py", cwd=tutorial(tmp_path, goal=30, wait=0.0))
+    said = run("part1.py", cwd=tutorial(tmp_path, goal=30, wait=0.0))
+    assert re.search(r"^\d+ steps: mean return \d+$", said, re.MULTILINE) and "return 30 after" in said
 
 
 def tutorial(folder: Path, goal: int, wait: float) -> Path:
@@ -111,16 +112,17 @@ def tutorial(folder: Path, goal: int, wait: float) -> Path:
 @pytest.mark.ci_slow
 @pytest.mark.parametrize("words", [["part2_by_hand.py", "--rollouts", "2"], ["part2_roles.py", "--rollouts", "2"]])
 def test_the_second_part_of_the_tutorial(words: list[str], tmp_path: Path) -> None:
-    assert "return 40 after" in run(*words, cwd=tutorial(tmp_path, goal=40, wait=0.001))
+    said = run(*words, cwd=tutorial(tmp_path, goal=40, wait=0.001))
+    assert re.search(r"^\d+ steps: mean return \d+$", said, re.MULTILINE) and "return 40 after" in said
 
 
 @pytest.mark.ci_slow
 def test_the_third_part_of_the_tutorial(tmp_path: Path) -> None:
     there = tutorial(tmp_path, goal=1000, wait=0.005)  # out of reach, so that it goes on until the seconds are over
     (there / "part3.py").write_text((there / "part3.py").read_text().replace("seconds=180", "seconds=20"))
-    said = run("part3.py", "--kill", "2", cwd=there, timeout=200)
+    said = run("part3.py", "--kill", "2", cwd=there, timeout=200, code=1)
     assert "killing the second node" in said and int(re.findall(r"(\d+) calls lost", said)[-1]) > 0
-    assert int(re.findall(r"return None after (\d+) steps", said)[0]) > 500
+    assert int(re.findall(r"no return of 1000 after (\d+) steps", said)[0]) > 500
 
 
 @pytest.mark.ci_slow

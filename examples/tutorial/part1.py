@@ -58,8 +58,7 @@ class Learner:
     def update(self, rows):
         """One step on 64 rows. Returns the new weights."""
         obs, action, reward, terminated, after = torch.as_tensor(rows).split([4, 1, 1, 1, 4], 1)
-        with torch.no_grad():
-            target = reward + GAMMA * (1 - terminated) * self.target(after).amax(1, keepdim=True)
+        target = reward + GAMMA * (1 - terminated) * self.target(after).amax(1, keepdim=True).detach()
         self.optimizer.zero_grad()
         nn.functional.huber_loss(self.net(obs).gather(1, action.long()), target).backward()
         self.optimizer.step()
@@ -70,11 +69,12 @@ class Learner:
 
 if __name__ == "__main__":
     rollout, replay, learner, returns, began = Rollout(), Replay(), Learner(), [], time.time()
-    weights = learner.net.state_dict()
     while np.mean(returns[-20:] or [0]) < GOAL:
-        rows, ended = rollout.collect(weights, max(0.05, 1 - replay.count / 3000), num=1)
+        rows, ended = rollout.collect(learner.net.state_dict(), max(0.05, 1 - replay.count / 3000), num=1)
         replay.add(rows)
         returns += ended
+        if ended and len(returns) % 20 == 0:
+            print(f"{replay.count} steps: mean return {np.mean(returns[-20:]):.0f}", flush=True)
         if replay.count > START:
-            weights = learner.update(replay.sample(BATCH))
+            learner.update(replay.sample(BATCH))
     print(f"return {GOAL} after {replay.count} steps and {time.time() - began:.0f} s")

@@ -38,7 +38,10 @@ def main(num_rollouts, fragment):
         for call in ready:
             rows, ended = ray.get(call)
             replay.add(rows)
-            returns += ended
+            for value in ended:
+                returns.append(value)
+                if len(returns) % 20 == 0:
+                    print(f"{replay.count} steps: mean return {np.mean(returns[-20:]):.0f}", flush=True)
             rollout = calls.pop(call)
             calls[send(rollout)] = rollout
         if updates < replay.count - START:  # one update for each step, as in part 1

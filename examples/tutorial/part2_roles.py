@@ -32,7 +32,10 @@ def main(num_rollouts):
         for call in ready:
             report, (rollout, data) = ray.get(call), calls.pop(call)
             steps += report.num_steps
-            returns += report.episode_rewards
+            for value in report.episode_rewards:
+                returns.append(value)
+                if len(returns) % 20 == 0:
+                    print(f"{steps} steps: mean return {np.mean(returns[-20:]):.0f}", flush=True)
             replay.add(report.worker_index, ray.get(data))
             owed += report.num_steps * c.updates_per_step if steps > c.start_steps else 0
             calls.update([send(rollout)])

@@ -95,17 +95,24 @@ class DistributedAgent:
 def main(kill_after, goal=195, seconds=180, num_rollouts=8):
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     second = cluster.add_node(num_cpus=1)
-    ray.init(cluster.address, log_to_driver=False)
-    agent = DistributedAgent(MyDQN, Simulator, num_rollouts)
-    weights = agent.learner.weights.remote()
-    ray.get([rollout.collect.remote(weights) for rollout in agent.rollouts])  # all are up
-    if kill_after:
-        threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second))).start()
-    began = time.time()
-    mean = agent.train(goal, seconds)
-    print(f"return {mean} after {agent.steps} steps and {time.time() - began:.0f} s")
-    ray.shutdown()
-    cluster.shutdown()
+    killer = threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second)))
+    try:
+        ray.init(cluster.address, log_to_driver=False)
+        agent = DistributedAgent(MyDQN, Simulator, num_rollouts)
+        weights = agent.learner.weights.remote()
+        ray.get([rollout.collect.remote(weights) for rollout in agent.rollouts])  # all are up
+        if kill_after:
+            killer.start()
+        began = time.time()
+        mean = agent.train(goal, seconds)
+        took = f"after {agent.steps} steps and {time.time() - began:.0f} s"
+        if mean is None:
+            raise SystemExit(f"no return of {goal} {took}")
+        print(f"return {mean:.0f} {took}")
+    finally:
+        killer.cancel()
+        ray.shutdown()
+        cluster.shutdown()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 from raypid.config import ALIASES, OWN_ALIASES, Config, ModelConfig, Settings, field_docs, type_hints
+from raypid.errors import UserError
 from raypid.tunable import SEARCH
 
 SETTING = "setting:"
@@ -87,6 +88,11 @@ def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, obj
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     found: list[tuple[str, object, object, str]] = []
     for field in dataclasses.fields(settings):
+        if field.name not in docs:
+            raise UserError(
+                f"{type(settings).__name__}.{field.name} has no docstring, of which the help of its flag is made: "
+                "write a string in the line below the setting."
+            )
         value = getattr(settings, field.name)
         found.append((f"{prefix}{field.name}", value, hints[field.name], docs[field.name]))
         if isinstance(value, Settings):
