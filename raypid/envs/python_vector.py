@@ -287,7 +287,7 @@ class PythonVector(VectorEnv):
         try:
             for copy in self._copies.values():
                 copy.receive()
-        except (ForkedLost, EnvError):
+        except Exception:  # what steps here will say what is wrong
             start = -math.inf  # never faster
         split_s, rest = clock() - start, clock()
         for part in others:
@@ -338,6 +338,8 @@ class PythonVector(VectorEnv):
             results, crashes, state = cast("Served", self._copies[i].receive())
         except ForkedLost:
             self._copies.pop(i).close()
+            if not self._copies:
+                self._take(self._loop)
             for stream in part:
                 self._ended[stream] = True
             return [self._rebuild(stream) for stream in part]
