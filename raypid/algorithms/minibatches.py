@@ -34,31 +34,31 @@ LossGradient: TypeAlias = tuple[Array, float, Array, dict[str, float]]
 
 @dataclass(slots=True, kw_only=True)
 class _Held:
-    """What this learner holds of a batch."""
+    """The part of a batch that this learner holds."""
 
     share: Share | None = None
     """With several learners: which rows, or streams, of the joint batch these are."""
 
     @property
     def fraction(self) -> float:
-        """The fraction of all learners' rows that these are."""
+        """Number of these rows, divided by the number of rows of all learners."""
         return 1.0 if self.share is None else self.share.fraction
 
 
 @dataclass(slots=True)
 class Batch(_Held, Generic[ArrayT]):
-    """Valid rows of a trajectory, flattened: n rows."""
+    """Valid rows of a trajectory, flattened: n rows. The argument `batch` of an actor-critic's `loss`."""
 
     inputs: Inputs | TorchInputs | None
-    """None where the network has seen them as streams."""
+    """[n, *] network inputs; None if the network has evaluated whole streams."""
     action: TreeOf[ArrayT]
     """[n, *] canonical."""
     log_prob: ArrayT
-    """[n] of the acting policy."""
+    """[n] of the policy that acted."""
     value: ArrayT
-    """[n] of the acting policy."""
+    """[n] of the policy that acted."""
     advantage: ArrayT
-    """[n]."""
+    """[n]; normalised if normalize_advantages is true."""
     target: ArrayT
     """[n] value target: the lambda return."""
 
@@ -71,13 +71,13 @@ class Batch(_Held, Generic[ArrayT]):
         return len(self)
 
     def take(self, rows: Array) -> Batch[ArrayT]:
-        """These rows [n] alone."""
+        """Select rows by index [n]."""
         assert self.inputs is not None
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return Batch(self.inputs.take(rows), tree_map(lambda a: a[rows], self.action), **columns)
 
     def rows(self) -> tuple[Batch[ArrayT], slice]:
-        """The rows to learn from, and which of the rows that the network evaluates they are: all."""
+        """Return the rows to learn from, and their indices among the rows that the network evaluates: here all."""
         return self, slice(None)
 
 
@@ -107,7 +107,7 @@ class Streams(_Held, Generic[ArrayT]):
         return int(self.valid.shape[1])
 
     def take(self, streams: Array) -> Streams[ArrayT]:
-        """These streams [n] alone."""
+        """Select streams by index [n]."""
         return Streams(
             inputs=self.inputs.take((slice(None), streams)),
             first=self.first[:, streams],
@@ -118,7 +118,7 @@ class Streams(_Held, Generic[ArrayT]):
         )
 
     def rows(self) -> tuple[Batch[ArrayT], Array | slice]:
-        """The rows to learn from, without inputs, once `columns` has advantage and target; and which of the T * B rows they are."""
+        """Return the valid rows, without inputs, and their indices among the T * B rows. `columns` must have advantage and target."""
         valid = self.valid.ravel()
         which = slice(None) if valid.all() else np.flatnonzero(valid)
         return self._batch(None, which), which
