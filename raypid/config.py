@@ -716,7 +716,7 @@ class Config(Settings):
 
     @property
     def learns_on(self) -> str:
-        """The device of the learner: what `device` says, or what auto means."""
+        """The device of the learner: `device`, or for auto cuda if num_gpus is above 0, else cpu."""
         return ("cuda" if self.num_gpus > 0 else "cpu") if self.device == "auto" else self.device
 
     def idle(self) -> dict[str, str]:
@@ -742,7 +742,7 @@ class Config(Settings):
         }
 
     def learning_rates(self) -> dict[str, float]:
-        """Return the settings that are learning rates, as far as they are set."""
+        """Return the settings that are learning rates (their names begin with lr) and are not None, by name."""
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name.partition("_")[0] == "lr"}
         return {name: value for name, value in named.items() if isinstance(value, float)}
 
@@ -763,7 +763,7 @@ class Config(Settings):
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
     def lacks_end(self) -> str:
-        """What is wrong with schedules of which nobody knows yet when they end, and what to do; "" if there is none."""
+        """Return an error message if a schedule needs an end that the settings do not give, with what to do; "" otherwise."""
         return ""
 
     def validate(self, *, open_end: bool = False) -> None:

@@ -1,6 +1,6 @@
 """The data that roles exchange: dataclasses of arrays with one row for each step, never one object for each step.
 
-Axes: T rows (steps) of a fragment; B streams (a stream is one acting agent in one environment);
+Axes: T rows (steps) of a fragment; B streams (a stream is one environment of a vector);
 N rows of a flat batch; * the event shape of one observation or action.
 """
 
@@ -99,18 +99,19 @@ class Moments(NamedTuple):
     """Number, mean and sum of squared deviations of rows [N, D], float64."""
 
     num_rows: float
+    """N."""
     mean: Array
     """[D]."""
     m2: Array
     """[D] sum of squared deviations from the mean."""
 
     def as_arrays(self, prefix: str = "") -> dict[str, Array]:
-        """Copies to send or save: count, mean and m2, under names that begin with `prefix`."""
+        """Return copies to send or save: arrays count, mean and m2, with `prefix` before each name."""
         return {f"{prefix}{name}": np.array(x) for name, x in zip(("count", "mean", "m2"), self, strict=True)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], prefix: str = "") -> Moments:
-        """The moments that `as_arrays` made these of, as copies."""
+        """Return the moments from which `as_arrays` made these arrays, as copies."""
         count, mean, m2 = (arrays[f"{prefix}{name}"] for name in ("count", "mean", "m2"))
         return cls(np.float64(count), mean.copy(), m2.copy())
 
@@ -132,11 +133,11 @@ class Rows:
     reward: Array
     """[T, B] float32, raw."""
     terminated: Array
-    """[T, B] bool."""
+    """[T, B] bool: the episode ended at this row, and nothing follows."""
     truncated: Array
-    """[T, B] bool."""
+    """[T, B] bool: the episode was cut off at this row, for instance by a time limit."""
     valid: Array
-    """[T, B] bool."""
+    """[T, B] bool: the row is a real transition."""
 
 
 @dataclass(slots=True)
@@ -144,6 +145,7 @@ class Trajectory(Rows):
     """A fragment: T rows of B streams, with the actions of the policy and the answers of the environment."""
 
     final: Final | None = None
+    """True last observations of episodes whose environment reset within the step; None if there are none."""
     behaviour: dict[str, Array] = field(default_factory=dict)
     """Outputs of the policy that acted: log_prob [T, B] and value [T+1, B]; final_value [K] if `final` is set; for replay
     of sequences, memory [T, B, K, S] before each row."""
@@ -222,6 +224,7 @@ class Weights:
     extra: dict[str, Array] = field(default_factory=dict)
     """Arrays of any dtype that are not trained, such as the normaliser's moments."""
     policy_id: str = "default"
+    """Always "default"."""
 
     def as_dict(self) -> dict[str, Array]:
         """Return views of the buffer, by name."""
@@ -291,6 +294,7 @@ class Sample:
     """N rows drawn from a replay buffer, with their probabilities and importance weights."""
 
     data: Transition
+    """The N rows."""
     id: Array
     """[N] int64: row ids, for `set_priorities`."""
     probability: Array
@@ -326,6 +330,7 @@ class Gradients:
     num_steps: int
     """Number of rows that the loss is a mean over."""
     metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the loss, reported as learner/NAME."""
     moments: Moments | None = None
     """Moments of the observations; None if observations are not normalised."""
     largest_reward: float = 0.0
@@ -345,7 +350,7 @@ class Fitness:
     index: Array
     """[n] int64."""
     value: Array
-    """[n, 2] float64: raw returns of + and -."""
+    """[n, 2] float64: raw returns of the two perturbations, + and -."""
     length: Array
     """[n, 2] int64: numbers of steps of their episodes."""
     version: int = 0

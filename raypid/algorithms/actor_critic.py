@@ -42,9 +42,9 @@ class ActorCriticConfig(OptimizerConfig, Config):
     max_grad_norm: float | None = tunable(0.5, 0.3, 5.0, "log")
     """Largest L2 norm of a gradient; none does not clip."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """How gradients become steps."""
+    """The optimizer."""
     rmsprop_eps: float = 0.01
-    """RMSProp's epsilon, beside the root of the mean square."""
+    """RMSProp's epsilon, added to the root of the mean square."""
     rmsprop_decay: float = 0.99
     """Decay rate of RMSProp's mean square."""
     normalize_advantages: bool = True

@@ -27,11 +27,11 @@ class AsynchronousConfig:
     """Settings of the asynchronous loop. Mix it into a Config: `class MyConfig(AsynchronousConfig, ActorCriticConfig)`."""
 
     max_staleness: int | None = None
-    """Most updates between the weights that acted and the newest; what is older is dropped and counted (lost/stale). none: nothing is."""
+    """Most updates between the weights that acted and the newest. Older data are dropped and counted (lost/stale). none: no limit."""
     fragments_in_flight: int = 2
-    """Calls of one worker that are under way or wait for the learner: with 2 it goes on while its last data are learnt from, 1 has newer weights."""
+    """Calls of one worker that run or wait for the learner. 2: it acts while its last data are learnt from; 1: it acts with newer weights."""
     steps_per_iteration: int | None = None
-    """Environment steps of one training iteration; none: a call of every worker."""
+    """Environment steps of one training iteration; none: one call of every worker."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": ("max_staleness",),
@@ -53,9 +53,9 @@ class GradientsConfig(AsynchronousConfig):
     """Settings of algorithms whose workers send gradients. Mix it into a Config: `class MyConfig(GradientsConfig, Config)`."""
 
     gradients_per_update: int = tunable(1, 1, 8, "powers of 2")
-    """Gradients that one step of the optimizer takes; 1 applies each as it arrives."""
+    """Number of gradients that one step of the optimizer combines; 1 applies each as it arrives."""
     gradient_reduce: Literal["mean", "sum"] = "mean"
-    """How several gradients become one."""
+    """How several gradients are combined."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be at least 1": ("gradients_per_update",)}
 
@@ -69,7 +69,7 @@ class OptimizerConfig:
     """Settings of the optimizer and of schedules. Mix it into a Config: `class MyConfig(OptimizerConfig, Config)`."""
 
     optimizer: str = "adam"
-    """How gradients become steps."""
+    """The optimizer."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
     lr_schedule: Literal["constant", "linear"] = "constant"
@@ -77,7 +77,7 @@ class OptimizerConfig:
     schedule_steps: int | None = None
     """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total (--stop N, fit(stop=N)), which there must be."""
     schedule_end: float = 0.0
-    """Fraction at the end of the linear schedules."""
+    """Factor on the setting at the end of a linear schedule."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lie in [0, 1]": ("schedule_end",),
@@ -109,7 +109,7 @@ class OptimizerConfig:
         )
 
     def lr_at(self, timesteps: int) -> float:
-        """The learning rate at this time."""
+        """Return the learning rate after `timesteps` environment steps."""
         assert isinstance(self, Config)
         return self.lr * schedule(self.lr_schedule, timesteps, self.schedule_steps, self.schedule_end)
 

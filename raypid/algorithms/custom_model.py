@@ -25,7 +25,7 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     """Settings of CustomModel."""
 
     agent: str = "default_agent"
-    """The agent, which computes gradients from the model's fragments: default_agent (calls the model's step), a registered name, or "module:Class"."""
+    """The agent, which computes gradients from the model's fragments: default_agent (the model's step), a registered name or "module:Class"."""
     agent_config: dict[str, object] = field(default_factory=dict)
     """Values of the arguments that the agent's add_args declares."""
     fragment_length: int = tunable(128, 16, 512, "powers of 2")
@@ -35,7 +35,7 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
     """The optimizer that applies the gradients of all workers."""
     rmsprop_eps: float = 0.01
-    """RMSProp's epsilon, beside the root of the mean square."""
+    """RMSProp's epsilon, added to the root of the mean square."""
     rmsprop_decay: float = 0.99
     """Decay rate of RMSProp's mean square."""
     momentum: float = 0.0

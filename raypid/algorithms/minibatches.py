@@ -67,7 +67,7 @@ class Batch(_Held, Generic[ArrayT]):
 
     @property
     def num_units(self) -> int:
-        """What minibatches are cut by: rows."""
+        """Number of rows, the units by which `cut` divides a batch."""
         return len(self)
 
     def take(self, rows: Array) -> Batch[ArrayT]:
@@ -83,18 +83,18 @@ class Batch(_Held, Generic[ArrayT]):
 
 @dataclass(slots=True)
 class Streams(_Held, Generic[ArrayT]):
-    """T rows of B streams and the observations after them."""
+    """T rows of B streams in order, and the observations after them: the batch of V-trace and of networks with a memory."""
 
     inputs: Inputs | TorchInputs
-    """[T+1, B, *]."""
+    """[T+1, B, *] network inputs."""
     first: Array
-    """[T+1, B] bool, always an array: where an episode begins, and with it a fresh recurrent state."""
+    """[T+1, B] bool, always an array: True where an episode begins, so that the recurrent state is reset."""
     valid: Array
     """[T, B] bool, always an array: the rows to learn from."""
     action: TreeOf[ArrayT]
     """[T, B, *] canonical."""
     columns: dict[str, ArrayT]
-    """[T, B] float32: log_prob of the acting policy, and what the algorithm learns by."""
+    """[T, B] float32 each: log_prob of the policy that acted, and other columns of the algorithm (`ActorCritic.columns`)."""
     state: ArrayT | None = None
     """[B, K, S] recurrent state before row 0; None for networks without one."""
 
@@ -103,7 +103,7 @@ class Streams(_Held, Generic[ArrayT]):
 
     @property
     def num_units(self) -> int:
-        """What minibatches are cut by: streams."""
+        """Number of streams, the units by which `cut` divides a batch."""
         return int(self.valid.shape[1])
 
     def take(self, streams: Array) -> Streams[ArrayT]:
@@ -124,9 +124,9 @@ class Streams(_Held, Generic[ArrayT]):
         return self._batch(None, which), which
 
     def flattened(self, collective: Collective | None) -> Batch[ArrayT]:
-        """The rows to learn from as a batch of their own: their order no longer matters.
+        """Return the valid rows as a `Batch`, in which the order of rows does not matter.
 
-        Flattened, the rows of the last observations come last, so the T * B rows before them keep their places.
+        Inputs have (T+1) * B rows when flattened. The rows of the last observations come last, so the first T * B keep their indices.
         """
         which = np.flatnonzero(self.valid.ravel())
         batch = self._batch(self.inputs.flatten().take(which), which)
@@ -139,7 +139,7 @@ class Streams(_Held, Generic[ArrayT]):
         return Batch(inputs, action, *(self.columns[name].reshape(-1)[which] for name in COLUMNS))
 
     def by_row(self, log_prob: ArrayT, value: ArrayT) -> tuple[ArrayT, ArrayT]:
-        """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""
+        """Reshape log_prob [T * B] to [T, B], and value [(T+1) * B] to [T+1, B]."""
         num_rows, num_streams = self.valid.shape
         return log_prob.reshape(num_rows, num_streams), value.reshape(num_rows + 1, num_streams)
 
