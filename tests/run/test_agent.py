@@ -61,7 +61,7 @@ def assert_equal_weights(a: Agent, b: Agent) -> None:
     ("run", "env"),
     [
         ("PPO", "CartPole-v1"),
-        pytest.param("A2C", "Pendulum-v1", marks=pytest.mark.ci_slow),
+        pytest.param("A2C", "Pendulum-v1", marks=pytest.mark.slow),
         pytest.param("A2C", "CartPole-v1", marks=pytest.mark.slow),
         pytest.param("PPO", "Pendulum-v1", marks=pytest.mark.slow),
     ],
@@ -104,7 +104,7 @@ def test_several_learners_give_the_numbers_of_one(ray_session: Any, tmp_path: Pa
         assert resumed.train()["training_iteration"] == 4
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow  # default tests go on with one learner, test_off_policy_learners with one or two
 def test_restore_with_any_number_of_learners(ray_session: Any, tmp_path: Path) -> None:
     config = {**SMALL, **STATE, "env": "CartPole-v1", "num_workers": 3, "exact_resume": True}
     with Agent("PPO", config, num_learners=3) as agent:
@@ -331,7 +331,7 @@ _EXACT = [
     ("PPO", "CartPole-v1", {}),
     ("PPO", "Pendulum-v1", {"num_workers": 2, "backend": "local", "kernel": "torch"}),
     ("PPO", "CartPole-v1", {"lr_schedule": "linear", "schedule_steps": 2000, "kernel": "numpy"}),
-    pytest.param("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}, marks=pytest.mark.ci_slow),
+    pytest.param("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}, marks=pytest.mark.slow),
     pytest.param("PPO", "CartPole-v1", {"num_workers": 2, "num_learners": 2}, marks=pytest.mark.slow),
 ]
 

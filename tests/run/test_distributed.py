@@ -343,7 +343,7 @@ def test_what_else_does_not_fit(local: dict[str, Any]) -> None:
                 agent.train(**wrong)
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow  # test_agent has what fits into the Ray that is joined
 def test_too_many_actors_and_learners_become_what_fits(
     ray_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
