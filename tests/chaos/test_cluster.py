@@ -22,7 +22,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield nodes.address
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow  # of the tests of the CI the one below joins a cluster twice
 def test_a_running_cluster_is_joined_and_left_running(
     cluster: str, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,7 @@ def test_a_resume_during_warm_up_and_before_the_first_step(tmp_path: Path) -> No
             assert_equal(expected, history(resumed, 3))
 
 
+@pytest.mark.ci_slow
 def test_resume_with_other_workers(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", DQN, prioritized=True, num_workers=2) as agent:
         agent.train()
@@ -340,6 +341,7 @@ def kill(ray_session: Any, handle: Any) -> None:
     os.kill(ray_session.get(handle.actor.__ray_call__.remote(lambda role: os.getpid())), signal.SIGKILL)
 
 
+@pytest.mark.ci_slow
 def test_a_worker_killed_while_the_run_learns(ray_session: Any, tmp_path: Path) -> None:
     more = {"env_config": {"sleep_s": 0.002}, "vectorizer": "sync", "fragment_length": 10, "steps_per_iteration": 400}
     with Agent("DQN", {**DQN, **more}, num_workers=2, num_cpus_per_worker=0.1) as agent:
