@@ -109,13 +109,8 @@ def tutorial(folder: Path, goal: int, wait: float) -> Path:
     return there
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        pytest.param("part2_by_hand.py", marks=pytest.mark.slow),
-        pytest.param("part2_roles.py", marks=pytest.mark.ci_slow),
-    ],
-)
+@pytest.mark.slow  # the third part has the same roles
+@pytest.mark.parametrize("file", ["part2_by_hand.py", "part2_roles.py"])
 def test_the_second_part_of_the_tutorial(file: str, tmp_path: Path) -> None:
     said = run(file, "--rollouts", "2", cwd=tutorial(tmp_path, goal=40, wait=0.001))
     assert re.search(r"^\d+ steps: mean return \d+$", said, re.MULTILINE) and "return 40 after" in said

@@ -93,8 +93,8 @@ def test_classes_run_in_this_process(written: str) -> None:
 
 
 def travels(written: str, where: str) -> Any:
-    """The CI has the classes of a cell, in all roles: those of a module travel by name."""
-    quick = written == "cell" and where in ("workers", "two learners")
+    """The CI has the classes of a cell, in workers and in a learner: those of a module travel by name."""
+    quick = written == "cell" and where == "one learner"
     return pytest.param(written, where, marks=pytest.mark.ci_slow if quick else pytest.mark.slow)
 
 

@@ -26,7 +26,8 @@ class DistributedAgent:
 
     def __init__(self, algorithm, env, num_rollouts=8, num_shards=2, **settings):
         self.setup = raypid.setup(algorithm, env, **settings)
-        self.nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        here = ray.get_runtime_context().get_node_id()
+        self.nodes = [here, *(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here)]
         self.learner = self.start(roles.Learner, 0)
         self.server = self.start(roles.ParameterServer, 0)
         self.shards = [self.start(roles.Replay, i, i, num_shards) for i in range(num_shards)]

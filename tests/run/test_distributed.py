@@ -129,7 +129,7 @@ def test_overrides_run_where_actors_and_learners_are(where: dict[str, Any]) -> N
         assert agent.updates == 0  # learners have copies of the agent
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

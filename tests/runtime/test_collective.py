@@ -152,7 +152,7 @@ def test_a_dead_member_is_named(ray_session: Any, ray_backend: Any, lost: int) -
         ray_backend.get(group.handles[others[0]].submit(Member.gather, 1), timeout=10)
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_a_dead_member_of_three_is_named_by_all(ray_session: Any, ray_backend: Any) -> None:
     group = Members(ray_backend, 3)
     waiting = [group.handles[r].submit(Member.total, [1.0] * 1000) for r in (0, 2)]
