@@ -105,7 +105,8 @@ def tutorial(folder: Path, goal: int, wait: float) -> Path:
     for path in there.glob("*.py"):
         text = path.read_text().replace("GOAL = 0.99, 64, 500, 195", f"GOAL = 0.99, 64, 500, {goal}")
         text = text.replace("goal=195", f"goal={goal}").replace("seconds=0.005", f"seconds={wait}")
-        path.write_text(text)
+        # the goal is reached by 20 episodes: one alone may do so at random
+        path.write_text(text.replace("returns[-20:] or [0]", "returns[-20:] if len(returns) >= 20 else [0]"))
     return there
 
 
@@ -132,7 +133,7 @@ def test_the_third_part_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.Monk
     text = (there / "part3.py").read_text()
     for word, instead in (
         ("mean >= goal", "goes_on(self)"),
-        ("num_rollouts=8", "num_rollouts=2"),
+        ("num_rollouts=8", "num_rollouts=4"),  # Ray takes the other node for some of them
         ('"num_cpus": 1', '"num_cpus": 4'),  # as many processes as it starts at a time
         ("num_cpus=1)", "num_cpus=4)"),
         ("class DistributedAgent:", GOES_ON),
