@@ -69,7 +69,8 @@ def tables(rows: dict[str, dict[str, Measured]]) -> str:
     shared = [name for name in TASKS if len(rows.get(name, {})) > 1]
     beside = [(*_task(name), *(_cell(rows[name].get(system)) for system in peers)) for name in shared]
     header = ("task", "return", "algorithm", *(SYSTEMS[system] for system in peers))
-    return f"{times}\nBeside peers with RL-Zoo's settings, median / worst seed in seconds (seeds that reached the return):\n\n{markdown(header, beside)}"
+    of_peers = "Beside peers with RL-Zoo's settings, median / worst seed in seconds (seeds that reached the return):"
+    return f"{times}\n{of_peers}\n\n{markdown(header, beside)}"
 
 
 def _task(name: str) -> tuple[str, str, str]:
