@@ -13,6 +13,7 @@ RUN test -n "${TORCH_INDEX}" || { echo "Give --build-arg TORCH_INDEX=..., see do
     /opt/raypid/bin/pip install -c /src/constraints.txt --no-deps --index-url "${TORCH_INDEX}" torch
 COPY pyproject.toml README.md LICENSE /src/
 COPY raypid /src/raypid
+COPY tools/long_description.py /src/tools/
 RUN /opt/raypid/bin/pip install -c /src/constraints.txt "/src[${EXTRAS}]"
 
 FROM python:3.11-slim-trixie

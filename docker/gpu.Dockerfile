@@ -21,6 +21,7 @@ RUN apt-get update \
 RUN python3.12 -m venv /opt/raypid
 COPY constraints.txt pyproject.toml README.md LICENSE /src/
 COPY raypid /src/raypid
+COPY tools/long_description.py /src/tools/
 RUN /opt/raypid/bin/pip install -c /src/constraints.txt "/src[${EXTRAS}]"
 
 FROM python

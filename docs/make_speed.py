@@ -1,7 +1,7 @@
-"""Write the table of the README's speed section, and its picture, from benchmarks/results/runs.csv.
+"""Write the tables of the README's speed section, and its picture, from benchmarks/results/runs.csv.
 
 python docs/make_speed.py            # rewrite README.md and docs/speed.png
-python docs/make_speed.py --check    # exit 1 if the table is out of date
+python docs/make_speed.py --check    # exit 1 if the tables are out of date
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ SHOWN = (
     "SAC:Pendulum-v1", "PPO:BipedalWalker-v3", "PPO:Hopper-v5", "SAC:Hopper-v5", "PPO:Walker2d-v5", "PPO:HalfCheetah-v5",
 )  # fmt: skip
 """Tasks of the table. The picture and results/defaults.md have all."""
+LEAST_SEEDS = 3
+"""Tasks with fewer are left out of the table."""
 SYSTEMS = {"raypid": "raypid", "sbx": "SBX", "sb3": "Stable-Baselines3"}
 
 
@@ -54,27 +56,36 @@ def _measured(ended: list[End]) -> Measured:
     return Measured(statistics.median_low(seconds), seconds[-1], sum(end.solved for end in ended), len(ended))
 
 
-def table(rows: dict[str, dict[str, Measured]]) -> str:
-    """A line for each task: median and worst seconds of each system."""
-    systems = [system for system in SYSTEMS if any(system in row for row in rows.values())]
-    header = ("to a return of", "by", *(f"{SYSTEMS[system]}, s" for system in systems))
-    lines = []
-    for name in (name for name in SHOWN if name in rows):
-        row = rows[name]
-        algorithm, _, env = name.partition(":")
-        lines.append((f"{env} {TASKS[name].threshold:,g}", algorithm, *(_cell(row.get(system)) for system in systems)))
-    return markdown(header, lines)
+def tables(rows: dict[str, dict[str, Measured]]) -> str:
+    """raypid's times, a line for each task; and beside those of peers, for the tasks on which a peer was measured."""
+    own = [(name, rows[name]["raypid"]) for name in SHOWN if "raypid" in rows.get(name, {})]
+    lines = [
+        (*_task(name), _seconds(of.median), _seconds(of.worst), f"{of.arrived} of {of.seeds}")
+        for name, of in own
+        if of.seeds >= LEAST_SEEDS
+    ]
+    times = markdown(("task", "return", "algorithm", "median, s", "worst seed, s", "seeds that reached it"), lines)
+    peers = [system for system in SYSTEMS if any(system in row for row in rows.values())]
+    shared = [name for name in TASKS if len(rows.get(name, {})) > 1]
+    beside = [(*_task(name), *(_cell(rows[name].get(system)) for system in peers)) for name in shared]
+    header = ("task", "return", "algorithm", *(SYSTEMS[system] for system in peers))
+    of_peers = "Beside peers with RL-Zoo's settings, median / worst seed in seconds (seeds that reached the return):"
+    return f"{times}\n{of_peers}\n\n{markdown(header, beside)}"
+
+
+def _task(name: str) -> tuple[str, str, str]:
+    algorithm, _, env = name.partition(":")
+    return env, f"{TASKS[name].threshold:,g}", algorithm
 
 
 def _cell(of: Measured | None) -> str:
     if of is None:
-        return ""
-    seeds = f"{of.seeds}" if of.arrived == of.seeds else f"{of.arrived} of {of.seeds}"
-    return f"{_seconds(of.median)} / {_seconds(of.worst)} ({seeds})"
+        return "not measured"
+    return f"{_seconds(of.median)} / {_seconds(of.worst)} ({of.arrived} of {of.seeds})"
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:,.{1 if seconds < 9.95 else 0}f}" if math.isfinite(seconds) else "not"
+    return f"{seconds:,.{1 if seconds < 9.95 else 0}f}" if math.isfinite(seconds) else "not reached"
 
 
 def draw(rows: dict[str, dict[str, Measured]]) -> None:
@@ -111,7 +122,7 @@ def main() -> int:
     """0 if the page is (now) up to date."""
     text, rows = PAGE.read_text(), measured()
     head, _, rest = text.partition(BEGIN)
-    new = f"{head}{BEGIN}\n{table(rows)}\n{END}{rest.partition(END)[2]}"
+    new = f"{head}{BEGIN}\n{tables(rows)}\n{END}{rest.partition(END)[2]}"
     if "--check" in sys.argv:
         print("README.md is " + ("up to date" if new == text else "out of date: python docs/make_speed.py"))
         return int(new != text)

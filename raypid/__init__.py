@@ -113,10 +113,10 @@ def register_network(name: str, network: Entry) -> Entry: ...
 def register_network(name: str, network: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
     """Register a class as `model.network=name`. Also a decorator: `@register_network("mine")`, `@register_model("mine")`.
 
-    It is a torch.nn.Module, which is called with float tensors, [N, D] or images [N, C, H, W] (`raypid.nn.networks.UserModule`),
-    and returns features [N, F], or (distribution parameters [N, P], value [N]) for an actor-critic. Or it is a whole
-    model, which acts and computes gradients in any framework (`raypid.nn.user_model.Model`); run that with an agent
-    (`--model_name mine`, or `raypid.CustomModel(model={"network": "mine"})`).
+    The class is one of two kinds. A torch.nn.Module is only the network: it is called with float tensors, [N, D] or images
+    [N, C, H, W] (`raypid.nn.networks.UserModule`), and returns features [N, F], or for an actor-critic (distribution parameters
+    [N, P], value [N]). A model acts and computes gradients itself, in any framework (`raypid.nn.user_model.Model`); train it with
+    `--model_name mine`, or `raypid.CustomModel(model={"network": "mine"})`.
 
     Raises:
         UserError: the name is one of raypid's own or that of other code, or a model lacks a method.
@@ -135,9 +135,9 @@ def register_agent(name: str, agent: Entry) -> Entry: ...
 def register_agent(name: str, agent: Entry | None = None) -> Entry | Callable[[Entry], Entry]:
     """Register a class as `agent=name`. Also a decorator: `@register_agent("custom_agent")`.
 
-    It turns what a worker has acted into gradients (`raypid.nn.user_agent.WorkerAgent`); a model acts and an optimizer in the
-    learner follows the gradients: `--agent_name custom_agent --model_name custom_model`, or
-    `raypid.CustomModel(agent="custom_agent", model={"network": "custom_model"})`.
+    The agent decides which gradients are computed from the fragments that a worker's model has collected
+    (`raypid.nn.user_agent.WorkerAgent`). The learner's optimizer applies the gradients. Use it with `--agent_name custom_agent
+    --model_name custom_model`, or `raypid.CustomModel(agent="custom_agent", model={"network": "custom_model"})`.
 
     Raises:
         UserError: the name is one of raypid's own or that of other code, or the class lacks a method.

@@ -559,7 +559,11 @@ class ModelConfig(Settings):
 
 @dataclass(kw_only=True, slots=True)
 class Config(Settings):
-    """What every algorithm shares."""
+    """Settings of every algorithm, and the base class of an algorithm's own Config.
+
+    A subclass is a keyword-only dataclass: `@dataclass(kw_only=True, slots=True)`. Each new field has a docstring, which becomes its
+    help. Fields that a search may change are declared with `raypid.tunable.tunable`.
+    """
 
     env: object = None
     """CartPole-v1, ALE/Pong-v5, envpool:Pong-v5, reacher.py, reacher.py:Reach, module:Name, or a registered name. In Python a class or a function
@@ -685,7 +689,7 @@ class Config(Settings):
     """What the short help shows of this class beside the settings that can be searched."""
 
     no_effect: ClassVar[Mapping[str, str]] = {}
-    """Settings that never have an effect for this algorithm -> the end of the sentence "NAME has no effect ..."."""
+    """Settings that this algorithm ignores -> the end of the sentence "NAME has no effect ...". A user who sets one gets this error."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": (
@@ -702,7 +706,8 @@ class Config(Settings):
         "be above 0 and finite": ("lr", "num_cpus"),
         "be a finite number": ("reward_scale",),
     }  # fmt: skip
-    """What a value must be (`RANGES`) -> the settings, of this class, that must; none is always allowed."""
+    """Rules for values, such as "be at least 0" (the keys of `RANGES` in this module) -> the fields of this class that they apply to. None always
+    passes."""
 
     @property
     def on_ray(self) -> bool:
@@ -711,13 +716,12 @@ class Config(Settings):
 
     @property
     def learns_on(self) -> str:
-        """The device of the learner: what `device` says, or what auto means."""
+        """The device of the learner: `device`, or for auto cuda if num_gpus is above 0, else cpu."""
         return ("cuda" if self.num_gpus > 0 else "cpu") if self.device == "auto" else self.device
 
     def idle(self) -> dict[str, str]:
-        """Return the settings that have no effect beside the others, with the end of the sentence "NAME has no effect ...".
-
-        What depends on the environment is in `raypid.nn.idle_settings`. Each class says in `own_idle` what it knows.
+        """Return the settings that have no effect beside the present values of the others: name -> the end of the sentence "NAME has no
+        effect ...". It joins the `own_idle` of this class and its bases. `raypid.nn.idle_settings` has those that depend on the spaces.
         """
         idle: dict[str, str] = {}
         for owner in reversed(type(self).__mro__):
@@ -726,7 +730,7 @@ class Config(Settings):
         return {**idle, **self.no_effect}
 
     def own_idle(self) -> dict[str, str]:
-        """The part of `idle` that this class adds to those of its bases."""
+        """Return the part of `idle` that this class adds. Do not call that of the base class: `idle` does."""
         scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
         kept = self.backend == "local" and self.num_workers > 0  # then it is no lack of workers
         return {
@@ -738,7 +742,7 @@ class Config(Settings):
         }
 
     def learning_rates(self) -> dict[str, float]:
-        """Return the settings that are learning rates, as far as they are set."""
+        """Return the settings that are learning rates (their names begin with lr) and are not None, by name."""
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name.partition("_")[0] == "lr"}
         return {name: value for name, value in named.items() if isinstance(value, float)}
 
@@ -759,11 +763,11 @@ class Config(Settings):
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
     def lacks_end(self) -> str:
-        """What is wrong with schedules of which nobody knows yet when they end, and what to do; "" if there is none."""
+        """Return an error message if a schedule needs an end that the settings do not give, with what to do; "" otherwise."""
         return ""
 
     def validate(self, *, open_end: bool = False) -> None:
-        """Check what types cannot say.
+        """Check the values: `ranges`, then `own_checks`, of each class from Config on.
 
         Args:
             open_end: whether a schedule may lack its end (`lacks_end`), which is known before training starts.
@@ -788,7 +792,7 @@ class Config(Settings):
             raise ConfigError(told)
 
     def own_checks(self) -> None:
-        """What this class checks beside its `ranges`; those of its bases are checked before."""
+        """Check what `ranges` cannot express; raise ConfigError with what was given and what would do. Do not call that of the base class."""
         if self.gpu is not None and self.num_gpus > len(gpu_ids(self.gpu)):
             raise ConfigError(f"num_gpus is {self.num_gpus:g}, but gpu {self.gpu!r} names {len(gpu_ids(self.gpu))}.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
@@ -859,7 +863,7 @@ _BOUNDS = frozenset({
 
 
 def unless(condition: object, why: str, *names: str) -> dict[str, str]:
-    """Say of settings that they have no effect unless `condition` holds: {} if it does, else {name: why}."""
+    """Return {} if `condition` holds, else {name: why} for each name: the settings have no effect. For `own_idle`."""
     return {} if condition else dict.fromkeys(names, why)
 
 

@@ -123,10 +123,17 @@ def tunable(
     also: Sequence[T] = (),
     choices: Sequence[T] = (),
 ) -> T:
-    """A field of a Config with its default and the values that are worth trying: numbers from `low` to `high`, or `choices`.
+    """Declare a field of a Config with its default and the values that `raypid tune` tries.
 
-    To a type checker it is the default, so that the field's type and the signature of its class stay as they were. Whole
-    bounds give whole numbers.
+    `lr: float = tunable(3e-4, 1e-5, 1e-2, "log")`. To a type checker it is the default value.
+
+    Args:
+        default: default of the field.
+        low: smallest value; with an int, values are whole numbers.
+        high: largest value, included.
+        scale: scale on which values are drawn evenly: linear, log, log of 1 - x (for values near 1, such as a discount), or powers of 2.
+        also: at most one value besides these numbers, such as 0, or None for "off".
+        choices: the values to try, in place of `low` and `high`.
     """
     space: Space
     if choices:

@@ -1,6 +1,6 @@
 """The data that roles exchange: dataclasses of arrays with one row for each step, never one object for each step.
 
-Axes: T rows (steps) of a fragment; B streams (a stream is one acting agent in one environment);
+Axes: T rows (steps) of a fragment; B streams (a stream is one environment of a vector);
 N rows of a flat batch; * the event shape of one observation or action.
 """
 
@@ -82,7 +82,7 @@ def tree_concat(trees: Sequence[Tree], axis: int = 0) -> Tree:
 
 @dataclass(slots=True)
 class Final:
-    """True last observations of K episodes whose environment reset within the same step.
+    """The true last observations of K episodes whose environment reset within the same step.
 
     obs[k] follows row t[k] of stream b[k].
     """
@@ -99,18 +99,19 @@ class Moments(NamedTuple):
     """Number, mean and sum of squared deviations of rows [N, D], float64."""
 
     num_rows: float
+    """N."""
     mean: Array
     """[D]."""
     m2: Array
     """[D] sum of squared deviations from the mean."""
 
     def as_arrays(self, prefix: str = "") -> dict[str, Array]:
-        """Copies to send or save: count, mean and m2, under names that begin with `prefix`."""
+        """Return copies to send or save: arrays count, mean and m2, with `prefix` before each name."""
         return {f"{prefix}{name}": np.array(x) for name, x in zip(("count", "mean", "m2"), self, strict=True)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], prefix: str = "") -> Moments:
-        """The moments that `as_arrays` made these of, as copies."""
+        """Return the moments from which `as_arrays` made these arrays, as copies."""
         count, mean, m2 = (arrays[f"{prefix}{name}"] for name in ("count", "mean", "m2"))
         return cls(np.float64(count), mean.copy(), m2.copy())
 
@@ -132,46 +133,51 @@ class Rows:
     reward: Array
     """[T, B] float32, raw."""
     terminated: Array
-    """[T, B] bool."""
+    """[T, B] bool: the episode ended at this row, and nothing follows."""
     truncated: Array
-    """[T, B] bool."""
+    """[T, B] bool: the episode was cut off at this row, for instance by a time limit."""
     valid: Array
-    """[T, B] bool."""
+    """[T, B] bool: the row is a real transition."""
 
 
 @dataclass(slots=True)
 class Trajectory(Rows):
-    """A fragment: rows as the policy acted and as the environment answered."""
+    """A fragment: T rows of B streams, with the actions of the policy and the answers of the environment."""
 
     final: Final | None = None
+    """True last observations of episodes whose environment reset within the step; None if there are none."""
     behaviour: dict[str, Array] = field(default_factory=dict)
     """Outputs of the policy that acted: log_prob [T, B] and value [T+1, B]; final_value [K] if `final` is set; for replay
     of sequences, memory [T, B, K, S] before each row."""
     state: Tree | None = None
     """State of the policy at row 0, [B, *]: earlier frames; with a memory, {"memory": [B, K, S], "pipeline": earlier frames}."""
     stream: Array | None = None
-    """[B] int64: the streams' numbers among those of all workers, which tell fragments apart that arrive in any order."""
+    """[B] int64: numbers of the streams among those of all workers, since fragments may arrive in any order."""
     version: int = 0
     """Version of the oldest weights that acted."""
     moments: Moments | None = None
     """Moments of the observations in this fragment; None if observations are not normalised."""
     policy_id: str = "default"
+    """Always "default"."""
 
     @property
     def num_rows(self) -> int:
+        """T."""
         return int(self.reward.shape[0])
 
     @property
     def num_streams(self) -> int:
+        """B."""
         return int(self.reward.shape[1])
 
     @property
     def num_valid(self) -> int:
+        """Number of valid rows in all streams."""
         return int(np.count_nonzero(self.valid))
 
     @property
     def largest_reward(self) -> float:
-        """The largest size of a reward."""
+        """The largest absolute value of a reward."""
         return float(np.abs(self.reward).max(initial=0.0))
 
 
@@ -210,15 +216,18 @@ class Weights:
     """One version of a policy's parameters: a flat buffer and a table that names its parts."""
 
     version: int
+    """Counts the updates: the learner adds 1 with each."""
     flat: Array
     """[P] float32."""
     table: Table
+    """Names and shapes of the parts of `flat`, in order."""
     extra: dict[str, Array] = field(default_factory=dict)
     """Arrays of any dtype that are not trained, such as the normaliser's moments."""
     policy_id: str = "default"
+    """Always "default"."""
 
     def as_dict(self) -> dict[str, Array]:
-        """Views of the buffer, by name."""
+        """Return views of the buffer, by name."""
         return flat_views(self.flat, self.table)
 
 
@@ -250,7 +259,7 @@ def flat_views(flat: ArrayT, table: Table) -> dict[str, ArrayT]:
 
 
 class Collective(Protocol):
-    """How the data-parallel learners of a run exchange data. All of them make the same calls in the same order."""
+    """Communication among the data-parallel learners of a run. All of them must make the same calls in the same order."""
 
     rank: int
     """The number of this learner, from 0."""
@@ -266,7 +275,7 @@ class Collective(Protocol):
 
 @dataclass(slots=True)
 class Transition:
-    """What off-policy algorithms learn from: N rows, each of up to n consecutive steps folded into one."""
+    """N rows for off-policy learning, each folded from up to n consecutive steps."""
 
     obs: Tree
     """[N, *] raw, or stacks [N, k, *]."""
@@ -277,14 +286,15 @@ class Transition:
     discount: Array
     """[N] float32: gamma^(number of folded steps), 0 where the episode terminated."""
     next_obs: Tree
-    """[N, *] after the last folded step."""
+    """[N, *] observation after the last folded step."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """Rows drawn from a replay buffer."""
+    """N rows drawn from a replay buffer, with their probabilities and importance weights."""
 
     data: Transition
+    """The N rows."""
     id: Array
     """[N] int64: row ids, for `set_priorities`."""
     probability: Array
@@ -320,10 +330,11 @@ class Gradients:
     num_steps: int
     """Number of rows that the loss is a mean over."""
     metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the loss, reported as learner/NAME."""
     moments: Moments | None = None
     """Moments of the observations; None if observations are not normalised."""
     largest_reward: float = 0.0
-    """The largest size of a raw reward in these rows: what a gradient that is not finite may come of."""
+    """The largest absolute value of a raw reward in these rows, to explain a gradient that is not finite."""
     returns: Moments | None = None
     """Moments of the discounted returns; None if rewards are not scaled by them."""
 
@@ -339,7 +350,7 @@ class Fitness:
     index: Array
     """[n] int64."""
     value: Array
-    """[n, 2] float64: raw returns of + and -."""
+    """[n, 2] float64: raw returns of the two perturbations, + and -."""
     length: Array
     """[n, 2] int64: numbers of steps of their episodes."""
     version: int = 0
@@ -369,6 +380,7 @@ class Update:
     """The result of one update of the learner."""
 
     metrics: dict[str, float]
+    """Reported as learner/NAME."""
     num_updates: int
     """Number of gradient steps taken."""
     priorities: Array | None = None
@@ -393,16 +405,20 @@ class LearnerCopy:
 
 @dataclass(slots=True)
 class Report:
-    """The small part of the result of a collect call. The loop reads it; the data themselves travel on by reference."""
+    """Counts and times of one collect call. The loop reads the report, while the data are passed on by reference."""
 
     worker_index: int
+    """Number of the worker, from 0."""
     num_steps: int
     """Number of valid environment steps."""
     version: int
+    """Version of the oldest weights that acted."""
     size: int = 1
     """How much the data count towards one update of an asynchronous loop: fragments, gradients or pairs of perturbations."""
     episode_rewards: list[float] = field(default_factory=list)
+    """Returns of the episodes that ended, as the environment gave the rewards."""
     episode_lengths: list[int] = field(default_factory=list)
+    """Their numbers of steps."""
     episode_metrics: dict[str, list[float]] = field(default_factory=dict)
     """Metrics that callbacks returned for the episodes that ended."""
     timing: dict[str, float] = field(default_factory=dict)
@@ -410,7 +426,7 @@ class Report:
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt."""
     returns: Moments | None = None
-    """Of the discounted return [1] of the running episode at each valid row, where the rewards of replay are divided by it."""
+    """Moments of the discounted return [1] of the running episode at each valid row; None unless rewards from replay are divided by it."""
 
     def join(self, more: Report) -> None:
         """Add the counts of another report."""

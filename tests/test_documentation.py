@@ -2,8 +2,8 @@
 in one shell that begins in an otherwise empty clone. A page that goes on from another one says so in a line above its first heading of
 the second rank: "The commands here need `target.py` and `runs/target` of [Five minutes](index.md)".
 
-Budgets are shortened here: stop criteria, episodes and trials, and nothing else. A block is Python, YAML, or commands; what is
-tagged `text` or `json` is output, or a picture of the code, and is not run.
+Budgets are shortened here: stop criteria, episodes, trials and the seconds of `check-env`, and nothing else. A block is Python, YAML, or
+commands; what is tagged `text` or `json` is output, or a picture of the code, and is not run.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ LONG = ("README.md", "docs/algorithms/index.md", "docs/experiments.md")
 
 
 def short_command(argv: list[str]) -> list[str]:
-    """The same command with a stop after an iteration, one episode, two trials."""
+    """The same command with a stop after an iteration, one episode, two trials, a second."""
     argv = argv[:]
 
     def put(option: str, value: str, *, always: bool = False) -> None:
@@ -106,6 +106,8 @@ def short_command(argv: list[str]) -> list[str]:
         put("--budget", "25s", always=True)
     if argv[0] == "eval":
         put("--episodes", "1", always=True)
+    if argv[0] == "check-env":
+        put("--seconds", "1", always=True)
     put("--at", "1500")
     return argv
 

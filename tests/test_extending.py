@@ -92,9 +92,15 @@ def test_classes_run_in_this_process(written: str) -> None:
     train_more(user, PLACES["here"])
 
 
-@pytest.mark.parametrize("where", [where for where in PLACES if where != "here"])
+def travels(written: str, where: str) -> Any:
+    """The CI has the classes of a cell, in workers and in a learner: those of a module travel by name."""
+    quick = written == "cell" and where == "one learner"
+    return pytest.param(written, where, marks=pytest.mark.ci_slow if quick else pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    "written", [pytest.param("cell", marks=pytest.mark.ci_slow), pytest.param("module", marks=pytest.mark.slow)]
+    ("written", "where"),
+    [travels(written, where) for written in ("cell", "module") for where in PLACES if where != "here"],
 )
 def test_classes_travel_to_every_process_on_ray(written: str, where: str, ray_session: Any) -> None:
     user = names(written)
@@ -126,7 +132,7 @@ def test_classes_of_a_script_travel(tmp_path: Path) -> None:
     run_script(tmp_path / "script.py")
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_workers_find_a_module_that_only_the_driver_s_path_leads_to(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "far.py").write_text(SOURCE.read_text())

@@ -118,7 +118,7 @@ SEARCH = [
 ]
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_settings_are_searched_without_torch_and_ray(without: Without) -> None:
     said = without(f"""
 from raypid.cli import main

@@ -89,6 +89,16 @@ def test_the_wheel_has_the_package_and_nothing_else(shipped: Shipped) -> None:
 
 
 @GIT
+def test_the_description_has_no_link_that_an_index_cannot_follow(shipped: Shipped) -> None:
+    with zipfile.ZipFile(shipped.wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        description = archive.read(name).decode().partition("\n\n")[2]
+    assert re.findall(r"\]\((?!https?://)([^)]*)\)", (ROOT / "README.md").read_text())  # the README has such links
+    assert re.findall(r"\]\((?!https?://)([^)]*)\)", description) == []
+    assert "Algorithms (`docs/algorithms/index.md`)" in description and "https://www.ray.io" in description
+
+
+@GIT
 def test_what_else_lies_in_the_tree_is_not_shipped(shipped: Shipped, tmp_path: Path) -> None:
     """What runs and editors leave, and what an environment beside it holds."""
     source = tmp_path / "source"
@@ -254,7 +264,8 @@ def sent(name: str) -> bool:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     nothing, *through, never = [line for line in lines if line and not line.startswith("#")]
     assert nothing == "*" and never == "**/__pycache__" and all(line.startswith("!") for line in through)
-    return f"!{Path(name).parts[0]}" in through and "__pycache__" not in name
+    above = [name, *(path.as_posix() for path in Path(name).parents)]
+    return any(f"!{path}" in through for path in above) and "__pycache__" not in name
 
 
 @GIT

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from long_description import without_links
 from packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,8 +39,6 @@ UNRELEASED = "Unreleased"
 HEADING = re.compile(r"^## \[([^\]\n]+)\](?: - (\d{4}-\d{2}-\d{2}))?[ \t]*$", re.MULTILINE)
 TRAIN = ("--run", "PPO", "--env", "CartPole-v1", "--tuned", "--seed", "0", "--out", "run", "--quiet")
 GOAL = '{"evaluation/episode_reward_mean": 475, "time_total_s": 120}'
-LINK = re.compile(r"\[([^\]\n]+)\]\((?![a-z]+:)([^)\s]+)\)")
-"""A link of Markdown to a file of the repository."""
 
 
 class ReleaseError(Exception):
@@ -303,12 +302,7 @@ def try_out(wheel: Path, extras: str, constraints: Path, say: Callable[[str], No
 
 def notes(version: str, section: Section) -> str:
     """The release's notes: the section of the changelog. Links to files of the repository become their paths, since notes stand alone."""
-
-    def plain(link: re.Match[str]) -> str:
-        text, target = link[1], link[2].partition("#")[0]
-        return f"`{target}`" if text in (target, link[2]) else f"{text} (`{target}`)"
-
-    return f"# raypid {version} ({section.date})\n\n{LINK.sub(plain, section.text)}\n"
+    return f"# raypid {version} ({section.date})\n\n{without_links(section.text)}\n"
 
 
 def sums(files: Iterable[Path]) -> str:

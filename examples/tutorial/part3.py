@@ -26,17 +26,18 @@ class DistributedAgent:
 
     def __init__(self, algorithm, env, num_rollouts=8, num_shards=2, **settings):
         self.setup = raypid.setup(algorithm, env, **settings)
-        self.nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        self.learner = self.start(roles.Learner, 0)
-        self.server = self.start(roles.ParameterServer, 0)
+        here = ray.get_runtime_context().get_node_id()
+        self.nodes = [here, *(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here)]
+        self.learner = self.start(roles.Learner, 0, soft=False)
+        self.server = self.start(roles.ParameterServer, 0, soft=False)
         self.shards = [self.start(roles.Replay, i, i, num_shards) for i in range(num_shards)]
         self.rollouts = [self.start(roles.Rollout, i, i) for i in range(num_rollouts)]
         self.evaluator = self.start(roles.Evaluator, -1)
         self.steps, self.updates, self.num_lost, self.calls = 0, 0, 0, {}
 
-    def start(self, role, node, *args):
-        """Start a role, if possible on this node. Ray starts it again, on another node if need be, whenever its process is lost."""
-        place = NodeAffinitySchedulingStrategy(self.nodes[node % len(self.nodes)], soft=True)
+    def start(self, role, node, *args, soft=True):
+        """Start a role on this node, or with `soft` on any that has room. Ray starts it again whenever its process is lost."""
+        place = NodeAffinitySchedulingStrategy(self.nodes[node % len(self.nodes)], soft=soft)
         return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=place)(role).remote(self.setup, *args)
 
     def result(self, future):

@@ -31,7 +31,7 @@ from raypid.types import Array, Collective, Tensor, Trajectory, Update, flat_vie
 
 @dataclass(kw_only=True, slots=True)
 class ActorCriticConfig(OptimizerConfig, Config):
-    """Settings of PPO and A2C alike."""
+    """Settings of all actor-critic algorithms; an algorithm's Config inherits from it."""
 
     gae_lambda: float = tunable(0.95, 0.8, 0.995, "log of 1 - x", also=(1.0,))
     """Lambda of generalised advantages; 1 is the n-step return."""
@@ -42,11 +42,11 @@ class ActorCriticConfig(OptimizerConfig, Config):
     max_grad_norm: float | None = tunable(0.5, 0.3, 5.0, "log")
     """Largest L2 norm of a gradient; none does not clip."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """How gradients become steps."""
+    """The optimizer."""
     rmsprop_eps: float = 0.01
-    """RMSProp's epsilon, beside the root of the mean square."""
+    """RMSProp's epsilon, added to the root of the mean square."""
     rmsprop_decay: float = 0.99
-    """Of RMSProp's mean square."""
+    """Decay rate of RMSProp's mean square."""
     normalize_advantages: bool = True
     """Advantages of each minibatch have mean 0 and deviation 1."""
     intrinsic_reward: object = None
@@ -75,10 +75,11 @@ ActorCriticT = TypeVar("ActorCriticT", bound=ActorCriticConfig)
 
 
 class ActorCritic(Algorithm[ActorCriticT]):
-    """A policy and a value network, an optimizer, normalisers.
+    """Base class of actor-critic algorithms: a policy and a value network, an optimizer, normalisers, advantages, minibatches.
 
-    Subclasses write `update` and `loss`. They may also write `loss_gradient`, the NumPy form of their loss: small networks learn
-    five times faster with it. It is used only where the class that defines it also defines `loss`, or inherits from that one.
+    A subclass sets `Config` (an ActorCriticConfig) and writes `update` and `loss`. It may also write `loss_gradient`, the NumPy form
+    of the loss, with which small networks learn five times faster. raypid uses `loss_gradient` only if the class that defines it
+    also defines `loss` or inherits it from a base class; a subclass that overrides `loss` alone learns with torch.
     """
 
     flow: ClassVar[Literal["sync", "async", "replay"]] = "sync"
@@ -103,7 +104,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
         else:
             self._build_torch(seed)
         self.log_std: Any = flat_views(self.network.flat, self.network.table).get("log_std")
-        """Of Gaussian actions: a view of the weights."""
+        """Log standard deviations of Gaussian actions, a view of the weights; None for other actions."""
 
     def _build_numpy(self, seed: int) -> None:
         c, network = self.config, NumpyNetwork(self.spec, seed)
@@ -160,17 +161,30 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     @abstractmethod
     def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
-        """The paper's loss on torch tensors [n], and metrics; all are means over rows."""
+        """Return the loss [] and metrics by name, all means over rows.
+
+        Args:
+            log_prob: [n] log-probabilities of the actions under the policy that learns.
+            entropy: [n] entropies of its action distributions.
+            value: [n] its values.
+            batch: the rows: actions, advantages, targets, and log_prob and value of the policy that acted.
+        """
 
     def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
-        """The NumPy form of `loss`: its derivatives by log_prob [n], entropy (the same for each row) and value [n]; and metrics."""
+        """Return the derivatives of the loss with respect to log_prob [n], entropy (one number for all rows) and value [n]; and metrics.
+
+        It must compute the same loss as `loss`, which has the same arguments as tensors.
+        """
         raise NotImplementedError
 
     def objective(
         self, out: Evaluated[Any], minibatch: Minibatch
     ) -> tuple[Callable[[], None] | Tensor | None, Mapping[str, Any]]:
-        """`loss`, or its NumPy form, over the rows to learn from, and its metrics. A learner that holds no row of the minibatch
-        has None and no metrics."""
+        """Compute the loss of a minibatch with the kernel in use; returns the argument for `optimizer.minimise`, and metrics.
+
+        Calls `loss` or `loss_gradient` on the valid rows, with normalised advantages. A learner without rows of the minibatch gets
+        (None, {}).
+        """
         normalize, share = self.config.normalize_advantages, minibatch.share
         if not len(minibatch):
             if normalize and share is not None and share.advantage is None:
@@ -215,11 +229,14 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     @property
     def by_streams(self) -> bool:
-        """Minibatches are whole streams, whose rows stay in order."""
+        """Whether minibatches are whole streams with their rows in order. True for networks with a memory."""
         return bool(self.spec.memory)
 
     def prepare(self, trajectory: Trajectory) -> Minibatch:
-        """Inputs and columns of the valid rows, or of whole streams, where the network is."""
+        """Turn a trajectory into a batch on the network's device: its valid rows, or whole streams (`by_streams`).
+
+        Normalises observations, scales rewards, and computes `columns`.
+        """
         t = trajectory
         columns = self.columns(t, self._reward(t))
         if self.moments is not None:
@@ -247,7 +264,10 @@ class ActorCritic(Algorithm[ActorCriticT]):
         return reward
 
     def columns(self, t: Trajectory, reward: Array) -> dict[str, Array]:
-        """What the algorithm learns by, [T, B] each: here generalised advantages, from the acting policy's values."""
+        """Compute the columns of a batch from rewards [T, B]: log_prob, value, advantage and target, each [T, B].
+
+        Here advantages are generalised advantage estimates with the values of the policy that acted. Override it for others.
+        """
         c, behaviour = self.config, t.behaviour
         value = behaviour["value"]
         final = (t.final.t, t.final.b, behaviour["final_value"]) if t.final is not None else ()
@@ -261,11 +281,11 @@ class ActorCritic(Algorithm[ActorCriticT]):
         }
 
     def minibatches(self, batch: Minibatch) -> Iterator[Minibatch]:
-        """One epoch over a batch, in random order (`minibatches.cut`)."""
+        """Yield one epoch of minibatches of about `batch_size` rows, in random order."""
         return cut(batch, self.config.batch_size, self.rng)
 
     def finish(self, trajectory: Trajectory) -> None:
-        """After the update: merge what the workers saw into the normaliser, and count a version."""
+        """End an update: merge the workers' moments into the normaliser, and increase the version. Call it once per update."""
         self.merge(trajectory.moments)
         self.version += 1
 
@@ -278,14 +298,14 @@ class ActorCritic(Algorithm[ActorCriticT]):
     # -- metrics -------------------------------------------------------------------------------------------------------
 
     def mean_metrics(self, steps: list[dict[str, Any]]) -> dict[str, float]:
-        """Means over gradient steps (and learners) of what `step_metrics` returned."""
+        """Return the means over gradient steps, and over learners, of what `step_metrics` returned for each step."""
         more = {} if self.intrinsic is None else self.intrinsic.metrics()
         return mean_metrics(steps, self.collective) | more
 
     def explained_variance(self, batch: Minibatch) -> float:
-        """1 - Var[target - value] / Var[target]: 1 for a perfect value function, 0 for one that only knows the mean.
+        """Return 1 - Var[target - value] / Var[target]: 1 for a perfect value function, 0 for one that predicts the mean.
 
-        0 too where all targets are the same, but for rounding: then there is nothing to explain.
+        It is also 0 if all targets are equal up to rounding.
         """
         rows, _ = batch.rows()
         target, value = to_numpy(rows.target), to_numpy(rows.value)
@@ -406,8 +426,13 @@ def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: Net
 
 
 def step_metrics(metrics: Mapping[str, Any], norm: Any, fraction: float) -> dict[str, Any]:
-    """The metrics of one gradient step with its `grad_norm`; of several learners, this one's part of them. Nothing for a
-    learner that held no row."""
+    """Return the metrics of one gradient step for `ActorCritic.mean_metrics`, with `norm` added as `grad_norm`.
+
+    Args:
+        metrics: what `objective` returned; {} if this learner held no row, which gives {}.
+        norm: what `optimizer.minimise` returned.
+        fraction: this learner's share of the minibatch's rows (`minibatch.fraction`), by which the metrics are weighted.
+    """
     if not metrics:
         return {}
     found = {**metrics, "grad_norm": norm}

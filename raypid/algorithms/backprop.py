@@ -25,30 +25,30 @@ from raypid.types import Array, ArrayT, TreeOf, flat_views, tree_map
 
 @dataclass(slots=True)
 class Evaluated(Generic[ArrayT]):
-    """What a network says of a minibatch, and of the actions that were taken."""
+    """Outputs of a network for a minibatch and the actions in it."""
 
     log_prob: ArrayT
-    """[n] of the actions; [T * B] of streams."""
+    """[n] log-probabilities of the actions; [T * B] for streams."""
     entropy: ArrayT
-    """[n], or [T * B]."""
+    """[n] entropies of the action distributions; [T * B] for streams."""
     value: ArrayT
-    """[n]; of streams [(T+1) * B], so that the observations after the last rows have theirs too."""
+    """[n] values; [(T+1) * B] for streams, which include the observations after the last rows."""
 
 
 class LearningNetwork(FlatWeights, Protocol[ArrayT]):
-    """A policy and a value network as the learner has it."""
+    """The policy and value network of an actor-critic's learner (`ActorCritic.network`), in NumPy or torch."""
 
     flat: ArrayT
-    """The weights themselves [P], where they are."""
+    """[P] the weights themselves, on the network's device."""
 
     def to_device(self, batch: Minibatch) -> Minibatch:
-        """The batch where the network is; it is moved once for all epochs."""
+        """Move a batch to the network's device. It is done once for all epochs."""
 
     def evaluate(self, minibatch: Minibatch) -> Evaluated[ArrayT]:
-        """log_prob, entropy and value of the rows, with what the gradient needs."""
+        """Compute log_prob, entropy and value of the rows, and keep what the gradient needs."""
 
     def predict(self, streams: Streams[ArrayT], parameters: Array | None = None) -> tuple[ArrayT, ArrayT]:
-        """log_prob [T, B] of the actions and value [T+1, B], by these or by other parameters [P]; no gradient."""
+        """Compute log_prob [T, B] of the actions and value [T+1, B] without a gradient, with `parameters` [P] or, if None, the weights."""
 
 
 def flat_rows(action: TreeOf[ArrayT]) -> TreeOf[ArrayT]:

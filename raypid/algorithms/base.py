@@ -24,14 +24,14 @@ Scalar: TypeAlias = "float | Array | Tensor"
 
 @dataclass(kw_only=True)
 class AsynchronousConfig:
-    """Settings of the asynchronous loop. A Config inherits from it beside the Config that it extends."""
+    """Settings of the asynchronous loop. Mix it into a Config: `class MyConfig(AsynchronousConfig, ActorCriticConfig)`."""
 
     max_staleness: int | None = None
-    """Most updates between the weights that acted and the newest; what is older is dropped and counted (lost/stale). none: nothing is."""
+    """Most updates between the weights that acted and the newest. Older data are dropped and counted (lost/stale). none: no limit."""
     fragments_in_flight: int = 2
-    """Calls of one worker that are under way or wait for the learner: with 2 it goes on while its last data are learnt from, 1 has newer weights."""
+    """Calls of one worker that run or wait for the learner. 2: it acts while its last data are learnt from; 1: it acts with newer weights."""
     steps_per_iteration: int | None = None
-    """Environment steps of one training iteration; none: a call of every worker."""
+    """Environment steps of one training iteration; none: one call of every worker."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": ("max_staleness",),
@@ -50,12 +50,12 @@ class AsynchronousConfig:
 
 @dataclass(kw_only=True)
 class GradientsConfig(AsynchronousConfig):
-    """Settings of what the learner makes of gradients. A Config inherits from it beside the Config that it extends."""
+    """Settings of algorithms whose workers send gradients. Mix it into a Config: `class MyConfig(GradientsConfig, Config)`."""
 
     gradients_per_update: int = tunable(1, 1, 8, "powers of 2")
-    """Gradients that one step of the optimizer takes; 1 applies each as it arrives."""
+    """Number of gradients that one step of the optimizer combines; 1 applies each as it arrives."""
     gradient_reduce: Literal["mean", "sum"] = "mean"
-    """How several gradients become one."""
+    """How several gradients are combined."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be at least 1": ("gradients_per_update",)}
 
@@ -66,10 +66,10 @@ class GradientsConfig(AsynchronousConfig):
 
 @dataclass(kw_only=True)
 class OptimizerConfig:
-    """Settings of the optimizer and of schedules. A Config inherits from it beside the Config that it extends."""
+    """Settings of the optimizer and of schedules. Mix it into a Config: `class MyConfig(OptimizerConfig, Config)`."""
 
     optimizer: str = "adam"
-    """How gradients become steps."""
+    """The optimizer."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
     lr_schedule: Literal["constant", "linear"] = "constant"
@@ -77,7 +77,7 @@ class OptimizerConfig:
     schedule_steps: int | None = None
     """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total (--stop N, fit(stop=N)), which there must be."""
     schedule_end: float = 0.0
-    """Fraction at the end of the linear schedules."""
+    """Factor on the setting at the end of a linear schedule."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lie in [0, 1]": ("schedule_end",),
@@ -109,13 +109,13 @@ class OptimizerConfig:
         )
 
     def lr_at(self, timesteps: int) -> float:
-        """The learning rate at this time."""
+        """Return the learning rate after `timesteps` environment steps."""
         assert isinstance(self, Config)
         return self.lr * schedule(self.lr_schedule, timesteps, self.schedule_steps, self.schedule_end)
 
 
 class FlatWeights(Protocol):
-    """The weights of one network, wherever they are; `table` names their parts."""
+    """The weights of one network on any device; `table` has the names and shapes of their parts."""
 
     table: Table
 
@@ -127,7 +127,7 @@ class FlatWeights(Protocol):
 
 
 class Parameters:
-    """The weights of one network in a flat float32 array [P]; `table` names its parts."""
+    """The weights of one network in a flat float32 array [P]; `table` has the names and shapes of its parts."""
 
     def __init__(self, flat: Array, table: Table) -> None:
         self.flat, self.table = flat, table
@@ -147,34 +147,50 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class Algorithm(ABC, Generic[ConfigT]):
-    """One paper. A subclass names its Config, how the loop runs it (`flow`) and what workers send it (`collect`)."""
+    """Base class of all algorithms: the learner's side, without Ray, files or environments.
+
+    A subclass sets `Config`, `flow`, `collect`, `network` and `optimizer`, and writes `update`. Most algorithms derive from
+    `ActorCritic`, `OffPolicy` or `FollowsGradients`, which set all of these but `Config`.
+
+    Args:
+        config: the settings, an instance of `Config`.
+        spec: the network that acts: inputs, layers, distributions of actions (`raypid.nn.network_spec.NetworkSpec`).
+        seed: seed of the initial weights and of all random numbers of the algorithm.
+    """
 
     Config: ClassVar[type[Config]]
+    """The class of the algorithm's settings."""
     flow: ClassVar[Literal["sync", "async", "replay"]]
+    """The training loop. sync: all workers act with the weights of the last update; async: workers do not wait for each other;
+    replay: the learner learns from a replay buffer."""
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]]
+    """What workers send. trajectory: fragments; gradients: those of the algorithm's loss over a fragment; fitness: returns of
+    perturbed weights."""
 
     metric_names: ClassVar[frozenset[str] | None] = None
-    """Names of all metrics that an update can report (learner/NAME). A class whose own body declares none may report any."""
+    """Names of all metrics that an update can report (learner/NAME), so that a mistyped stop criterion is refused. It is not inherited: a
+    class that does not set it may report any metric."""
     more_metrics: ClassVar[bool] = False
-    """Updates report others too, by names that are not known here: those of a user's model, for instance."""
+    """Whether updates may also report metrics that `metric_names` lacks, such as those of a user's model."""
     shown_metrics: ClassVar[tuple[str, ...]] = ()
-    """The metrics that tell most about its learning, in the order in which a terminal shows them; (): all that updates report."""
+    """The metrics that the terminal shows, in this order; (): all that updates report."""
     several_learners: ClassVar[bool] = False
-    """`update` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
+    """Whether `update` uses `collective`. If it does not, num_learners above 1 is refused."""
     learns_with_torch: ClassVar[bool] = False
-    """It needs torch whatever its settings are."""
+    """Whether the algorithm needs torch with any settings."""
     own_model: ClassVar[bool] = False
-    """It trains a whole model (`raypid.register_model`), which acts and differentiates by itself, in place of a network."""
+    """Whether it trains a user's model (`raypid.register_model`), which acts and computes gradients itself, in place of a network."""
     collective: Collective | None = None
-    """The other learners of the run, if there are several. Each is given the fragments of its own workers, and together their
-    updates are what one learner would do with all of them: sums over rows are summed over learners, random numbers are the same."""
+    """Communication with the other learners of the run; None for a single learner. Each learner gets the fragments of its own workers.
+    Their joint update must equal that of one learner with all fragments: sum over learners what is summed over rows."""
     network: FlatWeights
-    """What workers act with."""
+    """The weights that workers act with."""
     optimizer: Stateful
+    """Anything with `state_dict` and `load_state_dict`; saved with the run."""
     moments: Moments | None
-    """What observations are normalised by, if they are."""
+    """Running moments of the observations; None if observations are not normalised."""
     lr_factor = 1.0
-    """Which part of the rates in the settings `config` has here (`scale_lr`)."""
+    """Factor by which `scale_lr` has multiplied the learning rates of the user's settings."""
 
     def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:
         self.config, self.spec, self.version = config, spec, 0
@@ -186,95 +202,101 @@ class Algorithm(ABC, Generic[ConfigT]):
 
     @classmethod
     def network_spec(cls, config: ConfigT, spec: NetworkSpec) -> NetworkSpec:
-        """The network that this algorithm acts with, from the default one for the spaces."""
+        """Return the network that this algorithm acts with, given the default network for the spaces."""
         return spec
 
     @classmethod
     def wants_torch(cls, config: ConfigT, spec: NetworkSpec) -> str:
-        """What of a run needs torch, as the subject of a sentence; "" if nothing does."""
+        """Return what needs torch in a run with these settings, as the subject of a sentence ("model.network cnn"); "" if nothing does."""
         return "" if spec.torch_free or spec.head == "model" else f"model.network {spec.network}"
 
     @classmethod
     def for_spaces(cls, config: ConfigT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
-        """What the environment's spaces decide of settings that are left open: name -> (value, why)."""
+        """Return values for settings that are None and depend on the spaces: name -> (value, reason)."""
         return {}
 
     @classmethod
     def settled(cls, config: ConfigT, spec: NetworkSpec) -> tuple[ConfigT, list[str]]:
-        """The settings with what `auto` means decided once, in the driver, for all learners and workers; and notes for the user."""
+        """Replace `auto` in the settings by the actual choice; returns the settings and notes for the user. Called once, in the driver."""
         return config, []
 
     @classmethod
     def update_size(cls, config: ConfigT) -> int:
-        """What one update of an asynchronous algorithm takes, in the units of `Report.size`."""
+        """Return the amount of data that one update of an asynchronous algorithm takes, in the units of `Report.size`."""
         return 1
 
     @classmethod
     def exploration(cls, config: ConfigT, timesteps: int, worker_index: int) -> dict[str, Any]:
-        """What a worker explores by at this time: numbers that travel with the call."""
+        """Return a worker's exploration parameters, such as epsilon, after `timesteps` environment steps. They are sent with each call."""
         return {}
 
     @classmethod
     def shared(cls, config: ConfigT) -> tuple[Array, ...]:
-        """Arrays that all workers read and none writes. They are put into the object store once, and follow a worker's other
-        arguments."""
+        """Return arrays that all workers read and none writes. They are put into the object store once, and passed to each worker
+        after its other arguments."""
         return ()
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def meet(self, collective: Collective) -> None:
-        """From here on `update` is made together with other learners."""
+        """Set `collective`: from now on, `update` runs together with the other learners."""
         self.collective = collective
 
     @abstractmethod
     def update(self, batch: Any, timesteps: int) -> Update:
-        """Learn from a batch: a Trajectory, a Sample, Gradients or Fitness, as `collect` and `flow` say. `timesteps` (environment
-        steps so far) drives the schedules."""
+        """Learn from a batch; returns metrics and the number of gradient steps.
+
+        Args:
+            batch: a Trajectory, a Sample or Sequences (from replay), a list of Gradients, or Fitness, depending on `flow` and
+                `collect`.
+            timesteps: environment steps so far, for schedules.
+        """
 
     def lr(self, timesteps: int) -> float:
-        """The learning rate at this time, where the settings have a schedule of it."""
+        """Return the learning rate after `timesteps` environment steps. The Config must inherit from OptimizerConfig."""
         config: Config = self.config
         assert isinstance(config, OptimizerConfig)
         return config.lr_at(timesteps)
 
     def vital_signs(self, update: Update) -> dict[str, Scalar]:
-        """Numbers that are finite as long as learning is sound, by what they are. Those that tell most of the cause come first:
-        losses, the norm of the gradient, squares of the weights. Tensors stay where they are."""
+        """Return numbers that are finite as long as learning is sound: name -> number. The run stops if one is not finite, and names the
+        first such number. So put likely causes first: losses, the norm of the gradient, squares of the weights. Tensors need not be
+        moved to the CPU."""
         signs = {f"the {name}": x for name, x in update.metrics.items() if name.endswith("loss")}
         if "grad_norm" in update.metrics:
             signs["the norm of the gradient"] = update.metrics["grad_norm"]
         return signs | {"the norm of the weights": square(self.network)}
 
     def in_force(self) -> dict[str, object]:
-        """The settings that updates go by from here on, by name: where a part of the algorithm holds a value of its own, that one."""
+        """Return the settings that the next update uses, by name, read from the parts that hold them (an optimizer's learning rate)."""
         return self.config.to_dict()
 
     def end_schedules(self, steps: int) -> None:
-        """Let linear schedules end at this environment step."""
+        """Set the environment step at which linear schedules end."""
         self.config = self.config.replace({"schedule_steps": steps})
 
     def scale_lr(self, factor: float) -> None:
-        """Learn at `factor` times the rates of the settings from here on, whatever was set here before."""
+        """Multiply the learning rates of the user's settings by `factor`. It replaces the factor of an earlier call."""
         rates = self.config.learning_rates().items()
         self.config = self.config.replace({name: rate * factor / self.lr_factor for name, rate in rates})
         self.lr_factor = factor
 
     def merge(self, seen: Moments | None) -> None:
-        """Merge the moments of observations that workers saw into those of the normaliser."""
+        """Merge moments of observations from a worker into the normaliser's."""
         if self.moments is not None and seen is not None:
             self.moments = merge_moments(self.moments, seen)
 
     def merge_returns(self, seen: Moments | None) -> None:
-        """Merge the moments of discounted returns that a worker saw into those by which workers scale their rewards, if they do."""
+        """Merge moments of discounted returns from a worker. Only algorithms whose workers scale rewards (A3C) override this."""
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def weights(self) -> Weights:
-        """A copy of what workers act with."""
+        """Return a copy of the weights that workers act with."""
         return Weights(self.version, self.network.numpy().copy(), self.network.table, self._moments_state())
 
     def set_weights(self, weights: Weights) -> None:
-        """Start from given weights (and their moments).
+        """Load weights, and the moments that come with them.
 
         Raises:
             ConfigError: they belong to another network.
@@ -284,15 +306,15 @@ class Algorithm(ABC, Generic[ConfigT]):
         self.load_moments(weights.extra)
 
     def state_dict(self) -> State:
-        """Everything that the next update depends on."""
+        """Return everything that the next update depends on. Subclasses extend `learnt_state` instead."""
         state: State = {"version": self.version, "rng": self.rng.bit_generator.state, **self.learnt_state()}
         return state if self.moments is None else {**state, "moments": self._moments_state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from what `state_dict` returned.
+        """Restore a state that `state_dict` returned.
 
         Raises:
-            ConfigError: it belongs to other networks.
+            ConfigError: the state belongs to other networks.
         """
         self.load_learnt_state(state)
         self.version = int(state["version"])
@@ -303,16 +325,16 @@ class Algorithm(ABC, Generic[ConfigT]):
         return {} if self.moments is None else self.moments.as_arrays("obs_")
 
     def load_moments(self, extra: Mapping[str, Array]) -> None:
-        """Take over the normaliser's moments, where there are some and observations are normalised."""
+        """Load the normaliser's moments, if `extra` has them and observations are normalised."""
         if self.moments is not None and "obs_mean" in extra:
             self.moments = Moments.from_arrays(extra, "obs_")
 
     def learnt_state(self) -> State:
-        """Weights and optimizer."""
+        """Return the part of the state that an algorithm defines: here weights and optimizer. Extend it if `update` depends on more."""
         return {"flat": self.network.numpy().copy(), "optimizer": self.optimizer.state_dict()}
 
     def load_learnt_state(self, state: State) -> None:
-        """Weights and optimizer; an optimizer of another kind than the saved one begins anew."""
+        """Restore what `learnt_state` returned. An optimizer of another kind than the saved one starts afresh."""
         check_size("the network", state["flat"], self.network.numpy())
         self.network.load(state["flat"])
         if state["optimizer"].keys() == self.optimizer.state_dict().keys():
@@ -355,7 +377,7 @@ def check_table(theirs: Table, ours: Table) -> None:
 
 
 class FollowsGradients(Algorithm[ConfigT]):
-    """Workers differentiate; here one optimizer follows their gradients, in the order of arrival."""
+    """Base class of algorithms whose workers compute gradients; the learner applies them in the order of arrival (A3C, CustomModel)."""
 
     several_learners = True
     flow: ClassVar[Literal["sync", "async", "replay"]] = "async"
@@ -368,9 +390,9 @@ class FollowsGradients(Algorithm[ConfigT]):
         return config.gradients_per_update
 
     def update(self, batch: list[Gradients], timesteps: int) -> Update:
-        """Take one step down several gradients, which add up as `gradient_reduce` says; the metrics are the means of theirs.
+        """Combine several gradients by `gradient_reduce` and take one step; metrics are means over the gradients.
 
-        Several learners each bring the gradients of their own workers, add up all of them, and take the same step.
+        With several learners, all sum their workers' gradients and take the same step.
         """
         lr, total = self.lr(timesteps), np.add.reduce([part.flat for part in batch])
         metrics, num = [part.metrics for part in batch], len(batch)

@@ -25,21 +25,21 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     """Settings of CustomModel."""
 
     agent: str = "default_agent"
-    """What makes gradients of what the model has acted: default_agent, which calls the model's step; a registered class; "module:Class"."""
+    """The agent, which computes gradients from the model's fragments: default_agent (the model's step), a registered name or "module:Class"."""
     agent_config: dict[str, object] = field(default_factory=dict)
     """Values of the arguments that the agent's add_args declares."""
     fragment_length: int = tunable(128, 16, 512, "powers of 2")
     batch_size: int = 256
-    """Given to agent and model as args.batch_size. The models ppo and a2c make each gradient of so many rows; others use it as they like."""
+    """Given to agent and model as args.batch_size. The models ppo and a2c compute each gradient from this many rows; yours may use it freely."""
     lr: float = 3e-3
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
-    """What follows the gradients; one for all workers."""
+    """The optimizer that applies the gradients of all workers."""
     rmsprop_eps: float = 0.01
-    """RMSProp's epsilon, beside the root of the mean square."""
+    """RMSProp's epsilon, added to the root of the mean square."""
     rmsprop_decay: float = 0.99
-    """Of RMSProp's mean square."""
+    """Decay rate of RMSProp's mean square."""
     momentum: float = 0.0
-    """Of optimizer sgd."""
+    """Momentum of optimizer sgd."""
     max_grad_norm: float | None = tunable(None, 0.3, 20.0, "log", also=(None,))
     """Largest L2 norm of a gradient; none does not clip."""
 
@@ -62,9 +62,10 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
 
 
 class CustomModel(FollowsGradients[CustomModelConfig]):
-    """The optimizer of a registered model and agent. Gradients are applied in the order of arrival.
+    """Train a registered model with a registered agent: the workers' gradients are applied in the order of arrival.
 
-    `--agent_name` and `--model_name` on the command line run this.
+    The model acts and computes gradients in the workers, in any framework; the learner has only the optimizer. `--agent_name` and
+    `--model_name` on the command line select this algorithm.
     """
 
     Config = CustomModelConfig

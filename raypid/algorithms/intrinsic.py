@@ -30,37 +30,40 @@ from raypid.types import Array, Collective, Trajectory, flat_views, matching, tr
 
 
 class IntrinsicReward(ABC):
-    """Rewards that a learner makes by itself, and what it learns to make them.
+    """Base class of rewards that the learner computes in place of the task's, such as novelty, and learns to compute.
+
+    A subclass writes `__init__`, `reward`, `state_dict` and `load_state_dict`. Give the class as the setting `intrinsic_reward`.
 
     Args:
         spec: the policy's network; its pipeline says how observations become numbers.
         gamma: discount.
-        seed: of everything random.
+        seed: seed of all random numbers.
     """
 
     metric_names: ClassVar[frozenset[str] | None] = None
-    """Names of all numbers that `metrics` returns (learner/NAME). A class whose own body declares none may return any."""
+    """Names of all metrics that `metrics` returns (learner/NAME). It is not inherited: a class that does not set it may return any."""
     several_learners: ClassVar[bool] = False
-    """`reward` makes use of `collective`. Where it does not, num_learners above 1 is refused."""
+    """Whether `reward` uses `collective`. If it does not, num_learners above 1 is refused."""
     collective: Collective | None = None
-    """The other learners of the run, where there are several; each is given the trajectories of its own workers."""
+    """Communication with the other learners of the run, each of which gets its own workers' trajectories; None for a single learner."""
 
     @abstractmethod
     def __init__(self, spec: NetworkSpec, gamma: float, seed: int) -> None: ...
 
     @abstractmethod
     def reward(self, trajectory: Trajectory) -> Array:
-        """Rewards [T, B] float32 of a trajectory, once for each; and learn from it."""
+        """Return rewards [T, B] float32 for a trajectory, and learn from it. Called once for each trajectory."""
 
     @abstractmethod
     def state_dict(self) -> State:
-        """Everything that the next rewards depend on."""
+        """Return everything that the next rewards depend on."""
 
     @abstractmethod
-    def load_state_dict(self, state: State) -> None: ...
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
 
     def metrics(self) -> dict[str, float]:
-        """Numbers about the last trajectory."""
+        """Return metrics of the last trajectory, by name."""
         return {}
 
 

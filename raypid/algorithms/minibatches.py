@@ -34,31 +34,31 @@ LossGradient: TypeAlias = tuple[Array, float, Array, dict[str, float]]
 
 @dataclass(slots=True, kw_only=True)
 class _Held:
-    """What this learner holds of a batch."""
+    """The part of a batch that this learner holds."""
 
     share: Share | None = None
     """With several learners: which rows, or streams, of the joint batch these are."""
 
     @property
     def fraction(self) -> float:
-        """The fraction of all learners' rows that these are."""
+        """Number of these rows, divided by the number of rows of all learners."""
         return 1.0 if self.share is None else self.share.fraction
 
 
 @dataclass(slots=True)
 class Batch(_Held, Generic[ArrayT]):
-    """Valid rows of a trajectory, flattened: n rows."""
+    """Valid rows of a trajectory, flattened: n rows. The argument `batch` of an actor-critic's `loss`."""
 
     inputs: Inputs | TorchInputs | None
-    """None where the network has seen them as streams."""
+    """[n, *] network inputs; None if the network has evaluated whole streams."""
     action: TreeOf[ArrayT]
     """[n, *] canonical."""
     log_prob: ArrayT
-    """[n] of the acting policy."""
+    """[n] of the policy that acted."""
     value: ArrayT
-    """[n] of the acting policy."""
+    """[n] of the policy that acted."""
     advantage: ArrayT
-    """[n]."""
+    """[n]; normalised if normalize_advantages is true."""
     target: ArrayT
     """[n] value target: the lambda return."""
 
@@ -67,34 +67,34 @@ class Batch(_Held, Generic[ArrayT]):
 
     @property
     def num_units(self) -> int:
-        """What minibatches are cut by: rows."""
+        """Number of rows, the units by which `cut` divides a batch."""
         return len(self)
 
     def take(self, rows: Array) -> Batch[ArrayT]:
-        """These rows [n] alone."""
+        """Select rows by index [n]."""
         assert self.inputs is not None
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return Batch(self.inputs.take(rows), tree_map(lambda a: a[rows], self.action), **columns)
 
     def rows(self) -> tuple[Batch[ArrayT], slice]:
-        """The rows to learn from, and which of the rows that the network evaluates they are: all."""
+        """Return the rows to learn from, and their indices among the rows that the network evaluates: here all."""
         return self, slice(None)
 
 
 @dataclass(slots=True)
 class Streams(_Held, Generic[ArrayT]):
-    """T rows of B streams and the observations after them."""
+    """T rows of B streams in order, and the observations after them: the batch of V-trace and of networks with a memory."""
 
     inputs: Inputs | TorchInputs
-    """[T+1, B, *]."""
+    """[T+1, B, *] network inputs."""
     first: Array
-    """[T+1, B] bool, always an array: where an episode begins, and with it a fresh recurrent state."""
+    """[T+1, B] bool, always an array: True where an episode begins, so that the recurrent state is reset."""
     valid: Array
     """[T, B] bool, always an array: the rows to learn from."""
     action: TreeOf[ArrayT]
     """[T, B, *] canonical."""
     columns: dict[str, ArrayT]
-    """[T, B] float32: log_prob of the acting policy, and what the algorithm learns by."""
+    """[T, B] float32 each: log_prob of the policy that acted, and other columns of the algorithm (`ActorCritic.columns`)."""
     state: ArrayT | None = None
     """[B, K, S] recurrent state before row 0; None for networks without one."""
 
@@ -103,11 +103,11 @@ class Streams(_Held, Generic[ArrayT]):
 
     @property
     def num_units(self) -> int:
-        """What minibatches are cut by: streams."""
+        """Number of streams, the units by which `cut` divides a batch."""
         return int(self.valid.shape[1])
 
     def take(self, streams: Array) -> Streams[ArrayT]:
-        """These streams [n] alone."""
+        """Select streams by index [n]."""
         return Streams(
             inputs=self.inputs.take((slice(None), streams)),
             first=self.first[:, streams],
@@ -118,15 +118,15 @@ class Streams(_Held, Generic[ArrayT]):
         )
 
     def rows(self) -> tuple[Batch[ArrayT], Array | slice]:
-        """The rows to learn from, without inputs, once `columns` has advantage and target; and which of the T * B rows they are."""
+        """Return the valid rows, without inputs, and their indices among the T * B rows. `columns` must have advantage and target."""
         valid = self.valid.ravel()
         which = slice(None) if valid.all() else np.flatnonzero(valid)
         return self._batch(None, which), which
 
     def flattened(self, collective: Collective | None) -> Batch[ArrayT]:
-        """The rows to learn from as a batch of their own: their order no longer matters.
+        """Return the valid rows as a `Batch`, in which the order of rows does not matter.
 
-        Flattened, the rows of the last observations come last, so the T * B rows before them keep their places.
+        Inputs have (T+1) * B rows when flattened. The rows of the last observations come last, so the first T * B keep their indices.
         """
         which = np.flatnonzero(self.valid.ravel())
         batch = self._batch(self.inputs.flatten().take(which), which)
@@ -139,7 +139,7 @@ class Streams(_Held, Generic[ArrayT]):
         return Batch(inputs, action, *(self.columns[name].reshape(-1)[which] for name in COLUMNS))
 
     def by_row(self, log_prob: ArrayT, value: ArrayT) -> tuple[ArrayT, ArrayT]:
-        """log_prob [T * B] and value [(T+1) * B] as [T, B] and [T+1, B]."""
+        """Reshape log_prob [T * B] to [T, B], and value [(T+1) * B] to [T+1, B]."""
         num_rows, num_streams = self.valid.shape
         return log_prob.reshape(num_rows, num_streams), value.reshape(num_rows + 1, num_streams)
 

@@ -30,7 +30,7 @@ PATIENCE = 5
 
 @dataclass(kw_only=True, slots=True)
 class OffPolicyConfig(Config):
-    """Settings of every algorithm that learns from replay."""
+    """Settings of all algorithms that learn from replay; an algorithm's Config inherits from it."""
 
     replays_sequences: ClassVar[bool] = False
 
@@ -142,15 +142,15 @@ class OffPolicyConfig(Config):
             )
 
     def rows_to_start(self) -> int:
-        """Rows that the buffer holds before learning starts."""
+        """Return the number of rows that the buffer must hold before learning starts."""
         return self.batch_size
 
     def warm_up_steps(self, episodes: int) -> int:
-        """Environment steps with random actions, where so many episodes have ended."""
+        """Return the number of environment steps with random actions, given the number of episodes that have ended."""
         return self.start_steps if episodes >= self.start_episodes else PATIENCE * self.start_steps
 
     def beta_at(self, timesteps: int) -> float:
-        """Exponent of the importance weights at this time; 0 where rows are drawn uniformly."""
+        """Return the exponent of the importance weights after `timesteps` environment steps; 0 if rows are drawn uniformly."""
         if not self.prioritized:
             return 0.0
         done = min(1.0, timesteps / self.importance_steps) if self.importance_steps else 1.0
@@ -158,13 +158,13 @@ class OffPolicyConfig(Config):
 
     @property
     def updates_per_step(self) -> float:
-        """The ratio that the loop holds to."""
+        """Updates per environment step, the ratio that the loop keeps."""
         return 1 / self.a_l_ratio if self.a_l_ratio is not None else self.samples_per_insert / self.batch_size
 
 
 @dataclass(kw_only=True)
 class TemperatureConfig:
-    """Settings of a policy's temperature. A Config inherits from it beside the Config that it extends."""
+    """Settings of a policy's temperature. Mix it into a Config: `class MyConfig(TemperatureConfig, OffPolicyConfig)`."""
 
     alpha: float | None = None
     """Fixed temperature; none learns it so that the policy's entropy is target_entropy."""
@@ -182,20 +182,23 @@ class TemperatureConfig:
 
 @dataclass(slots=True)
 class Batch:
-    """N rows of a sample as tensors on the learner's device."""
+    """N rows of a sample as tensors on the learner's device: what `OffPolicy.step` learns from."""
 
     inputs: TorchInputs
+    """[N, *] observations as the networks take them."""
     action: Tensor
     """[N, A] float for continuous actions, [N] int64 for discrete ones."""
     reward: Tensor
-    """[N], folded over up to n steps."""
+    """[N] discounted sum over up to n steps, times the reward factor."""
     discount: Tensor
-    """[N] on the value of what follows; 0 where the episode terminated."""
+    """[N] factor on the value of `next_inputs`; 0 where the episode terminated."""
     next_inputs: TorchInputs
+    """[N, *] observations after the last of these steps."""
     weight: Tensor
     """[N] importance weights."""
 
     def take(self, rows: slice) -> Batch:
+        """Select rows."""
         inputs, following = self.inputs.take(rows), self.next_inputs.take(rows)
         return Batch(inputs, self.action[rows], self.reward[rows], self.discount[rows], following, self.weight[rows])
 
@@ -211,16 +214,17 @@ OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 
 
 class OffPolicy(Algorithm[OffPolicyT]):
-    """Networks on flat tensors and their optimizers, and what lies between a sample and a batch.
+    """Base class of algorithms that learn from replay: networks on flat tensors, their optimizers, batches from samples.
 
-    Subclasses fill `networks` and `optimizers` in `build`, and write `step`. The network called "acting" is what workers get.
+    A subclass sets `Config` (an OffPolicyConfig), fills `networks` and `optimizers` in `build`, and writes `step`. Workers get the
+    network called "acting".
     """
 
     flow = "replay"
     collect = "trajectory"
     several_learners = learns_with_torch = True
     losses: ClassVar[tuple[str, ...]] = ()
-    """Methods that th_compile compiles."""
+    """Names of the methods that the setting th_compile compiles."""
 
     def __init__(self, config: OffPolicyT, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
@@ -237,7 +241,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
         self.optimizers: dict[str, FlatAdam] = {}
         self.num_updates = 0
         self.reward_factor = np.float32(1.0)
-        """What the rewards of the next samples are multiplied by."""
+        """Factor on the rewards of the next samples: one over the deviation of the discounted return, or 1."""
         self._metrics: list[Mapping[str, Tensor]] = []
         self.build(seed)
         if config.th_compile:
@@ -251,15 +255,21 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     @classmethod
     def replay_kind(cls, config: OffPolicyConfig) -> str:
-        """The replay that this algorithm learns from: a name in `registry.REPLAYS`, or "module:Class"."""
+        """Return the kind of replay: a name in `raypid.registry.REPLAYS`, or "module:Class"."""
         return "prioritized" if config.prioritized and config.priority_exponent else "uniform"
 
     @abstractmethod
     def build(self, seed: int) -> None:
-        """Make networks and optimizers."""
+        """Fill `networks` (FlatParameters by name, among them "acting") and `optimizers` (FlatAdam by the name of their network)."""
 
     def add_temperature(self, config: TemperatureConfig, default_entropy: float, default_init: float) -> None:
-        """Make a temperature, among the networks as "alpha", and its optimizer if it is learnt."""
+        """Add a temperature to the networks as "alpha", and its optimizer if it is learnt.
+
+        Args:
+            config: this algorithm's Config, which must inherit from TemperatureConfig.
+            default_entropy: target entropy in nats if the settings have none.
+            default_init: initial temperature if the settings have none.
+        """
         from raypid.nn.critics import Temperature
         from raypid.nn.networks import FlatParameters
         from raypid.nn.torch_optimizers import FlatAdam
@@ -280,12 +290,12 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     @property
     def rows(self) -> int:
-        """Rows of a batch that this learner has."""
+        """Rows of each batch that this learner draws: batch_size divided by the number of learners."""
         size = self.config.batch_size
         return size if self.collective is None else size // self.collective.size
 
     def normal(self, rows: int, columns: int) -> Tensor:
-        """Standard normal noise [rows, columns]. Several learners draw that of the whole batch, and each takes its rows."""
+        """Draw standard normal noise [rows, columns]. Several learners draw the noise of the whole batch, and each returns its own rows."""
         import torch
 
         size, rank = (1, 0) if self.collective is None else (self.collective.size, self.collective.rank)
@@ -295,18 +305,18 @@ class OffPolicy(Algorithm[OffPolicyT]):
     # -- from replay -----------------------------------------------------------------------------------------------------
 
     def sample_from(self, replay: Drawable, num_updates: int, beta: float) -> Sample | Sequences:
-        """What `update` is given for so many updates, from a buffer in this process."""
+        """Draw the data of `num_updates` updates from a buffer in this process; returns the argument of `update`."""
         return replay.sample(num_updates * self.rows, beta)
 
     def batches(self, sample: Sample | Sequences) -> Iterator[Batch]:
-        """The batches of a sample, in its order, as tensors: one for each update. With several learners each has its part of
-        every batch; one learner would have these parts after each other, in rank order."""
+        """Yield one batch of tensors for each update, in the order of the sample. With several learners, each yields its own part of
+        every batch; in rank order, these parts form the batch of one learner."""
         rows = self.tensors(sample)
         for start in range(0, len(sample.id), self.rows):
             yield rows.take(slice(start, start + self.rows))
 
     def tensors(self, sample: Sample | Sequences) -> Batch:
-        """A sample on the learner's device; from pinned memory, if that is a GPU."""
+        """Move a sample to the learner's device, and multiply its rewards by `reward_factor`."""
         from raypid.nn.networks import on_device
 
         assert isinstance(sample, Sample)
@@ -318,7 +328,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
         return Batch(obs, move(flat), reward, move(d.discount), following, move(sample.weight))
 
     def inputs(self, obs: Tree) -> TorchInputs:
-        """Rows of raw observations as the networks take them, by the newest moments."""
+        """Convert raw observations [N, *] to network inputs, normalised with the newest moments."""
         from raypid.nn.networks import TorchInputs
 
         if self.moments is not None:
@@ -360,17 +370,21 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     @abstractmethod
     def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """One update: a gradient step of each network, and of target networks (`track`). Returns |TD error| [N], which becomes
-        the rows' priorities, and metrics: tensors without gradient, so that nobody waits for a number."""
+        """Make one update: a gradient step of each network, then `track` for each target network.
+
+        Returns:
+            |TD error| [N], from which the rows' priorities are computed; and metrics by name, as detached tensors, so that the
+            update does not wait for the GPU.
+        """
 
     def track(self, target: str, source: str) -> None:
-        """Move the target network `target` towards `source`, if its interval has passed."""
+        """Move the target network `target` towards the network `source` by target_tau, once every target_interval updates."""
         c = self.config
         if c.target_network and self.num_updates % c.target_interval == 0:
             self.networks[target].flat.lerp_(self.networks[source].flat, c.target_tau)
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call (and over learners), fetched in one transfer."""
+        """Return the means of the updates' metrics since the last call, and over learners."""
         import torch
 
         values: dict[str, list[Tensor]] = {}

@@ -12,9 +12,9 @@ Loss = TypeVar("Loss")
 
 
 class Optimizer(Stateful, ABC, Generic[ArrayT, Loss]):
-    """Moves the flat parameters [P] of one network down the gradient of a loss.
+    """Base class of optimizers: minimise a loss over the flat parameters [P] of one network.
 
-    Its state is its own arrays and counts. Adam's and RMSProp's are the same in NumPy and torch, so a checkpoint goes on with either.
+    The states of Adam and RMSProp are the same in NumPy and torch, so a checkpoint of one kernel continues on the other.
     """
 
     gradient: ArrayT
@@ -23,13 +23,12 @@ class Optimizer(Stateful, ABC, Generic[ArrayT, Loss]):
     """The other learners of the run, if there are several: gradients are summed over all of them."""
 
     def minimise(self, loss: Loss | None, lr: float | None = None, fraction: float | None = None) -> ArrayT | float:
-        """Take one step down the gradient of `loss`; returns the gradient's norm before clipping (0 where
-        nothing asks for it).
+        """Take one step down the gradient of `loss`; returns the gradient's norm before clipping, or 0 if it was not computed.
 
         Args:
-            loss: a mean over this learner's rows. None: it holds no row of the minibatch, and joins the sum with zeros.
+            loss: a mean over this learner's rows; None if it holds no row of the minibatch: it then adds zeros to the sum.
             lr: learning rate; None keeps the last one.
-            fraction: this learner's part of the rows of all learners; None: all learners hold equally many.
+            fraction: this learner's share of the rows of all learners; None if all learners hold the same number.
         """
         self.differentiate(loss)
         if self.collective is not None:

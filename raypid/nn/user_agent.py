@@ -21,31 +21,32 @@ _NOTHING: Iterator[object] = iter(())
 
 
 class WorkerAgent(Protocol):
-    """What `raypid.register_agent` takes. It is built once in each worker, as `Agent(args, model)`; the model acts.
+    """The interface of an agent for `raypid.register_agent`. An agent need not inherit from this class.
 
-    `args` has what the model's have (spaces, gamma, batch_size, device, seed) and the agent's own: a static method
-    add_args(parser) declares them, the setting `agent_config` gives them.
+    It decides which gradients are computed from the fragments that the model has collected. It is built once in each worker, as
+    `Agent(args, model)`. `args` has the same entries as the model's (spaces, gamma, batch_size, device, seed) and the values of the
+    setting `agent_config`, which a static method add_args(parser) may declare.
     """
 
     def set_weights(self, weights: Parts) -> None:
-        """Load the newest weights, in the structure of the model's get_weights. Called before each fragment is acted."""
+        """Load the newest weights, in the structure of the model's get_weights. Called before each fragment is collected."""
 
     def send_trajectory(self, trajectory: Trajectory, Rs: Array | None = None) -> None:
-        """Take a fragment that the model has acted.
+        """Take a fragment that the model has collected.
 
         Args:
             trajectory: T rows of B environments (`raypid.types.Trajectory`).
-            Rs: [T, B] discounted returns. Where an episode goes on beyond the fragment or was truncated they end with the model's
-                value, if it has values(observation). 0 on rows that are not valid.
+            Rs: [T, B] discounted returns; 0 on rows that are not valid. If the model has values(observation), they bootstrap from it at
+                the end of the fragment and at a truncation.
         """
 
     def fetch_grads(self, weights: Parts) -> object:
-        """Compute the next gradient from what was sent, at the newest weights. It is called again until it returns None; then
-        another fragment is acted and sent.
+        """Compute the next gradient from the fragments so far, at the newest weights. It is called until it returns None; then the
+        model collects another fragment.
 
         Returns:
-            None; or parts as in the model's get_weights; or (gradient, metrics) with numbers by name; or a generator of such, as
-            the step of the models ppo and a2c returns: it is used up first, with set_weights before each gradient.
+            None; or a gradient in the structure of the model's get_weights; or (gradient, metrics) with numbers by name; or a
+            generator of these, which is used up first, with set_weights before each gradient.
         """
 
 

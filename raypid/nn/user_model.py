@@ -27,14 +27,14 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 class Model(Protocol):
-    """What `raypid.register_model` takes. It is built once in each process, as `Model(args)`.
+    """The interface of a model for `raypid.register_model`, in any framework. A model need not inherit from this class.
 
-    `args` has observation_space, action_space, gamma, batch_size, device and seed (a different one in each worker), and what
-    `model.custom` gives. A model with a static method add_args(parser) declares argparse options with defaults there; then
-    `model.custom` may set these and no others.
+    It is built once in each process, as `Model(args)`. `args` has observation_space, action_space, gamma, batch_size, device and
+    seed (a different one in each worker), and the values of the setting `model.custom`. A static method add_args(parser) may
+    declare these values as argparse options with defaults; other names in `model.custom` are then refused.
 
-    Optional: values(observation), the values [B] of observations [B, *], with which the returns that agents are given go on
-    beyond a fragment; get_state() and set_state(state), what an exact resume needs beside the weights.
+    Optional methods: values(observation) returns values [B] of observations [B, *], so that returns bootstrap at the end of a
+    fragment and at a truncation. get_state() and set_state(state) save other state that an exact resume needs.
     """
 
     def choose_actions(self, observation: Tree) -> object:
@@ -49,18 +49,20 @@ class Model(Protocol):
         """
 
     def step(self, trajectory: Trajectory, Rs: Array | None = None) -> object:
-        """Compute the gradient of the loss over a fragment that this model has acted. Called by `default_agent`; an agent of
-        your own calls it as it likes.
+        """Compute the gradient of the loss over a fragment that this model has collected. `default_agent` calls it once per fragment;
+        your own agent may call it at any time.
 
         Args:
             Rs: [T, B] discounted returns (`WorkerAgent.send_trajectory`). The method need not take them.
 
         Returns:
-            Parts as in `get_weights`, which an optimizer will descend; or (gradient, metrics) with numbers by name. A
-            generator yields several: before each one, the newest weights are set.
+            The gradient, in the structure of `get_weights`; the optimizer descends it. Or (gradient, metrics) with numbers by
+            name. Or a generator that yields several of these; the newest weights are set before each.
         """
 
-    def get_weights(self) -> Parts: ...
+    def get_weights(self) -> Parts:
+        """Return the weights: floating-point arrays or tensors in a dict, a list or a tuple, which may be nested."""
+        ...
 
     def set_weights(self, weights: Parts) -> None:
         """Load weights, in the structure and the dtypes of `get_weights`. The model may keep the arrays."""

@@ -15,10 +15,13 @@ from raypid.types import Array, Trajectory, Tree, tree_map
 def next_values(
     value: Array, final_t: Array | None = None, final_b: Array | None = None, final_value: Array | None = None
 ) -> Array:
-    """Value of the observation that followed each row, [T, B], from `value` [T+1, B]. It serves for observations, too.
+    """Return the value of the observation that followed each row, [T, B]. It works for observations [T+1, B, *] as well.
 
-    final_t, final_b, final_value: [K] row, stream and value of the true last observation of each episode whose
-    environment reset within its last step.
+    Args:
+        value: [T+1, B] values of all observations.
+        final_t: [K] rows whose environment reset within the step, so that value[t+1] belongs to the next episode.
+        final_b: [K] streams of these rows.
+        final_value: [K] values of their true last observations.
     """
     following = value[1:]
     if final_t is not None and len(final_t):
@@ -44,7 +47,7 @@ def gae(
     gamma: float,
     lambda_: float,
 ) -> Array:
-    """Generalised advantage estimates (Schulman et al. 2016, equation 16), float32 [T, B].
+    """Compute generalised advantage estimates (Schulman et al. 2016, equation 16), float32 [T, B].
 
         delta[t] = reward[t] + gamma * (1 - terminated[t]) * next_value[t] - value[t]
         advantage[t] = delta[t] + gamma * lambda * passes[t] * advantage[t+1]

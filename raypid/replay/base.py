@@ -42,7 +42,14 @@ NOT_SEEN = -1
 
 
 class Replay(Buffer, ABC):
-    """`add` fragments, `sample` transitions or sequences. A subclass says in `draw` which rows are drawn."""
+    """Base class of replay: `add` stores fragments, `sample` draws transitions, `sample_sequences` draws sequences.
+
+    A subclass writes `draw`, which chooses the rows. One with priorities also overrides `set_priorities`, `row_state` and `restore`.
+
+    Args:
+        spec: capacity, n-step folding, discount and other facts (`ReplaySpec`).
+        shard: number of this buffer among those that share the data; it gives each buffer its own random numbers.
+    """
 
     def __init__(self, spec: ReplaySpec, shard: int = 0) -> None:
         super().__init__(spec)
@@ -51,9 +58,9 @@ class Replay(Buffer, ABC):
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(4, shard)))
         self.max_priority = 1.0
         self.num_skipped = 0
-        """Priorities that came for rows that had already been overwritten. (Kinds without priorities keep what they load.)"""
+        """Number of new priorities whose rows had already been overwritten."""
         self.lineage = uuid.uuid4().hex
-        """What all saves of these rows have in common: a buffer that began anew has none of an earlier one's rows."""
+        """Identifies the contents in saves: a buffer that started afresh has a new one, and shares no saved rows with the old."""
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
@@ -61,8 +68,10 @@ class Replay(Buffer, ABC):
     def draw(self, num: int) -> tuple[Array, Array]:
         """Draw `num` of the rows that are ready, with replacement.
 
-        Returns their ids [num] (`columns["ready"]` says by slot which rows are ready, `num_ready` how many) and the
-        probability [num] with which each was drawn, for the importance weights.
+        `columns["ready"]` [capacity] says for each slot whether its row is ready; `num_ready` is their number.
+
+        Returns:
+            The ids [num] of the rows, and the probability [num] with which each was drawn, for the importance weights.
         """
 
     def draw_starts(self, num: int) -> tuple[Array, Array]:
@@ -116,17 +125,17 @@ class Replay(Buffer, ABC):
         self.set_priorities(sample.id, priorities)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers that are reported; those of several buffers are added up."""
+        """Return metrics of the buffer, reported as learner/NAME. Those of several buffers are added up."""
         return {"replay_rows": float(self.num_ready)}
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def row_state(self, slots: Array) -> dict[str, Array]:
-        """What a save keeps for each of the rows in `slots` [n] besides the buffer's columns: arrays [n, *]."""
+        """Return what a save keeps of the rows in `slots` [n] besides the buffer's columns: arrays [n, *] by name."""
         return {}
 
     def restore(self, saved: SavedRows) -> None:
-        """Take over the `row_state` of rows that have just been loaded."""
+        """Load the `row_state` of rows that have just been loaded."""
 
     def sees(self, proof: Mapping[str, str]) -> bool:
         """Whether this process sees these files (path -> SHA-256). A node may have a disk of its own, with folders of the same names."""
@@ -233,7 +242,7 @@ class Replay(Buffer, ABC):
 
 
 def replay_factory(kind: str, spec: ReplaySpec) -> Callable[[int], Replay]:
-    """What makes a buffer of a registered kind (or "module:Class"), given its number among those that share the data.
+    """Return a factory of buffers of a registered kind (or "module:Class"). It takes the number of the shard.
 
     Raises:
         UserError: there is no such kind, or it is not a Replay.

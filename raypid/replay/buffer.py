@@ -28,27 +28,31 @@ NO_ROW = -1
 
 @dataclass(kw_only=True, slots=True)
 class ReplaySpec:
-    """What a replay buffer is told."""
+    """Size and rules of a replay buffer: capacity, n-step folding, scaling of rewards."""
 
     capacity: int
     """Rows; the oldest are overwritten."""
     n_step: int = 1
     """Most rows that are folded into one transition."""
     gamma: float = 0.99
+    """Discount."""
     frame_stack: int = 1
+    """Observations of a transition are stacks of this many frames."""
     reward_scale: float = 1.0
+    """Factor on rewards, before clipping and folding."""
     reward_clip: float | None = None
     """Rewards are clipped to [-x, x] after scaling, before folding."""
     priority_exponent: float = 0.0
     """alpha of Schaul et al. 2016, for kinds with priorities; 0 makes all of them equal."""
     seed: int = 0
+    """Seed of the draws."""
     num_shards: int = 1
-    """Buffers that share the data: the probability of a row is that within its own buffer, divided by this."""
+    """Buffers that share the data. A row's probability is its probability within its own buffer, divided by this number."""
     columns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Shape of a row in the columns obs/..., action/... and memory. A save with others is refused; without any, none is."""
+    """Shape of a row in the columns obs/..., action/... and memory. Loading a save with other shapes is refused; {}: no check."""
 
     def part(self, num_shards: int) -> ReplaySpec:
-        """Of each of several buffers that share the data."""
+        """Return the spec of each of `num_shards` buffers that share the data."""
         return replace(self, capacity=self.capacity // num_shards, num_shards=num_shards)
 
 
@@ -64,7 +68,7 @@ def row_shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
 
 
 class Buffer:
-    """A ring of rows. Row ids count up for ever; row `id` lies in slot `id % capacity`."""
+    """A ring of rows. Row ids increase without end; row `id` lies in slot `id % capacity`."""
 
     def __init__(self, spec: ReplaySpec) -> None:
         if spec.capacity < 1 or spec.n_step < 1 or spec.frame_stack < 1:
@@ -99,11 +103,11 @@ class Buffer:
         return max(self.first_id, self.count - self.spec.capacity)
 
     def slots(self, ids: Array) -> Array:
-        """Where rows `ids` lie."""
+        """Return the slots of rows `ids` [n]."""
         return ids % self.spec.capacity
 
     def rows(self, ids: Array) -> dict[str, Array]:
-        """All columns of rows `ids`."""
+        """Return all columns of rows `ids` [n], by name."""
         slots = self.slots(ids)
         return {name: column[slots] for name, column in self.columns.items()}
 

@@ -11,7 +11,10 @@ from raypid.types import Array
 
 
 class PrioritizedReplay(Replay):
-    """Draws in proportion to priorities, by a sum tree over the slots. New rows get the largest priority so far."""
+    """Replay that draws rows in proportion to priority ** alpha (`ReplaySpec.priority_exponent`), with a sum tree.
+
+    New rows get the largest priority so far.
+    """
 
     def reset(self, first_id: int, count: int) -> None:
         super().reset(first_id, count)

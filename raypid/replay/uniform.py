@@ -9,7 +9,7 @@ from raypid.types import Array
 
 
 class UniformReplay(Replay):
-    """Draws uniformly among the rows that are ready."""
+    """Replay that draws all rows that are ready with equal probability. The shortest example of a kind of replay."""
 
     def draw(self, num: int) -> tuple[Array, Array]:
         ready = self.columns["ready"]

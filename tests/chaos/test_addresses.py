@@ -111,6 +111,7 @@ def test_what_answers_is_no_ray() -> None:
     assert "firewall" not in str(error.value)
 
 
+@pytest.mark.ci_slow
 def test_a_server_of_a_node_is_no_head(ray_session: Any) -> None:
     """And what speaks HTTP/2 without being Ray is none."""
     from raypid.runtime.ray_joining import joinable

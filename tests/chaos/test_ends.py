@@ -52,7 +52,7 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
         assert len((tmp_path / name / "result.json").read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("kind", [(), pytest.param(RAY, marks=pytest.mark.ci_slow)], ids=["local", "ray"])
+@pytest.mark.parametrize("kind", [(), pytest.param(RAY, marks=pytest.mark.slow)], ids=["local", "ray"])
 def test_the_end_of_the_terminal(kind: tuple[Any, ...], start: Callable[..., Any]) -> None:
     command = as_module(start, *TRAIN, *ENV, *SLOW, *kind)
     command.wait_for_results(1)

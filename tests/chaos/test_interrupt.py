@@ -79,7 +79,7 @@ def test_sigterm_too_ends_it_with_a_checkpoint(start: Callable[..., Any]) -> Non
 @pytest.mark.parametrize(
     ("delay_s", "number"),
     [
-        pytest.param(s, n, marks=pytest.mark.ci_slow if (s, n.name) == (2.5, "SIGTERM") else pytest.mark.slow, id=f"{s}-{n.name}")
+        pytest.param(s, n, marks=pytest.mark.slow, id=f"{s}-{n.name}")
         for s in (0.1, 0.4, 0.8, 1.5, 2.5, 4.0)
         for n in (signal.SIGINT, signal.SIGTERM)
     ],

@@ -58,6 +58,7 @@ def test_an_environment_that_ends_its_process(ray_session: Any, tmp_path: Path) 
     assert (result["lost/workers"], result["lost/env_crashes"]) == (1, 0)
 
 
+@pytest.mark.ci_slow
 def test_an_environment_that_hangs(ray_session: Any, tmp_path: Path) -> None:
     config = {"mode": "hang", "worker": 1, "marker": str(tmp_path / "struck")}
     agent = Agent("PPO", {**RAY, "env_config": config, "worker_timeout_s": 2.0}, out=tmp_path / "run")

@@ -60,8 +60,10 @@ def assert_equal_weights(a: Agent, b: Agent) -> None:
 @pytest.mark.parametrize(
     ("run", "env"),
     [
-        ("PPO", "CartPole-v1"),
-        pytest.param("A2C", "Pendulum-v1", marks=pytest.mark.ci_slow),
+        pytest.param(
+            "PPO", "CartPole-v1", marks=pytest.mark.ci_slow
+        ),  # the next test has it with a learner in an actor
+        pytest.param("A2C", "Pendulum-v1", marks=pytest.mark.slow),
         pytest.param("A2C", "CartPole-v1", marks=pytest.mark.slow),
         pytest.param("PPO", "Pendulum-v1", marks=pytest.mark.slow),
     ],
@@ -85,7 +87,10 @@ def test_a_learner_in_an_actor_gives_the_same_numbers(ray_session: Any) -> None:
         assert_equal_weights(here, there)
 
 
-@pytest.mark.parametrize("kernel", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param("numpy", marks=pytest.mark.ci_slow), pytest.param("torch", marks=pytest.mark.slow)],
+)
 def test_several_learners_give_the_numbers_of_one(ray_session: Any, tmp_path: Path, kernel: str) -> None:
     config = {**SMALL, **STATE, "env": "CartPole-v1", "num_workers": 3, "target_kl": 0.02, "kernel": kernel}
     with Agent("PPO", config, backend="local") as here, Agent("PPO", config, num_learners=2) as there:
@@ -104,7 +109,7 @@ def test_several_learners_give_the_numbers_of_one(ray_session: Any, tmp_path: Pa
         assert resumed.train()["training_iteration"] == 4
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow  # the test above goes on with none, test_off_policy_learners with one or two
 def test_restore_with_any_number_of_learners(ray_session: Any, tmp_path: Path) -> None:
     config = {**SMALL, **STATE, "env": "CartPole-v1", "num_workers": 3, "exact_resume": True}
     with Agent("PPO", config, num_learners=3) as agent:
@@ -331,7 +336,7 @@ _EXACT = [
     ("PPO", "CartPole-v1", {}),
     ("PPO", "Pendulum-v1", {"num_workers": 2, "backend": "local", "kernel": "torch"}),
     ("PPO", "CartPole-v1", {"lr_schedule": "linear", "schedule_steps": 2000, "kernel": "numpy"}),
-    pytest.param("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}, marks=pytest.mark.ci_slow),
+    pytest.param("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}, marks=pytest.mark.slow),
     pytest.param("PPO", "CartPole-v1", {"num_workers": 2, "num_learners": 2}, marks=pytest.mark.slow),
 ]
 

@@ -11,14 +11,14 @@ from call_chains import MOST, RUNS, chain
 DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
-SLOWER = {"PPO, two learners": pytest.mark.ci_slow, "APPO, two learners": pytest.mark.slow}
+SLOWER = ("PPO, two learners", "APPO, two learners")
 
 
 @pytest.mark.parametrize(
     "name",
     [
         *(name for name in RUNS if name not in SLOWER),
-        *(pytest.param(name, marks=mark) for name, mark in SLOWER.items()),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOWER),
     ],
 )
 def test_calls_from_train_to_minimise(name: str, request: pytest.FixtureRequest) -> None:

@@ -129,7 +129,7 @@ def test_overrides_run_where_actors_and_learners_are(where: dict[str, Any]) -> N
         assert agent.updates == 0  # learners have copies of the agent
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -343,7 +343,7 @@ def test_what_else_does_not_fit(local: dict[str, Any]) -> None:
                 agent.train(**wrong)
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow  # test_agent has what fits into the Ray that is joined
 def test_too_many_actors_and_learners_become_what_fits(
     ray_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ def train_until(agent: Agent, what: Callable[[dict[str, Any]], Any], timeout_s: 
     return results
 
 
+@pytest.mark.ci_slow
 def test_training_does_not_wait_and_results_say_whose_they_are(ray_session: Any) -> None:
     with Agent("PPO", BESIDE, env_config=evaluator_only("slow")) as agent:
         weights, steps = {}, {}

@@ -68,12 +68,15 @@ def assert_same_replay(a: Any, b: Any) -> None:
 # -- the ratio ---------------------------------------------------------------------------------------------------------
 
 
-CI_SLOW = pytest.mark.ci_slow
-
-
 @pytest.mark.parametrize(
     ("num_workers", "ratio"),
-    [(0, 2.0), (0, 9.6), (3, 2.0), *(pytest.param(*case, marks=CI_SLOW) for case in ((1, 9.6), (1, 2.0), (3, 9.6)))],
+    [
+        (0, 2.0),
+        (0, 9.6),
+        (3, 2.0),
+        pytest.param(1, 9.6, marks=pytest.mark.ci_slow),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2.0), (3, 9.6))),
+    ],
 )
 def test_samples_per_insert_is_held(num_workers: int, ratio: float, ray_session: Any) -> None:
     more = {"num_workers": num_workers, "fragment_length": 4, "samples_per_insert": ratio, "steps_per_iteration": 400}
@@ -204,6 +207,7 @@ def test_a_resume_during_warm_up_and_before_the_first_step(tmp_path: Path) -> No
             assert_equal(expected, history(resumed, 3))
 
 
+@pytest.mark.ci_slow
 def test_resume_with_other_workers(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", DQN, prioritized=True, num_workers=2) as agent:
         agent.train()
@@ -337,6 +341,7 @@ def kill(ray_session: Any, handle: Any) -> None:
     os.kill(ray_session.get(handle.actor.__ray_call__.remote(lambda role: os.getpid())), signal.SIGKILL)
 
 
+@pytest.mark.ci_slow
 def test_a_worker_killed_while_the_run_learns(ray_session: Any, tmp_path: Path) -> None:
     more = {"env_config": {"sleep_s": 0.002}, "vectorizer": "sync", "fragment_length": 10, "steps_per_iteration": 400}
     with Agent("DQN", {**DQN, **more}, num_workers=2, num_cpus_per_worker=0.1) as agent:
@@ -388,27 +393,21 @@ def test_sharded_replay(ray_session: Any) -> None:
 
 
 @pytest.mark.ci_slow
-def test_sharded_save_and_restore(ray_session: Any, tmp_path: Path) -> None:
+def test_sharded_save_and_restore_with_any_number_of_shards(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", SHARDED) as agent:
         history(agent, 2)
         first = agent.save(tmp_path)
         assert sorted(p.name for p in (first / "replay").iterdir()) == ["shard_0", "shard_1"]
-        agent.train()
+        result = agent.train()
         path = agent.save(tmp_path)
         assert not (first / "replay").exists()
         rows, weights = [ray_session.get(s.submit(Replay.__len__)) for s in shards_of(agent)], agent.get_weights()
     with Agent.from_checkpoint(path, num_workers=3) as resumed:
         assert [ray_session.get(s.submit(Replay.__len__)) for s in shards_of(resumed)] == rows
         np.testing.assert_array_equal(resumed.get_weights().flat, weights.flat)
-        result = resumed.train()
-        assert result["training_iteration"] == 4 and result["learner/replay_rows"] > sum(rows)
-
-
-@pytest.mark.ci_slow
-def test_another_number_of_shards_takes_what_was_saved(ray_session: Any, tmp_path: Path) -> None:
-    with Agent("DQN", SHARDED) as agent:
-        result = history(agent, 2)[-1]
-        path = agent.save(tmp_path)
+        going_on = resumed.train()
+        assert going_on["training_iteration"] == 4 and going_on["learner/replay_rows"] > sum(rows)
+    # another number of shards takes what was saved
     for more in ({"num_replay_shards": 0, "num_workers": 0}, {"num_replay_shards": 1}):
         with Agent.from_checkpoint(path, **more) as resumed:
             assert all("from here" in note for note in resumed.notes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from typing import Any
 
 import numpy as np
@@ -140,23 +139,20 @@ def pid_of(ray: Any, handle: Any) -> int:
     return ray.get(handle.actor.__ray_call__.remote(lambda role: os.getpid()))
 
 
-@pytest.mark.ci_slow
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.ci_slow), pytest.param(1, marks=pytest.mark.slow)])
 def test_a_dead_member_is_named(ray_session: Any, ray_backend: Any, lost: int) -> None:
-    group = Members(ray_backend, 2)
+    group = Members(ray_backend, 2, timeout_s=600.0)  # it is not the timeout that names it
     others = [r for r in range(2) if r != lost]
     waiting = [group.handles[r].submit(Member.total, [1.0] * 1000) for r in others]
-    start = time.monotonic()
     os.kill(pid_of(ray_session, group.handles[lost]), signal.SIGKILL)
     for future in waiting:
         with pytest.raises(CollectiveLost, match=f"Learner {lost} of 2 died or did not answer"):
             ray_backend.get(future, timeout=60)
-    assert time.monotonic() - start < 20
     with pytest.raises(WorkerLost, match=f"Learner {lost} of 2"):  # no second wait
         ray_backend.get(group.handles[others[0]].submit(Member.gather, 1), timeout=10)
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_a_dead_member_of_three_is_named_by_all(ray_session: Any, ray_backend: Any) -> None:
     group = Members(ray_backend, 3)
     waiting = [group.handles[r].submit(Member.total, [1.0] * 1000) for r in (0, 2)]

@@ -207,7 +207,7 @@ def test_changes_of_all_learners_add_up() -> None:
     assert not start["acting"].any()
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_learners_that_do_not_wait_hold_the_ratio_and_agree_at_the_end(ray_session: Any, tmp_path: Path) -> None:
     settings = SMALL | {"num_learners": 2, "learner_sync": "asynchronous", "prioritized": True}
     with Agent("SAC", settings, out=tmp_path) as agent:

@@ -65,7 +65,7 @@ def test_the_documents_own_example(seconds: int, start: Any, tmp_path: Path) -> 
     assert (tmp_path / "runs" / "cartpole-ppo" / "learning_curves.png").stat().st_size > 10_000
 
 
-@pytest.mark.ci_slow
+@pytest.mark.slow
 def test_tune_saves_restores_and_runs_by_name_within_a_trials_resources(ray_session: Any, tmp_path: Path) -> None:
     from ray import tune
     from ray.tune.utils import validate_save_restore
