@@ -1,7 +1,9 @@
 """What the site refuses: `problems` says what is wrong with a page. hooks.py logs each as a warning, and the build fails on it.
 
-- Code: Python and YAML that cannot be parsed, `raypid` commands and flags that do not exist.
-- Names: dotted names of raypid, files, flags, settings and metrics that do not exist.
+- Code: Python, YAML and JSON that cannot be parsed; commands, run files, calls and settings that raypid refuses (check_runs.py,
+  check_python.py); blocks in a language that nobody checks. tests/test_documentation.py runs the code, this reads it.
+- Names: dotted names of raypid, files, flags, settings and metrics that do not exist. On pages for users of other libraries, whose
+  names these pages are full of, those in the column "here" of tables.
 - Pages of algorithms: metrics that are reported and not explained, or explained and never reported; a missing table of settings.
 
 MkDocs itself refuses dead links and anchors of the site's pages; `dead_links` does so for README.md, which is no page of the site.
@@ -9,21 +11,25 @@ MkDocs itself refuses dead links and anchors of the site's pages; `dead_links` d
 
 from __future__ import annotations
 
-import argparse
 import ast
 import html
-import importlib
+import json
 import re
+from collections.abc import Iterable
+from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import tables
 import yaml
+from check_python import begun, code_problems, look_up, setting_problems, unbound
+from check_runs import OPEN, all_keys, command_problems, commands, run_file_problems
 from markdown.extensions.toc import slugify
 
-from raypid import cli
-from raypid.errors import UserError
+from raypid import names
+from raypid.config import ALIASES, ELSEWHERE, OWN_ALIASES
+from raypid.stops import WORDS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -31,14 +37,16 @@ BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 """A link within the repository: `](`, path, anchor, `)`."""
+LANGUAGES = ("python", "yaml", "json", "text")
+"""Languages of blocks. A block without one is commands."""
 MARKER = re.compile(r"^<!-- (settings|results): (\w+) -->$", re.MULTILINE)
 FOREIGN = ("names.md", "coming-from/")
 """Pages that are full of other libraries' names: only what is plainly ours is looked up there."""
 _ANSWERED = "names.md"
 """The page with names that do not exist on purpose. tests/test_names.py runs its rows."""
 _TOP = ("raypid", "docs", "tests", "benchmarks", "examples")
-_OTHERS = {"runtime_env"}
-"""Words of Ray that look like settings."""
+_OTHERS = {"runtime_env", "ConstrainRAMSpace", "KillMode"}
+"""Words of Ray, SLURM and systemd that look like ours."""
 _FOREIGN_FLAGS = {
     *("dashboard_port", "node_manager_port", "object_manager_port", "ray_client_server_port"),  # Ray
     *("build_arg", "shm_size"),  # Docker
@@ -54,27 +62,38 @@ def problems(uri: str, text: str) -> list[str]:
         uri: path of the page below docs/, or of README.md and its like below the repository.
         text: the page in Markdown.
     """
-    blocks = [(head.split()[:1], code) for head, code in BLOCK.findall(text) if not code.startswith("--8<--")]
+    blocks = [(_language(head), code) for head, code in BLOCK.findall(text) if not code.startswith("--8<--")]
     prose = BLOCK.sub("", text)
-    inline = sorted({html.unescape(name) for name in INLINE.findall(prose)})
-    own = set(re.findall(r"[A-Za-z_]\w*", " ".join(code for language, code in blocks if language)))
+    inline = _inline(prose)
+    code = "\n".join(code for language, code in blocks if language)
+    own = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"\w+/[\w/]+", "", code)))
     """Words of the page's code: what is not ours may be its own."""
-    found = [problem for language, code in blocks for problem in _code_problems(language, code)]
+    added = set(re.findall(r"register\w*\(\s*[\"'](\w+)", code))
+    found = _block_problems(blocks, prose, added)
     if uri != _ANSWERED:
-        commands = [code for language, code in blocks if language in ([], ["text"])]
-        for command in dict.fromkeys(c for code in [*commands, *inline] for c in _commands(code)):
-            found += _command_problems(command, own)
-        found += [f"the file {path} does not exist" for path in _missing_files([*commands, *inline])]
+        shown = [(code, language == "") for language, code in blocks if language in ("", "text")]
+        for words in {
+            " ".join(c): c for code, all_ours in shown for c in commands(code, all_commands=all_ours)
+        }.values():
+            found += command_problems(words, own, whole=True)
+        for words in [c for name in inline for c in commands(name, all_commands=False)]:
+            found += command_problems(words, own, whole=False)
+        found += [
+            f"`{target}` does not exist"
+            for code, is_all in shown
+            for target in re.findall(r"^make [a-z-]+", code, re.MULTILINE)
+            if is_all and not _is_there(target)
+        ]
+        found += [f"the file {path} does not exist" for path in _missing_files([*(code for code, _ in shown), *inline])]
         found += [f"`{name}` does not exist" for name in inline if not _is_there(name)]
     if not uri.startswith(FOREIGN):
-        for name in inline:
-            found += [f"the file {name} does not exist"] if _is_unknown_file(name) else []
-            found += [f"the flag `--{flag}` does not exist" for flag in _unknown_flags(name)]
-            found += [
-                f"`{word}` is no setting, metric or name of the code"
-                for word in _unknown_words(name)
-                if word not in own
-            ]
+        found += _name_problems(inline, own, added)
+        found += _metric_problems([*inline, code], own)
+    if uri.startswith("coming-from/"):
+        rows = [cells for cells in _rows(prose) if len(cells) > 3]
+        here = [cells[1] if cells[2].strip() == "the same" else cells[2] for cells in rows]
+        found += _name_problems(_inline("\n".join(here)), own, added, strict=True)
+        found += _metric_problems(["\n".join(here), code], own)
     found += [
         f"{line} is no marker of a table: write <!-- settings: NAME --> or <!-- results: NAME -->"
         for line in re.findall(r"^<!-- \w+: .*$", prose, re.MULTILINE)
@@ -87,76 +106,105 @@ def problems(uri: str, text: str) -> list[str]:
 # -- code ------------------------------------------------------------------------------------------------------------------
 
 
-def _code_problems(language: list[str], code: str) -> list[str]:
-    """Python and YAML that cannot be parsed, and imports from raypid of what it does not have."""
-    try:
-        if language == ["yaml"]:
-            yaml.safe_load(code)
-        if language != ["python"]:
-            return []
-        names = [
-            f"{node.module}.{name.name}"
-            for node in ast.walk(ast.parse(code))
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "raypid"
-            for name in node.names
-        ]
-    except (SyntaxError, yaml.YAMLError) as error:
-        return [
-            f"a block of code cannot be parsed: {' '.join(str(error).split())}. It begins with {code.splitlines()[0]!r}"
-        ]
-    return [f"`{name}`, which a block of code imports, does not exist" for name in names if not _importable(name)]
+def _language(head: str) -> str:
+    """The language of a block, "" of commands: of "```python", "``` {.python}" and "```python title=..."."""
+    return next(iter(re.findall(r"[\w+-]+", head)), "")
 
 
-def _commands(code: str) -> list[str]:
-    """The `raypid` commands of a block or of a word in backquotes, a line each."""
-    lines = code.replace("\\\n", " ").splitlines()
-    found = [re.match(r"(?:.*(?:\bdo|&&|;) )?(raypid [a-z][\w-]*(?: .*)?)$", line) for line in lines]
-    return [match[1] for match in found if match]
-
-
-def _command_problems(command: str, own: set[str]) -> list[str]:
-    """A command or flags that do not exist; an environment, an agent or a model of the page's own code may have flags of its own."""
-    _, name, *words = command.split()
-    name = cli.names.SAME_COMMANDS.get(name, name)
-    if name == "help" or not re.fullmatch(r"[a-z-]+", name):
-        return []
-    if name not in cli.COMMANDS:
-        return [f"there is no command `raypid {name}`"]
-    run = next((words[i + 1] for i, word in enumerate(words[:-1]) if word in ("--run", "--algo")), "")
-    known = _parser(name, run if run in tables.ALGORITHMS else "")
-    given = [found[1] for word in words if (found := re.match(r"(--[a-z][\w.-]*)", word))]
-    has_own = any(re.search(r"\w:\w|\.py$", word) for word in words)
-    return [
-        f"`raypid {name}` has no flag {flag}, in: {command}"
-        for flag in given
-        if cli.dashed(flag) not in known and not (has_own and flag[2:].replace("-", "_") in own)
+def _block_problems(blocks: list[tuple[str, str]], prose: str, added: set[str]) -> list[str]:
+    """What is wrong with the code of a page, but for its commands. A block of Python knows the names of those above it."""
+    known: dict[str, object] = {}
+    trees: list[ast.Module] = []
+    found = [
+        f"a block in {language!r} is checked by nobody: write one of {', '.join(LANGUAGES)}, or no language for commands"
+        for language, _ in blocks
+        if language and language not in LANGUAGES
     ]
-
-
-@cache
-def _parser(command: str, run: str) -> frozenset[str]:
-    """The flags of a command; of `raypid train` with the settings of one algorithm, or of all where none is named."""
-    runs = [run] if run or command not in ("train", "tune") else tables.ALGORITHMS.names()
-    found: set[str] = set()
-    for one in runs:
-        subparsers = argparse.ArgumentParser().add_subparsers(parser_class=cli._Parser)
-        module = importlib.import_module(f"raypid.cli.{command.replace('-', '_')}")
+    if re.search(r"^ *(```|~~~)", prose, re.MULTILINE):
+        found.append("a block of code is checked by nobody: begin and end it with ``` at the start of a line")
+    for language, code in blocks:
         try:
-            module.add_parser(subparsers, [command, *(["--run", one] if one else [])])
-        except UserError:  # a setting without a docstring, which the table of settings names
-            found |= {cli.dashed(f"--{flag}") for flag in _flags()}
-            continue
-        found |= set(subparsers.choices[command]._option_string_actions)
-    return frozenset(found | {"--help", "--help-all"})
+            if language == "python":
+                trees.append(ast.parse(code))
+                found += [f"{told}, in a block of code" for told in code_problems(trees[-1], known, added)]
+            elif language == "yaml":
+                yaml.safe_load(code)
+                found += run_file_problems(code)
+            elif language == "json":
+                json.loads(code if code.lstrip().startswith(("{", "[")) else f"{{{code}}}")
+        except (SyntaxError, ValueError, yaml.YAMLError) as error:
+            why = " ".join(str(error).split())
+            found.append(f"a block of code cannot be parsed: {why}. It begins with {code.splitlines()[0]!r}")
+    return found + [f"`{name}`, which a block of code uses, is nowhere on the page" for name in unbound(trees)]
 
 
 # -- names -----------------------------------------------------------------------------------------------------------------
 
 
+def _inline(prose: str) -> list[str]:
+    """What stands in backquotes."""
+    return sorted({html.unescape(name) for name in INLINE.findall(prose)})
+
+
+def _rows(prose: str) -> list[list[str]]:
+    """The rows of tables, as cells between an empty first and an empty last one."""
+    return [re.split(r"(?<!\\)\|", line) for line in prose.splitlines() if line.startswith("|")]
+
+
+def _name_problems(inline: Iterable[str], own: set[str], added: set[str], *, strict: bool = False) -> list[str]:
+    """What stands in backquotes and is no file, flag, setting, metric or name of raypid.
+
+    Args:
+        own: words of the page's code, whose names may be its own.
+        strict: whether all words are names of ours.
+    """
+    found = []
+    for name in inline:
+        found += [f"the file {name} does not exist"] if _is_unknown_file(name) else []
+        found += [f"the flag `--{flag}` does not exist" for flag in _unknown_flags(name)]
+        if name.startswith("raypid ") or re.fullmatch(r"raypid(\.\w+)+", name):
+            continue  # a command, or a name, which are looked up in any case
+        with suppress(SyntaxError):
+            if name.partition(".")[0] in begun() and "." in name:
+                found += code_problems(ast.parse(name, mode="eval"), begun(), added)
+                continue
+        unknown = [word for word in _unknown_words(name, strict) if word not in own]
+        found += [f"`{word}` is no setting, metric or name of the code" for word in unknown]
+        if not unknown and name not in own:
+            found += [f"`{name}` is no name of raypid: {meant}" for meant in _meant(name)]
+        if re.match(r"\w+=[^=]", name):  # a setting with a value
+            with suppress(SyntaxError):
+                found += setting_problems(ast.parse(f"given({name})", mode="eval").body)
+    return found
+
+
+def _meant(name: str) -> list[str]:
+    """What a word is called here, if it is another library's name of a setting, or nearly a setting; [] if it is neither."""
+    name, _, value = name.removeprefix("model.").partition("=")
+    if not re.fullmatch(r"[a-z]\w*", name) or name in _ours():
+        return []
+    foreign = {**ALIASES, **ELSEWHERE}
+    if name in foreign or name in names.SETTINGS:
+        return [f"it is called `{foreign[name]}`" if name in foreign else names.SETTINGS[name]]
+    near = get_close_matches(name, _settings(), 1, 0.85)
+    return [f"is `{near[0]}` meant?"] if near and name != f"{near[0]}s" else []
+
+
+def _metric_problems(texts: Iterable[str], own: set[str]) -> list[str]:
+    """Metrics that nothing reports; those under custom/ and what a page's own code returns may be anything."""
+    groups = "|".join(sorted({key.partition("/")[0] for key in all_keys() if "/" in key}))
+    named = re.findall(rf"(?<![\w/.])((?:{groups})/([a-z]\w*))(?![\w/.]*/|\.\w)", "\n".join(texts))
+    return [
+        f"the metric {name} is never reported"
+        for name, word in sorted(set(named))
+        if name not in all_keys() and word not in own
+    ]
+
+
 def _is_there(name: str) -> bool:
     """Whether what stands in backquotes exists, if it is a dotted name of raypid or a path of the repository."""
     if re.fullmatch(r"raypid(\.\w+)+", name) and not name.endswith(".NAME"):
-        return _importable(name)
+        return look_up(name) is not OPEN
     if re.fullmatch(r"[\w-]+(/[\w.-]+)+/?", name) and name.split("/")[0] in _TOP:
         return (ROOT / name).exists() or name.startswith("raypid/") and name.endswith(("-v0", "-v1"))
     if target := re.fullmatch(r"make ([a-z-]+)", name):
@@ -186,9 +234,11 @@ def _unknown_flags(name: str) -> list[str]:
     return [flag for flag in flags if flag.replace("-", "_") not in _flags()]
 
 
-def _unknown_words(name: str) -> list[str]:
-    """Words such as `batch_size` that stand nowhere in the code."""
-    words = re.findall(r"(?<![\w./:-])([a-z]+_\w+)\b(?!/)(?!\.(?:py|md|json|yaml)\b)", name.replace("learner/", ""))
+def _unknown_words(name: str, strict: bool) -> list[str]:
+    """Words such as `batch_size` and `PPOConfig` that stand nowhere in the code. `strict`: words such as `clip` too."""
+    word = (r"[a-z]\w+" if strict else r"[a-z]+_\w+") + r"|[A-Z][a-z]+[A-Z]\w*|[A-Z]{2,}[a-z]\w*"
+    rest = re.sub(r"[\w-]+/[\w./-]*|\"[^\"]*\"", "", name)
+    words = re.findall(rf"(?<![\w./:-])({word})\b(?![/-])(?!\.(?:py|md|json|yaml)\b)", rest)
     return [word for word in words if word not in _words() | _OTHERS and not word.startswith("my_")]
 
 
@@ -220,24 +270,19 @@ def _file_names() -> frozenset[str]:
 
 
 @cache
-def _importable(name: str) -> bool:
-    parts = name.split(".")
-    for i in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:i]))
-        except ImportError:
-            continue
-        try:
-            for part in parts[i:]:
-                found = (
-                    found.__dataclass_fields__[part]
-                    if part in getattr(found, "__dataclass_fields__", {})
-                    else getattr(found, part)
-                )
-        except (AttributeError, ImportError):
-            return False
-        return True
-    return False
+def _settings() -> frozenset[str]:
+    """The names of all settings, without "model."."""
+    configs = [tables.ALGORITHMS.get(name).Config for name in tables.ALGORITHMS.names()]
+    return frozenset(name for cls in (*configs, tables.ModelConfig) for name in cls.__dataclass_fields__)
+
+
+@cache
+def _ours() -> frozenset[str]:
+    """Settings, and what other words of raypid's own code are, without its lists of other libraries' names and its sentences."""
+    left_out = r'^(?:ALIASES|ELSEWHERE) = .*?^\}|""".*?"""|\s# [^\n]*'
+    files = [path for path in sorted((ROOT / "raypid").rglob("*.py")) if path.name != "names.py"]
+    code = "\n".join(re.sub(left_out, "", path.read_text(), flags=re.DOTALL | re.MULTILINE) for path in files)
+    return _settings() | OWN_ALIASES.keys() | set(re.findall(r"[A-Za-z_]\w*", code))
 
 
 @cache
@@ -247,11 +292,7 @@ def _flags() -> frozenset[str]:
         path.read_text() for folder in ("raypid/cli", "benchmarks") for path in sorted((ROOT / folder).glob("*.py"))
     )
     flags = {found.replace("-", "_") for found in re.findall(r"[\"'`(\[ ]--([a-z][\w-]*)", text)}
-    settings = {
-        name
-        for algorithm in tables.ALGORITHMS.names()
-        for name in tables.ALGORITHMS.get(algorithm).Config.__dataclass_fields__
-    }
+    settings = _settings() | {word for words in WORDS.values() for word in words}
     networks = {f"model.{name}" for name in tables.ModelConfig.__dataclass_fields__}
     return frozenset(flags | settings | networks | _FOREIGN_FLAGS)
 
@@ -266,7 +307,7 @@ def _algorithm_problems(page: str, prose: str) -> list[str]:
         return [f"there is no algorithm {page!r}"]
     reported = tables.metrics(names[page])
     section = prose.partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    rows = [re.split(r"(?<!\\)\|", line) for line in section.splitlines() if line.startswith("|")]
+    rows = _rows(section)
     explained = {
         name
         for row in rows

@@ -30,6 +30,8 @@ from defaults import table as measured  # noqa: E402
 
 VARIANTS: tuple[dict[str, object], ...] = (
     {}, {"normalize_rewards": False}, {"prioritized": True}, {"prioritized": False}, {"noisy": 0.0}, {"intrinsic_reward": "rnd"},
+    {"num_workers": 2, "num_learners": 2, "on_divergence": "rollback"}, {"num_workers": 2, "parameter_server": True},
+    {"num_workers": 2, "num_replay_shards": 2}, {"num_workers": 2, "num_learners": 2, "learner_sync": "asynchronous"},
 )  # fmt: skip
 """Settings that decide which metrics are reported."""
 
@@ -132,6 +134,12 @@ def _names() -> list[str]:
 
 def metrics(name: str) -> set[str]:
     """Every key under learner/ that an algorithm may report."""
+    return {key for key in keys(name) if key.startswith("learner/")}
+
+
+@cache
+def keys(name: str) -> frozenset[str]:
+    """Every key that results of an algorithm may have, besides those that users' code reports."""
     algorithm: type[Algorithm[Config]] = ALGORITHMS.get(name)
     found: set[str] = set()
     for variant in VARIANTS:
@@ -143,8 +151,8 @@ def metrics(name: str) -> set[str]:
                 config.own_checks()
             except ConfigError:
                 continue
-            found |= {key for key in known_keys(name, config).keys if key.startswith("learner/")}
-    return found
+            found |= known_keys(name, config).keys
+    return frozenset(found)
 
 
 # -- results ---------------------------------------------------------------------------------------------------------------
