@@ -187,18 +187,20 @@ def best(parent: Path | str) -> Path | None:
 def prune(parent: Path | str, keep: int) -> list[Path]:
     """Remove all but the newest `keep` checkpoints and the best one; returns the removed folders.
 
-    Checkpoints whose manifest cannot be read stay and do not count.
+    Checkpoints whose manifest cannot be read stay and do not count; one that cannot be removed (a disk that is read-only by now) stays too.
     """
     if keep < 1:
         raise ValueError(f"keep must be 1 or more, not {keep}.")
     _sweep(Path(parent), "*")
     readable = list(_readable(parent))
     kept = {*readable[-keep:], best(parent)}
-    removed = [path for path in readable if path not in kept]
-    for path in removed:
+    removed = []
+    for path in (path for path in readable if path not in kept):
         doomed = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-        _current(path).rename(doomed)  # an interrupted removal must not look like a damaged checkpoint
-        shutil.rmtree(doomed, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _current(path).rename(doomed)  # an interrupted removal must not look like a damaged checkpoint
+            shutil.rmtree(doomed, ignore_errors=True)
+            removed.append(path)
     return removed
 
 

@@ -394,6 +394,22 @@ def test_prune(tmp_path: Path) -> None:
         prune(tmp_path, 0)
 
 
+def test_what_cannot_be_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may become read-only between the writing of a checkpoint and the removal of an old one."""
+    for iteration in (1, 2):
+        save(tmp_path, iteration, None, n=iteration)
+
+    def read_only(self: Path, target: Path) -> Path:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", read_only)
+        assert prune(tmp_path, 1) == []
+    assert len(list_checkpoints(tmp_path)) == 2
+    assert len(prune(tmp_path, 1)) == 1
+
+
+
 def test_find(tmp_path: Path) -> None:
     run = tmp_path / "run"
     parent = run / "checkpoints"
