@@ -409,7 +409,6 @@ def test_what_cannot_be_removed_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(prune(tmp_path, 1)) == 1
 
 
-
 def test_find(tmp_path: Path) -> None:
     run = tmp_path / "run"
     parent = run / "checkpoints"
