@@ -56,7 +56,7 @@ HOOKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
 
 
 def check_hooks(callbacks: Callbacks) -> None:
-    """Check that every on_... that the user's class brings is a hook, and can be called as one.
+    """Check that every on_... (and _on_...) that the user's class brings is a hook, and can be called as one.
 
     Raises:
         ConfigError: names the class and the method, and the hook that was meant.
@@ -64,9 +64,9 @@ def check_hooks(callbacks: Callbacks) -> None:
     cls = type(callbacks)
     own = [base for base in cls.__mro__ if issubclass(base, Callbacks) and base is not Callbacks]
     for name in dict.fromkeys(name for base in own for name in vars(base)):
-        if not name.startswith("on_") or not callable(method := getattr(callbacks, name)):
+        if not name.startswith(("on_", "_on_")) or not callable(method := getattr(callbacks, name)):
             continue
-        if name not in HOOKS:
+        if name not in HOOKS:  # _on_step and the like are Stable-Baselines3's
             from difflib import get_close_matches
 
             near = get_close_matches(name, HOOKS, 1, 0.7)

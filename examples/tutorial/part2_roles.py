@@ -50,5 +50,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rollouts", type=int, default=8)
     args = parser.parse_args()
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     main(args.rollouts)

@@ -457,7 +457,7 @@ def one_discrete(spec: NetworkSpec) -> None:
     """
     if [leaf.kind for leaf in spec.actions] != ["categorical"] or spec.actions[0].path:
         raise ConfigError(
-            f"This algorithm takes one Discrete action, not {_named(spec)}; SAC and TD3 take Box actions, PPO all of them."
+            f"This algorithm takes one Discrete action, not {_named(spec)}; SAC and TD3 take Box ones, PPO, A2C, IMPALA and APPO all kinds."
         )
 
 

@@ -276,7 +276,9 @@ def _meant(option: str, flags: Sequence[str]) -> str:
     """What an unknown option is called here, or may be meant to be; "" if nothing is near."""
     name = option.lstrip("-").removeprefix("model.").replace("-", "_")
     if ours := ELSEWHERE.get(name, "").replace("_", "-"):
-        return f"Here it is called {f'--model.{ours}' if f'--model.{ours}' in flags else f'--{ours}'}."
+        # `raypid eval` has --episodes, which is evaluation_num_episodes elsewhere
+        called = (f"--model.{ours}", f"--{ours}", f"--{ours.rpartition('-')[2]}")
+        return f"Here it is called {next((flag for flag in called if flag in flags), f'--{ours}')}."
     if told := names.answer(option) or names.answer(canonical(name)):
         return told
     near = suggest(option, flags)

@@ -23,7 +23,6 @@ WIDE = 20.0
 """Largest element of an observation that a network takes as it is."""
 UNEVEN = 100.0
 """Ratio of the deviations of an observation's elements from which they should be normalised."""
-LARGE_REWARD = 10.0
 GROWTH_MB = 5.0
 """Megabytes in 1,000 steps from which memory is said to grow."""
 FEW_STEPS = 300
@@ -111,7 +110,6 @@ def _of_rewards(facts: Mapping[str, Any]) -> Iterator[Finding]:
     reward, episodes = facts.get("reward"), facts.get("episodes")
     if not reward or reward["min"] is None or not episodes:
         return
-    largest = max(abs(reward["min"]), abs(reward["max"]))
     if episodes["episodes"] >= 5 and reward["return_min"] == reward["return_max"]:
         yield Finding(
             "note", "reward", f"every random episode had the same return, {reward['return_min']:g}: nothing to learn from until one differs.",
@@ -122,17 +120,6 @@ def _of_rewards(facts: Mapping[str, Any]) -> Iterator[Finding]:
             "note", "reward", f"it was 0 in all {episodes['steps']:,} steps.",
             "If that is rare, reward steps on the way, or try intrinsic_reward=rnd.",
         )  # fmt: skip
-    if largest > LARGE_REWARD:
-        scale = 10.0 ** -len(str(int(largest)))
-        yield Finding(
-            "note", "reward", f"{_range_of(reward)}. PPO scales rewards by itself.",
-            f"For SAC and DQN: --reward-scale {scale * 10:g} or less.",
-        )  # fmt: skip
-
-
-def _range_of(reward: Mapping[str, Any]) -> str:
-    low, high = reward["min"], reward["max"]
-    return f"it is always {low:.4g}" if low == high else f"it ranges from {low:.4g} to {high:.4g}"
 
 
 def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from raypid.run.assembly import (
     with_tuned,
 )
 from raypid.run.training import algorithm_of, settings_of
+from raypid.runtime.resources import limit_threads
 
 
 def setup(
@@ -52,6 +53,7 @@ def setup(
             "callbacks belong to an agent's run; in a loop of your own, read the reports of Rollout.collect."
         )
     resolved.settle(found.adapted)
+    limit_threads(1)  # as for an agent, whose numbers these are
     settled, _ = algorithm.settled(resolved.config, found.network)
     replay = None
     if isinstance(settled, OffPolicyConfig):

@@ -68,6 +68,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [
         (["train"], ["--run PPO", "raypid list agents"]),
         (["train", "--run", "PPO"], ["--env"]),
+        (["eval", "runs/x", "--n-eval-episodes", "2"], ["Here it is called --episodes."]),
         (["train", "--run", "PPOO", "--env", "CartPole-v1"], ["'PPOO'", "'PPO'"]),
         (["train", "--run", "PPOO", "--env", "CartPole-v1", "--clip", "0.2"], ["'PPOO'", "'PPO'"]),
         (["train", "--run", "PPO", "--env", "CartPol-v1"], ["CartPol-v1", "CartPole-v1"]),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,14 @@ def by_agent(iterations: int) -> np.ndarray:
         for _ in range(iterations):
             agent.train()
         return agent.get_weights().flat
+
+
+def test_blas_has_one_thread_as_beside_an_agent() -> None:
+    """With several, small products are slower and round otherwise. The test's own process has one already."""
+    words = "import raypid, threadpoolctl as t; raypid.setup('PPO', 'CartPole-v1'); print({i['num_threads'] for i in t.threadpool_info()})"
+    many = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", words], env=many, capture_output=True, text=True)
+    assert done.stdout == "{1}\n", done
 
 
 def test_ppo_by_hand_is_ppo() -> None:

@@ -291,6 +291,9 @@ def test_a_misspelt_hook_is_refused() -> None:
     class Strange(raypid.Callbacks):
         def on_full_moon(self) -> None: ...
 
+    class Elsewhere(raypid.Callbacks):
+        def _on_step(self) -> bool: ...  # type: ignore[empty-body]
+
     class Short(raypid.Callbacks):
         def on_end(self) -> None: ...  # type: ignore[override]
 
@@ -303,6 +306,7 @@ def test_a_misspelt_hook_is_refused() -> None:
     for cls, said in (
         (Misspelt, "Misspelt.on_episode_ends would never be called. Did you mean on_episode_end?"),
         (Strange, "The hooks are on_start, on_episode_end, on_iteration, on_checkpoint, on_end"),
+        (Elsewhere, "Elsewhere._on_step would never be called"),
         (Short, r"called with one argument: on_end\(self, outcome\)"),
     ):
         with pytest.raises(ConfigError, match=said):
