@@ -166,7 +166,7 @@ SETTINGS: dict[str, str] = {
     "train_frequency": _RATIO,
     "update_every": _RATIO,
     "update_after": "start_steps are steps with random actions, after which learning starts.",
-    "entropy_coef": "alpha is the temperature of SAC and SQN; leave it out and it is learnt, as with ent_coef='auto'. PPO, A2C and their kin weigh a bonus by entropy_coef.",
+    "entropy_coef": "alpha is the temperature of SAC and SQN; leave it out and it is learnt. PPO, A2C and their kin weigh a bonus by entropy_coef.",
     "exploration_fraction": _EPSILON,
     "epsilon_start": _EPSILON,
     "epsilon_end": _EPSILON,
