@@ -1,7 +1,7 @@
 """Steps a second of 8 environments in one process: in a loop, in the way that raypid takes by itself, in threads, in copies of the process.
 
     python benchmarks/both_cores.py            # `--quick` only shows that it runs
-    python benchmarks/both_cores.py --envs Walker2d-v5,CartPole-v1
+    python benchmarks/both_cores.py --envs Walker2d-v5,Pendulum-v1   # with Box actions
 
 Random actions, nothing learns. Each measurement is a process of its own, and all ways take turns; medians of `--runs`. The bound of two
 cores is twice the loop. "auto" is what a run does whose settings leave it open: it compares in the first steps, which are not counted.
