@@ -41,6 +41,7 @@ lint: install  ## rules and format (ruff), Dockerfiles (hadolint)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python docs/make_agents.py --check
+	$(BIN)/python docs/make_pages.py --check
 	$(BIN)/python docs/make_speed.py --check
 	$(BIN)/hadolint docker/*.Dockerfile
 

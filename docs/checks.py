@@ -39,7 +39,9 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 """A link within the repository: `](`, path, anchor, `)`."""
 LANGUAGES = ("python", "yaml", "json", "text")
 """Languages of blocks. A block without one is commands."""
-MARKER = re.compile(r"^<!-- (settings|results): (\w+) -->$", re.MULTILINE)
+MARKER = tables.MARKER
+KINDS = ("settings", "results", "expected", "reference")
+"""Kinds of markers."""
 FOREIGN = ("names.md", "coming-from/")
 """Pages that are full of other libraries' names: only what is plainly ours is looked up there."""
 _ANSWERED = "names.md"
@@ -63,7 +65,7 @@ def problems(uri: str, text: str) -> list[str]:
         text: the page in Markdown.
     """
     blocks = [(_language(head), code) for head, code in BLOCK.findall(text) if not code.startswith("--8<--")]
-    prose = BLOCK.sub("", text)
+    prose = BLOCK.sub("", MARKER.sub(_only_marker, text))
     inline = _inline(prose)
     code = "\n".join(code for language, code in blocks if language)
     own = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"\w+/[\w/]+", "", code)))
@@ -95,12 +97,17 @@ def problems(uri: str, text: str) -> list[str]:
         found += _name_problems(_inline("\n".join(here)), own, added, strict=True)
         found += _metric_problems(["\n".join(here), code], own)
     found += [
-        f"{line} is no marker of a table: write <!-- settings: NAME --> or <!-- results: NAME -->"
+        f"{line} is no marker of a table: write <!-- KIND: NAME -->, with one of the kinds {', '.join(KINDS)}"
         for line in re.findall(r"^<!-- \w+: .*$", prose, re.MULTILINE)
-        if not MARKER.match(line) and not line.startswith("<!-- end: ")
+        if not ((marker := MARKER.match(line)) and marker[1] in KINDS) and not line.startswith("<!-- end: ")
     ]
     page = re.fullmatch(r"algorithms/(\w+)\.md", uri)
     return found + (_algorithm_problems(page[1], prose) if page and page[1] != "index" else [])
+
+
+def _only_marker(found: re.Match[str]) -> str:
+    """A marker without what `make_pages.py` wrote below it, which is made of what is checked elsewhere."""
+    return found[0].partition("\n")[0]
 
 
 # -- code ------------------------------------------------------------------------------------------------------------------

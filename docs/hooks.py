@@ -1,6 +1,6 @@
 """What the site adds to its pages, and what it refuses: `mkdocs build --strict` fails on each warning that is logged here.
 
-- Lines such as `<!-- settings: PPO -->` become tables (tables.py).
+- Lines such as `<!-- settings: PPO -->`, with what make_pages.py wrote below them, become tables made anew (tables.py).
 - Links to files of the repository outside docs/ lead to copies of these.
 - What is wrong with a page (checks.py) is a warning; MkDocs itself warns of dead links and anchors. Neither runs the code of pages:
   tests/test_documentation.py does.
@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 sys.path.insert(0, str(Path(__file__).parent))
 
 import tables
-from checks import BLOCK, DOCS, INLINE, LINK, MARKER, ROOT, dead_links, problems, without_page
+from checks import BLOCK, DOCS, INLINE, KINDS, LINK, MARKER, ROOT, dead_links, problems, without_page
 
 LOG = logging.getLogger("mkdocs.hooks.raypid")
 UNBUILT = ("README.md", "examples/README.md", "CONTRIBUTING.md", "SUPPORT.md", "SECURITY.md")
@@ -65,7 +65,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         for problem in problems(uri, markdown):
             LOG.warning(f"{uri}: {problem}")
     try:
-        markdown = MARKER.sub(lambda found: tables.table(found[1], found[2]), markdown)
+        markdown = MARKER.sub(lambda found: _made(found) if found[1] in KINDS else found[0], markdown)
     except ValueError as error:
         LOG.warning(f"{uri}: {error}")
     return _rewritten(uri, _wrapped(markdown), (DOCS / uri) if own else ROOT / _path(uri))
@@ -106,9 +106,13 @@ def _outside(uri: str, text: str, source: Path | None = None) -> set[str]:
     return {p.relative_to(ROOT).as_posix() for p in inside}
 
 
+def _made(found: re.Match[str]) -> str:
+    return tables.table(found[1], found[2], found[3] or "")
+
+
 def _expanded(found: re.Match[str]) -> str:
     try:
-        return tables.table(found[1], found[2])
+        return _made(found) if found[1] in KINDS else found[0]
     except ValueError:  # `on_page_markdown` says so
         return ""
 

@@ -1,14 +1,19 @@
-"""Tables and pictures of the site that are made from the code and from benchmarks/results/runs.csv (`hooks.py` puts them in).
+"""Tables and pictures of pages that are made from the code and from benchmarks/results/runs.csv.
 
-A line of a page that holds only `<!-- settings: PPO -->`, `<!-- settings: shared -->`, `<!-- settings: model -->`, `<!-- settings: tuned -->`
-or `<!-- results: PPO -->` becomes the table.
+They follow lines such as `<!-- settings: PPO -->`, of which `MAKERS` has the kinds. `make_pages.py` writes the tables into the pages, where
+readers of the repository find them. `hooks.py` makes them anew for the site, with pictures.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
 import io
 import json
+import os
+import re
+import statistics
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -19,13 +24,13 @@ from raypid.config import Config, ConfigError, ModelConfig, field_docs
 from raypid.experiments.space import ranges_of
 from raypid.registry import ALGORITHMS
 from raypid.run.known_keys import known_keys
-from raypid.tuned import HEADINGS, TUNED, cells
+from raypid.tuned import HEADINGS, TUNED, cells, record, shown
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "benchmarks" / "results" / "runs.csv"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from defaults import TASKS, ends, newest, returns  # noqa: E402
+from defaults import TASKS, End, ends, newest, returns  # noqa: E402
 from defaults import table as measured  # noqa: E402
 
 VARIANTS: tuple[dict[str, object], ...] = (
@@ -36,18 +41,32 @@ VARIANTS: tuple[dict[str, object], ...] = (
 """Settings that decide which metrics are reported."""
 
 
-def table(kind: str, name: str) -> str:
-    """The table of a marker, in Markdown or HTML.
+MARKER = re.compile(
+    r"^<!-- (\w+): ([\w.]+)( \{[^\n]*\})? -->$(?:\n((?:(?!<!-- end: )[^\n]*\n)*?)<!-- end: \1 -->$)?", re.MULTILINE
+)
+"""A marker: kind, name, options, and what the last call of `make_pages.py` wrote below it."""
+
+
+def table(kind: str, name: str, options: str = "", *, site: bool = True) -> str:
+    """What a marker stands for, in Markdown or HTML.
+
+    Args:
+        options: what a marker of a name of the code has behind the name.
+        site: for the site, with pictures and docstrings. Else for the page in the repository.
 
     Raises:
         ValueError: there is no such table, or a setting has no docstring.
     """
     makers = {"shared": shared, "model": model, "tuned": tuned}
+    if kind == "reference":
+        return f"::: {name}" + (f"\n    options: {options.strip()}" if options else "") if site else summary(name)
     if kind == "settings" and name in makers:
         return makers[name]()
     if name not in ALGORITHMS.names():
         raise ValueError(f"{name!r} is no algorithm and no table; there are {', '.join(makers)} and the algorithms.")
-    return own(name) if kind == "settings" else results(name)
+    if kind == "results" and site:
+        return "\n\n".join(filter(None, (results(name), curves(name))))
+    return {"settings": own, "results": results, "expected": expected}[kind](name)
 
 
 # -- settings --------------------------------------------------------------------------------------------------------------
@@ -117,7 +136,7 @@ def _meaning(cls: type, name: str) -> str:
 
 def _range(key: str, cls: type[Config]) -> str:
     space = ranges_of(cls).get(key)
-    return "" if space is None or key.removeprefix("model.") in cls.no_effect else str(space)
+    return "–" if space is None or key.removeprefix("model.") in cls.no_effect else str(space)
 
 
 @cache
@@ -159,19 +178,73 @@ def keys(name: str) -> frozenset[str]:
 
 
 def results(name: str) -> str:
-    """What was measured with the default settings, as a table and a picture; or a sentence, where nothing was."""
+    """What was measured with the default settings, as a table; or a sentence, where nothing was."""
     rows = [row for row in _measured() if row[2] == name]
     if not rows:
-        return "Not measured on these tasks yet; [results/learning.md](../../benchmarks/results/learning.md) has earlier runs."
-    shown = _table(
-        ["task", "return", "by", "median s", "worst s", "seeds"], [[row[0], row[1], *row[3:7]] for row in rows]
+        return (
+            "The default settings were not measured yet. [results/learning.md](../../benchmarks/results/learning.md) has runs with settings "
+            "for its tasks, and [tuned settings](index.md#tuned-settings) has those of `--tuned`."
+        )
+    found = _table(
+        ["task", "return", "median s", "worst s", "seeds that reached it", "system, settings"],
+        [[row[0], row[1], *row[4:7], row[3]] for row in rows],
     )
     about = (
         "Seconds from the start of the process, on two cores, to a return that two greedy evaluations in a row hold; evaluations are left out. "
         "No seed of these chose a setting. [How it is measured](../../benchmarks/defaults.py), "
         "[every evaluation](../../benchmarks/results/runs.csv)."
     )
-    return f"{shown}\n\n{about}\n\n{curves(name)}"
+    return f"{found}\n\n{about}"
+
+
+def expected(name: str) -> str:
+    """What the command at the top of an algorithm's page should reach, as far as its task or another one was measured; else nothing."""
+    page = (ROOT / "docs" / "algorithms" / f"{name.lower()}.md").read_text()
+    command = re.search(rf"^raypid train --run {name} .*--env (\S+).*\"timesteps_total\": (\d+)", page, re.MULTILINE)
+    if command is None:
+        raise ValueError(f"the page of {name} has no command with --env and timesteps_total to say something about.")
+    env, steps = command[1], int(command[2])
+    found = ends(RUNS)
+    runs = newest(found, f"{name}:{env}").get(("raypid", "default"), []) if f"{name}:{env}" in TASKS else []
+    if runs:
+        return _reached(TASKS[f"{name}:{env}"].threshold, steps, [found[run] for run in runs])
+    entries = sorted(
+        (entry for entry in TUNED if entry[0] == name and (of := record(*entry)) and of.solved),
+        key=lambda entry: entry[1] != env,
+    )
+    if not entries:
+        return ""
+    of = record(*entries[0])
+    assert of is not None and of.seconds is not None
+    task = "this task" if of.env == env else of.env
+    return (
+        f"The defaults were not measured on {env}. With `--tuned`, {of.solved} of {len(of.seeds)} seeds reached a return of {of.goal:,g} on {task}"
+        f"{' on Ray' if of.backend == 'ray' else ''}: after {_whole(of.steps.median)} steps and {shown(of.seconds.median)} s in the median "
+        "([tuned settings](index.md#tuned-settings))."
+    )
+
+
+def _reached(goal: float, steps: int, runs: list[End]) -> str:
+    """How many runs reached a return within the steps of a command, and when."""
+    arrived = [end for end in runs if end.solved]
+    in_time = sum(end.step <= steps for end in arrived)
+    if not arrived:
+        return f"None of {len(runs)} seeds reached a return of {goal:,g}."
+    step, seconds = (
+        statistics.median_low(values) for values in ([e.step for e in arrived], [e.seconds for e in arrived])
+    )
+    last = max(arrived, key=lambda end: end.seconds)
+    return (
+        f"Expect evaluations to reach a return of {goal:,g} after about {_whole(step)} steps and {seconds:.1f} s (median of {len(runs)} seeds, in "
+        f"one process on two cores; the time of evaluations is left out). The slowest seed took {_whole(last.step)} steps and "
+        f"{last.seconds:.1f} s. {in_time} of {len(runs)} seeds arrived within the {steps:,} steps of this command."
+    )
+
+
+def _whole(steps: float) -> str:
+    """A number of steps to two digits."""
+    digits = len(str(int(steps)))
+    return f"{round(steps, 2 - digits):,.0f}"
 
 
 @cache
@@ -242,3 +315,39 @@ def _code(value: object) -> str:
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+# -- names of the code -------------------------------------------------------------------------------------------------------
+
+
+def summary(name: str) -> str:
+    """A link to the file of a public name and the first sentence of its docstring; of a module, a list of its public classes."""
+    found = _look_up(name)
+    if not inspect.ismodule(found):
+        return _line(name, found)
+    public = [value for value in vars(found).values() if inspect.isclass(value) and value.__module__ == name]
+    return "\n".join(f"- {_line(value.__name__, value)}" for value in public if not value.__name__.startswith("_"))
+
+
+def _look_up(name: str) -> object:
+    """The object of a dotted name."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:]:
+            found = getattr(found, part)
+        return found
+    raise ValueError(f"{name} does not exist.")
+
+
+def _line(name: str, found: object) -> str:
+    module = getattr(found, "__module__", None) or name.rpartition(".")[0]
+    file = Path(str(sys.modules[module].__file__)).relative_to(ROOT).as_posix()
+    text = inspect.getdoc(found) or ""
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        text = ""  # of its type
+    first = re.split(r"(?<=[.!?])\s", " ".join(text.split("\n\n")[0].split()))[0]
+    return f"[`{name}`]({os.path.relpath(file, 'docs')})" + (f": {first}" if first else "")
