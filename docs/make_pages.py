@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import sys
 
-from checks import BLOCK, DOCS, KINDS, MARKER
-
 import tables
+from checks import BLOCK, DOCS, KINDS, MARKER
 
 
 def written(text: str) -> str:
