@@ -25,6 +25,8 @@ from checks import BLOCK, DOCS, INLINE, KINDS, LINK, MARKER, ROOT, dead_links, p
 LOG = logging.getLogger("mkdocs.hooks.raypid")
 UNBUILT = ("README.md", "examples/README.md", "CONTRIBUTING.md", "SUPPORT.md", "SECURITY.md")
 """Files outside docs/ that are checked as its pages are."""
+WIDEST = 108
+"""Characters of a line of code that fit beside the columns of links."""
 HISTORY = "CHANGELOG.md"
 """Its links are checked. It names on purpose what does not exist, or no longer."""
 
@@ -72,8 +74,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _wrapped(markdown: str) -> str:
-    """Give blocks of commands, which name no language, a class whose long lines extra.css breaks."""
-    return BLOCK.sub(lambda found: f"```{found[1] or ' {.bash .command}'}\n{found[2]}```", markdown)
+    """Give blocks of commands, which name no language, and of messages a class whose long lines extra.css breaks."""
+
+    def head(language: str, text: str) -> str:
+        lines = text.splitlines()
+        is_prose = max(map(len, lines), default=0) > WIDEST and not any(line.startswith(" ") for line in lines)
+        return {"": " {.bash .command}", "text": " {.text .command}" if is_prose else "text"}.get(language, language)
+
+    return BLOCK.sub(lambda found: f"```{head(found[1], found[2])}\n{found[2]}```", markdown)
 
 
 # -- files outside docs/ ---------------------------------------------------------------------------------------------------
