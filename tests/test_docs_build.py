@@ -235,6 +235,51 @@ def test_every_algorithm_has_a_page(checks: Any, monkeypatch: pytest.MonkeyPatch
     assert checks.without_page() == ["SAC"]
 
 
+def test_tables_are_written_below_their_markers(checks: Any) -> None:
+    """Old ones are replaced, once and for all; what blocks of code show stays."""
+    import make_pages  # type: ignore[import-not-found]
+
+    shown = block("text", "<!-- settings: PPO -->")
+    text = f"# PPO\n\n<!-- settings: PPO -->\n| old |\n\n<!-- end: settings -->\n{shown}\n<!-- reference: raypid.load_policy -->\n"
+    made = make_pages.written(text)
+    table = checks.tables.table("settings", "PPO")
+    sentence = "[`raypid.load_policy`](../raypid/nn/policy.py): Load the policy of a run folder, a checkpoint, or a policy folder."
+    assert made == (
+        f"# PPO\n\n<!-- settings: PPO -->\n{table}\n\n<!-- end: settings -->\n{shown}\n"
+        f"<!-- reference: raypid.load_policy -->\n{sentence}\n\n<!-- end: reference -->\n"
+    )
+    assert make_pages.written(made) == made
+    assert checks.tables.table("reference", "raypid.load_policy") == "::: raypid.load_policy"
+
+
+def test_a_page_says_what_its_command_should_reach(
+    checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = checks.tables
+    rows = [
+        "system,version,algorithm,env,settings,seed,step,seconds,metric,value",
+        *(
+            f"raypid,0,PPO,CartPole-v1,default@0,{seed},{step},{seconds},{metric},{value}"
+            for seed, step, seconds, solved in (
+                (1000, 14_018, 1.0, 1),
+                (1001, 22_172, 1.39, 1),
+                (1002, 81_286, 4.61, 1),
+            )
+            for metric, value in (("return of 10 episodes", 480), ("solved", solved))
+        ),
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join(rows) + "\n")
+    monkeypatch.setattr(tables, "RUNS", tmp_path / "runs.csv")
+    said = tables.expected("PPO")
+    assert "a return of 475 after about 22,000 steps and 1.4 s (median of 3 seeds" in said
+    assert "81,000 steps and 4.6 s. 2 of 3 seeds arrived within the 50,000 steps" in said
+    assert tables.expected("DDPG").startswith(
+        "The defaults were not measured on Pendulum-v1. With `--tuned`, 3 of 3 seeds reached"
+    )
+    monkeypatch.setattr(tables, "TUNED", {})
+    assert tables.expected("DDPG") == ""
+
+
 def test_a_setting_needs_a_docstring(checks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = checks.tables.field_docs
 
