@@ -133,13 +133,15 @@ class Rollout:
             timesteps: environment steps of the whole run so far. Exploration changes with them.
 
         Returns:
-            (report, data). The report is small: `num_steps` that this call made, `episode_rewards` and `episode_lengths` of the
-            episodes that ended, `worker_index`. The data are for `Learner.update` or `Replay.add`: a Trajectory of T =
-            `fragment_length` rows and B = `num_envs_per_worker` streams; Gradients (A3C, CustomModel), or Fitness (ES, ARS).
+            A small report: `num_steps` that this call made, `episode_rewards` and `episode_lengths` of the episodes that ended,
+                `worker_index`.
+            The data, for `Learner.update` or `Replay.add`: a Trajectory of T = `fragment_length` rows and B =
+                `num_envs_per_worker` streams; Gradients (A3C, CustomModel), or Fitness (ES, ARS).
 
         Raises:
             UserError: `weights` are no Weights, `timesteps` is no number of at least 0, or the rollout is closed.
-            ConfigError: the weights belong to another network. EnvError: environments raised too often.
+            ConfigError: the weights belong to another network.
+            EnvError: environments raised too often.
         """
         if self._closed:
             raise UserError("Rollout.collect: this rollout is closed. Make a new one: Rollout(setup, worker_index).")
@@ -222,7 +224,7 @@ class Replay:
 
         Returns:
             A Sample: `data` are the transitions (observations, actions, n-step rewards, discounts, next observations: [N, *]
-            each), `id` [N] the rows, `probability` [N] that of drawing each, `weight` [N] the importance weights.
+                each), `id` [N] the rows, `probability` [N] that of drawing each, `weight` [N] the importance weights.
 
         Raises:
             UserError: nothing can be drawn yet, `num` is no whole number of at least 1, or `timesteps` no number of at least 0.
@@ -276,8 +278,8 @@ class Replay:
         """Replace the contents by those that `save` wrote; returns the number of rows that can be drawn.
 
         Raises:
-            UserError: there is no such folder. ReplayDamaged: a file is missing, cut short or altered, or the rows come from another
-                environment.
+            UserError: there is no such folder.
+            ReplayDamaged: a file is missing, cut short or altered, or the rows come from another environment.
         """
         folder = check_folder("Replay.load", folder)
         if not os.path.isdir(folder):
@@ -300,7 +302,8 @@ class ParameterServer(_ParameterServer):
         """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
 
         Raises:
-            ConfigError: they belong to another network. UserError: they are no Weights.
+            ConfigError: they belong to another network.
+            UserError: they are no Weights.
         """
         self._check.check("ParameterServer.push", weights)
         return super().push(weights)
@@ -309,7 +312,8 @@ class ParameterServer(_ParameterServer):
         """Hold `weights`, whatever their version; returns it. For a run that begins, or goes on from a checkpoint.
 
         Raises:
-            ConfigError: they belong to another network. UserError: they are no Weights.
+            ConfigError: they belong to another network.
+            UserError: they are no Weights.
         """
         self._check.check("ParameterServer.reset", weights)
         return super().reset(weights)
@@ -333,7 +337,8 @@ class ParameterServer(_ParameterServer):
         """Write a policy folder, which `raypid.load_policy`, `restore` and the setting `init_from` read.
 
         Raises:
-            UserError: there are no weights yet, or `folder` is no path. RuntimeError: it cannot be written.
+            UserError: there are no weights yet, or `folder` is no path.
+            RuntimeError: it cannot be written.
         """
         folder = check_folder("ParameterServer.save", folder)
         if self._weights is None:
@@ -344,7 +349,9 @@ class ParameterServer(_ParameterServer):
         """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
 
         Raises:
-            ConfigError: they belong to another network. CheckpointError: nothing there, or damaged. UserError: `folder` is no path.
+            ConfigError: they belong to another network.
+            CheckpointError: there is nothing, or it is damaged.
+            UserError: `folder` is no path.
         """
         call = "ParameterServer.restore"
         _, weights, _ = read_policy_weights(find_policy(Path(check_folder(call, folder))))
@@ -380,8 +387,8 @@ class Learner:
         """A copy of the newest weights, for `Rollout.collect`, `ParameterServer.push` and `Evaluator.evaluate`.
 
         Returns:
-            Weights: `version` (updates so far), `flat` [P] float32, `table` (name and shape of each part of `flat`), `extra` (arrays
-            that are not trained, such as the moments of observations).
+            The weights: `version` (updates so far), `flat` [P] float32, `table` (name and shape of each part of `flat`), `extra` (arrays
+                that are not trained, such as the moments of observations).
 
         Raises:
             Diverged: an update left something that is not finite.
@@ -396,8 +403,8 @@ class Learner:
             data: what each worker collected, in the order of the workers if the run is to be repeatable. All of it is one batch.
 
         Returns:
-            (metrics, weights): the metrics of this update by name, which the algorithm's page explains under `learner/NAME`; and
-            the new weights.
+            The metrics of this update by name. The algorithm's page explains them under `learner/NAME`.
+            The new weights.
 
         Raises:
             UserError: the algorithm has a replay buffer, or `data` is not what a Rollout of this setup collects.
@@ -450,12 +457,14 @@ class Learner:
                 `updates_per_call * batch_size` rows, one call makes `updates_per_call` updates. Each update takes as many rows of every sample.
 
         Returns:
-            (priorities, weights): a list with an array [N] for each sample, in their order, for `Replay.set_priorities` (an empty
-            list unless `prioritized`); and the new weights. The metrics of these updates come with `metrics`.
+            New priorities for `Replay.set_priorities`: a list with an array [N] for each sample, in their order. It is empty unless
+                `prioritized`.
+            The new weights. (The metrics of these updates come with `metrics`.)
 
         Raises:
             UserError: the algorithm has no replay buffer, the samples are of another environment, their rows are no whole number of
-                batches, or `observe` was left out though settings need it. Diverged: as `update`.
+                batches, or `observe` was left out though settings need it.
+            Diverged: an update left something that is not finite.
         """
         if not isinstance(self._learner, ShardLearner):
             raise UserError(f"{self._name} learns from what workers collect: call update(timesteps, *data).")
@@ -504,7 +513,8 @@ class Learner:
         """Go on from what `state_dict` returned.
 
         Raises:
-            UserError: it is no such state. ConfigError: it is that of another network.
+            UserError: it is no such state.
+            ConfigError: it is that of another network.
         """
         if not isinstance(state, Mapping):
             raise UserError(f"Learner.load_state_dict takes what state_dict() returned, not {described(state)}.")
@@ -521,7 +531,8 @@ class Learner:
         """Start from given weights, with optimizers as they are.
 
         Raises:
-            ConfigError: they belong to another network. UserError: they are no Weights, or not finite.
+            ConfigError: they belong to another network.
+            UserError: they are no Weights, or not finite.
         """
         self._network.check("Learner.set_weights", weights)
         self._learner.set_weights(weights)
@@ -559,10 +570,11 @@ class Evaluator(_Evaluator):
 
         Returns:
             An Evaluation: `rewards` and `lengths` of the episodes, and `summary()`: their mean (`episode_reward_mean`), its 95% interval
-            and more. An episode that does not end is cut (`cut`), and its environment plays no more; set time_limit.
+                and more. An episode that does not end is cut (`cut`), and its environment plays no more; set time_limit.
 
         Raises:
-            ConfigError: the weights belong to another network. UserError: they are no Weights, or a number is not what it must be.
+            ConfigError: the weights belong to another network.
+            UserError: they are no Weights, or a number is not what it must be.
             EnvError: environments raised too often.
         """
         call = "Evaluator.evaluate"
