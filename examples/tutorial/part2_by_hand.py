@@ -23,7 +23,7 @@ class ParameterServer:
 
 
 def main(num_rollouts, fragment):
-    actor = ray.remote(num_cpus=0)  # roles that wait share cores
+    actor = ray.remote(num_cpus=0)  # reserve no core: roles that mostly wait share the cores that there are
     rollouts = [actor(Rollout).remote() for _ in range(num_rollouts)]
     replay, learner, returns, updates = Replay(), Learner(), [], 0
     server = ParameterServer.remote(learner.net.state_dict())
@@ -49,7 +49,7 @@ def main(num_rollouts, fragment):
             updates += 1
             if updates % 50 == 0:
                 server.push.remote(weights)
-    print(f"return {GOAL} after {replay.count} steps and {time.time() - began:.0f} s")
+    print(f"return {GOAL} after {replay.count} steps and {time.time() - began:.1f} s")
 
 
 if __name__ == "__main__":
@@ -57,5 +57,6 @@ if __name__ == "__main__":
     parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--fragment", type=int, default=50)
     args = parser.parse_args()
+    # a Ray of its own; it starts num_cpus processes in advance, and more for actors
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     main(args.rollouts, args.fragment)

@@ -18,7 +18,7 @@ import raypid
 from raypid import roles
 
 
-class DistributedAgent:
+class MyDistributedAgent:
     """Rollouts, replay shards, parameter server, learner and evaluator, each an actor. What is lost is started again where there is room.
 
     The learner and the server live on the first node, which must stay; the other roles are spread over all nodes.
@@ -99,14 +99,14 @@ def main(kill_after, goal=195, seconds=180, num_rollouts=8):
     killer = threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second)))
     try:
         ray.init(cluster.address, log_to_driver=False)
-        agent = DistributedAgent(MyDQN, Simulator, num_rollouts)
+        agent = MyDistributedAgent(MyDQN, Simulator, num_rollouts)
         weights = agent.learner.weights.remote()
         ray.get([rollout.collect.remote(weights) for rollout in agent.rollouts])  # all are up
         if kill_after:
             killer.start()
         began = time.time()
         mean = agent.train(goal, seconds)
-        took = f"after {agent.steps} steps and {time.time() - began:.0f} s"
+        took = f"after {agent.steps} steps and {time.time() - began:.1f} s"
         if mean is None:
             raise SystemExit(f"no return of {goal} {took}")
         print(f"return {mean:.0f} {took}")

@@ -169,6 +169,7 @@ class Evaluator:
         return replace(second, seconds=seconds, confirms=True, cut=first.cut + second.cut, crashes=crashes)
 
     def close(self) -> None:
+        """Close the environments. The next evaluation makes new ones."""
         if self.loop is not None:
             self.loop.close()
             self.loop = None

@@ -1,0 +1,280 @@
+"""Checks of what a loop of the user's own gives to the public roles, before it does any harm.
+
+They look at types, names and shapes, never at the numbers of weights or fragments: a call costs some microseconds more.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from raypid.algorithms.base import check_table
+from raypid.errors import ConfigError, UserError, shown
+from raypid.nn.network_policy import NetworkPolicy
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.user_model import ModelPolicy
+from raypid.replay.buffer import row_shapes
+from raypid.types import Array, Fitness, Gradients, Report, Sample, Table, Trajectory, Tree, Weights, tree_leaves
+
+_CONTENTS: dict[str, type[Trajectory] | type[Gradients] | type[Fitness]] = {
+    "trajectory": Trajectory,
+    "gradients": Gradients,
+    "fitness": Fitness,
+}
+"""What workers send, by `Algorithm.collect`."""
+_OURS = (Fitness, Gradients, Report, Sample, Trajectory, Weights)
+
+
+def described(value: object) -> str:
+    """Say what a value is, as a message names it: the type of what is large, and the value of what is small."""
+    kind = type(value)
+    if kind.__name__ == "ObjectRef":
+        return "an ObjectRef: call ray.get on it first, or pass it as an argument of its own to a method's remote()"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {list(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        if not value:
+            return f"an empty {kind.__name__}"
+        inner = ", ".join(type(part).__name__ for part in value[:3])
+        return f"a {kind.__name__} of {len(value)} ({inner}{', ...' if len(value) > 3 else ''})"
+    if isinstance(value, Mapping):
+        return f"a {kind.__name__} with the keys {shown(list(value))}"
+    if value is None or isinstance(value, (str, bytes, bool, int, float, type)):
+        return shown(value)
+    return f"{'an' if kind.__name__[:1] in 'AEIOU' else 'a'} {kind.__name__}"
+
+
+def is_pair(value: object) -> bool:
+    """Whether it is what `Rollout.collect` returns as a whole."""
+    return isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], Report)
+
+
+def check_worker(call: str, worker_index: object) -> int:
+    """Check the number of a worker, which comes before what it collected.
+
+    Raises:
+        UserError: it is no whole number of at least 0.
+    """
+    if isinstance(worker_index, _OURS):
+        raise UserError(f"{call} takes the worker's number before the fragment: add(report.worker_index, fragment).")
+    return check_whole(call, "worker_index", worker_index, 0)
+
+
+def check_whole(call: str, name: str, value: object, least: int) -> int:
+    """Check a whole number.
+
+    Raises:
+        UserError: it is no whole number, or it is below `least`.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise UserError(f"{call}: {name} must be a whole number of at least {least}, not {described(value)}.")
+    return number
+
+
+def check_timesteps(call: str, timesteps: object) -> None:
+    """Check a number of environment steps.
+
+    Raises:
+        UserError: it is no number of at least 0.
+    """
+    is_number = isinstance(timesteps, (int, float, np.integer, np.floating)) and not isinstance(timesteps, bool)
+    if is_number and timesteps >= 0:  # type: ignore[operator]
+        return
+    swapped = ""
+    if isinstance(timesteps, _OURS) or is_pair(timesteps):
+        swapped = " It comes before the data." if call.startswith("Learner") else " Add up report.num_steps."
+    raise UserError(
+        f"{call}: timesteps must be the number of environment steps of the whole run so far, at least 0, not "
+        f"{described(timesteps)}.{swapped}"
+    )
+
+
+def check_folder(call: str, folder: object) -> str:
+    """Check the path of a folder.
+
+    Raises:
+        UserError: it is no path.
+    """
+    if isinstance(folder, (str, os.PathLike)) and (path := os.fspath(folder)) and isinstance(path, str):
+        return path
+    raise UserError(f"{call}: folder must be the path of a folder, not {described(folder)}.")
+
+
+class NetworkCheck:
+    """Refuses weights of another network.
+
+    Args:
+        network: the network of the run.
+        policy: the policy that will act with the weights; None in a process that should not build it.
+    """
+
+    def __init__(self, network: NetworkSpec, policy: NetworkPolicy | None = None) -> None:
+        self._table: Table | None = None
+        """Names and shapes of the weights; None until the first weights come, where only a built network knows."""
+        if isinstance(policy, ModelPolicy):
+            self._table = policy.layout.table
+        elif network.torch_free and network.head != "model":
+            self._table = network.mlp_table(network.pipeline.vector_size)
+        elif policy is not None:
+            from raypid.nn.networks import TorchNetwork
+
+            self._table = TorchNetwork(network).table
+
+    def check(self, call: str, weights: object) -> None:
+        """Check weights.
+
+        Raises:
+            ConfigError: they belong to another network. UserError: they are no Weights, or their array is not what its table says.
+        """
+        if not isinstance(weights, Weights):
+            why = ""
+            if weights is None:
+                why = (
+                    " (A parameter server returns None before the first push, and if it has none that are newer_than.)"
+                )
+            elif isinstance(weights, (tuple, list)) and any(isinstance(part, Weights) for part in weights):
+                why = " Learner.update and Learner.learn return a pair: the weights are the second of it."
+            raise UserError(
+                f"{call} takes Weights, as Learner.weights() and ParameterServer.pull() return them, not {described(weights)}.{why}"
+            )
+        if self._table is not None and weights.table != self._table:
+            try:
+                check_table(weights.table, self._table)
+            except ConfigError as error:
+                raise ConfigError(f"{call}: {error} Make all roles of a run from the same setup.") from None
+        size = sum(math.prod(shape) for _, shape in weights.table)
+        if np.shape(weights.flat) != (size,):
+            raise UserError(
+                f"{call}: the weights have an array of shape {list(np.shape(weights.flat))}; their table names {size:,} numbers."
+            )
+        self._table = weights.table
+
+
+class DataCheck:
+    """Refuses what workers of another run have collected.
+
+    Args:
+        name: of the algorithm.
+        collect: what its workers send (`Algorithm.collect`).
+        network: the network of the run, with the shapes of observations and actions.
+    """
+
+    def __init__(self, name: str, collect: str, network: NetworkSpec) -> None:
+        self.name, self._kind = name, _CONTENTS[collect]
+        self._network = network
+        self._shapes = {path: shape for path, shape in row_shapes(network).items() if "/" in path}
+        self._behaviour = ("log_prob", "value") if network.head == "actor_critic" else ()
+
+    def check(self, call: str, data: object) -> None:
+        """Check what a worker has collected.
+
+        Raises:
+            UserError: it is something else, or its observations or actions have other shapes.
+        """
+        if not isinstance(data, self._kind):
+            raise UserError(f"{call} takes {self._wanted()}, not {described(data)}.{self._advice(data)}")
+        if not isinstance(data, Trajectory):
+            return
+        self._check_shapes(call, data.obs, data.action, 2)
+        if lacks := [key for key in self._behaviour if key not in data.behaviour]:
+            raise UserError(
+                f"{call}: the trajectory lacks {' and '.join(lacks)} in its behaviour, so another algorithm's policy acted. "
+                f"{self.name} learns from what a Rollout of its own setup collects."
+            )
+
+    def check_parts(self, call: str, parts: Sequence[object]) -> None:
+        """Check the data of one update.
+
+        Raises:
+            UserError: as `check`; there is none; trajectories have different lengths.
+        """
+        if not parts:
+            raise UserError(f"{call} takes {self._wanted()} of one or more workers after timesteps; there is none.")
+        for part in parts:
+            self.check(call, part)
+        lengths = {part.num_rows for part in parts if isinstance(part, Trajectory)}
+        if len(lengths) > 1:
+            raise UserError(
+                f"{call} takes trajectories of equal length, not of {' and '.join(map(str, sorted(lengths)))} rows: make all "
+                "rollouts from the same setup, with one fragment_length."
+            )
+
+    def check_sample(self, call: str, sample: object) -> None:
+        """Check rows drawn from a replay buffer.
+
+        Raises:
+            UserError: it is something else, or its observations or actions have other shapes.
+        """
+        if not isinstance(sample, Sample):
+            one = isinstance(sample, (tuple, list)) and any(isinstance(part, Sample) for part in sample)
+            why = " Give each sample as an argument of its own: learn(timesteps, *samples)." if one else ""
+            raise UserError(f"{call} takes Samples, as Replay.sample returns them, not {described(sample)}.{why}")
+        self._check_shapes(call, sample.data.obs, sample.data.action, 1, self._network.pipeline.frame_stack)
+
+    def _check_shapes(self, call: str, obs: Tree, action: Tree, lead: int, frame_stack: int = 1) -> None:
+        """Check the shapes of observations and actions behind `lead` axes."""
+        found: dict[str, tuple[int, ...]] = {f"obs/{path}": x.shape[lead:] for path, x in tree_leaves(obs)}
+        found |= {f"action/{path}": x.shape[lead:] for path, x in tree_leaves(action)}
+        if found == self._shapes:
+            return
+        stack = (frame_stack,) if frame_stack > 1 else ()
+        for path in {**self._shapes, **found}:
+            here, there = self._shapes.get(path), found.get(path)
+            if here is None or there not in (here, (*stack, *here)):
+                what, _, key = path.partition("/")
+                name = {"obs": "observations", "action": "actions"}[what] + (f" {key!r}" if key else "")
+                raise UserError(
+                    f"{call}: {name} {_of_shape(there)} in these data and {_of_shape(here)} in this run, so they come from "
+                    "another environment. Make all roles of a run from the same setup."
+                )
+
+    def _wanted(self) -> str:
+        """What workers of the algorithm send, as a message names it."""
+        return {
+            Trajectory: "a Trajectory",
+            Gradients: f"Gradients ({self.name}'s workers compute them)",
+            Fitness: f"Fitness ({self.name}'s workers play whole episodes)",
+        }[self._kind]
+
+    def _advice(self, data: object) -> str:
+        if is_pair(data):
+            return " Rollout.collect returns (report, data): give the data alone. On Ray, call it with .options(num_returns=2)."
+        if isinstance(data, (tuple, list)) and any(isinstance(part, self._kind) for part in data):
+            return " Give what each worker collected as an argument of its own: update(timesteps, *data)."
+        return " Give the second of what Rollout.collect returns: report, data = rollout.collect(weights, timesteps)."
+
+
+def _of_shape(shape: tuple[int, ...] | None) -> str:
+    return "are missing" if shape is None else f"have shape {list(shape)}"
+
+
+def check_priorities(call: str, sample: object, priorities: object) -> Array:
+    """Check new priorities of the rows of a sample; returns them as an array [N].
+
+    Raises:
+        UserError: `sample` is no Sample, or there is no priority above 0 for each of its rows.
+    """
+    if not isinstance(sample, Sample):
+        raise UserError(f"{call} takes the Sample whose rows get the priorities, not {described(sample)}.")
+    try:
+        found = np.asarray(priorities, np.float64)
+    except (TypeError, ValueError):
+        found = np.empty((0, 0))
+    if found.shape != sample.id.shape:
+        raise UserError(
+            f"{call} takes one priority for each of the sample's {len(sample.id)} rows, not {described(priorities)}. "
+            "Learner.learn returns a list with an array for each sample that it was given."
+        )
+    if not ((found > 0) & np.isfinite(found)).all():
+        raise UserError(
+            f"{call} takes finite priorities above 0, not {shown(found[~((found > 0) & np.isfinite(found))][0].item())}."
+        )
+    return found
