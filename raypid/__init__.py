@@ -177,23 +177,47 @@ def _missing(name: str, *, imported: bool) -> Exception:
     import raypid.names
 
     run, text = name.upper(), f"module 'raypid' has no attribute {name!r}"
+    trained = name.removesuffix("Trainer")
     told = raypid.names.ATTRIBUTES.get(name, "") or raypid.names.ALGORITHMS.get(
         re.sub("[^a-z0-9]", "", name.lower()), ""
     )
     if (of := name.removesuffix("Config")) != name and of in ALGORITHMS:
         settings = ALGORITHMS.get(of).Config
         told = f'It is {settings.__module__}.{settings.__name__}; settings are keywords too: raypid.{of}("CartPole-v1", lr=0.001).'
+    if trained != name and trained in ALGORITHMS:
+        told = f"It is raypid.{trained}."
     if name.islower() and run in ALGORITHMS:  # RLlib has a module for each
         told = f"The agent is raypid.{run}, its settings raypid.{run}.DEFAULT_CONFIG."
+    if name in raypid.names.MODULES:
+        told = told or raypid.names.IN_MODULES
     if (
         not told and not name.startswith("_") and importlib.util.find_spec(f"raypid.{name}") is None
     ):  # a module comes next
         offered = {offer.lower(): offer for offer in _public()}
-        near = difflib.get_close_matches(name.lower(), offered, 1, 0.65)
+        near = difflib.get_close_matches(name.lower(), offered, 1, 0.75)
         told = f"Did you mean raypid.{offered[near[0]]}?" if near else ""
     if not told:
         return AttributeError(text)
     return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}")
+
+
+class _OtherModules:
+    """Answers the import of a module that another library's package has, `raypid.common.callbacks`: the last of sys.meta_path."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Refuse the modules of `raypid.names.MODULES`; of all others nothing is said.
+
+        Raises:
+            ModuleNotFoundError: with where their names are answered.
+        """
+        import raypid.names
+
+        if name.removeprefix("raypid.") in raypid.names.MODULES:
+            raise ModuleNotFoundError(f"No module named {name!r}: {raypid.names.IN_MODULES}", name=name)
+
+
+sys.meta_path.append(_OtherModules)
 
 
 def _public() -> set[str]:

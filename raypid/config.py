@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Literal,
@@ -40,7 +41,7 @@ from typing import (
 from raypid.address import check_form
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
-from raypid.names import answer
+from raypid.names import BUILDER, BUILT, NOT_EXPLORATION, VALUES, answer
 from raypid.plain_data import read_json
 from raypid.registry import did_you_mean
 from raypid.tunable import tunable
@@ -105,6 +106,11 @@ class Settings:
                 again.add(other)
         return again
 
+    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
+
+        def __getattr__(self, name: str) -> object:
+            raise _missing(type(self), name)
+
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}
@@ -146,6 +152,13 @@ def _check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> N
     if found:
         each = (several(f"{where}Unknown setting {name!r}.{advice}") for name, (where, advice) in found.items())
         raise ConfigError(f"{len(found)} unknown settings. {' '.join(each)}")
+
+
+def _missing(cls: type[Settings], name: str) -> AttributeError:
+    """The error for an attribute that settings lack, with what another library's name means here."""
+    text = f"{cls.__name__!r} object has no attribute {name!r}"
+    told = BUILT if name in BUILDER else f"It is called {ALIASES[name]} here." if name in ALIASES else ""
+    return AttributeError(f"{text}. {told}" if told else text)
 
 
 def several(told: str) -> str:
@@ -342,6 +355,12 @@ def renamed(values: Mapping[str, object]) -> list[str]:
     return [f"{', '.join(told)} here"] if told else []
 
 
+def read_otherwise(values: Mapping[str, object], config: Config) -> list[str]:
+    """Say of settings that others mean something else by, beside this algorithm, what they are here: sentences."""
+    explores = hasattr(config, "buffer_size") and any(key.replace("-", "_") == "action_noise" for key in values)
+    return [NOT_EXPLORATION] if explores and config.action_noise else []
+
+
 _SAME_THING = [
     {"samples_per_insert", "a_l_ratio"},
     *({ours, *(name for name, other in ALIASES.items() if other == ours)} for ours in dict.fromkeys(ALIASES.values())),
@@ -392,7 +411,8 @@ def coerce(key: str, value: object, hint: object) -> object:
         kind, most = type(value).__name__, ""
         if isinstance(value, int) and abs(value) >= 2**64:
             most = " of at most 64 bits"
-        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {shown(value)} ({kind}).") from None
+        more = "" if isinstance(value, (int, float)) or key not in VALUES else f" {VALUES[key]}"
+        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {shown(value)} ({kind}).{more}") from None
 
 
 _MISFITS = (ValueError, OverflowError)

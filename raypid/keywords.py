@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar, cast
 
 from raypid.errors import ConfigError
-from raypid.names import answer
+from raypid.names import keyword_told
 from raypid.registry import did_you_mean
 from raypid.stops import stop_with
+
+EPISODES = dict.fromkeys(("episodes", "num_episodes", "n_eval_episodes"), "num_eval_episodes")
+DIR = dict.fromkeys(("path", "checkpoint_dir"), "folder")
+OBS = dict.fromkeys(("observation", "observations"), "obs")
+"""Other names of arguments -> ours."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,11 +32,11 @@ def other_words(
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
-        known = [name for name in inspect.signature(method).parameters if name != "self"]
+        known = {name: name for name in inspect.signature(method).parameters if name != "self"}
 
         @functools.wraps(method)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
-            if kwargs.keys() <= set(known):
+            if kwargs.keys() <= known.keys():
                 return method(*args, **kwargs)
             given: dict[str, Any] = dict(kwargs)
             if stop:
@@ -44,13 +49,25 @@ def other_words(
             for other, ours in (same or {}).items():
                 if other in given and ours not in given:
                     given[ours] = given.pop(other)
-            for key in given.keys() - set(known):
-                told = answer(f"--{key}")
-                raise ConfigError(
-                    f"{method.__name__} takes no {key!r}.{f' {told}' if told else did_you_mean(key, known)}"
-                )
+            if unknown := [key for key in given if key not in known]:
+                agent = args[0] if args else None
+                each = [f"{method.__name__} takes no {key!r}.{_advice(agent, key, known)}" for key in unknown]
+                raise ConfigError(" ".join(each))
             return method(*args, **cast(Any, given))
 
         return called
 
     return decorate
+
+
+def _advice(agent: object, key: str, known: Collection[str]) -> str:
+    """What to say of an argument that a method of `agent` lacks: it may be a setting, which is given before."""
+    config, run = getattr(agent, "config", None), getattr(agent, "run", None)
+    if told := keyword_told(key):
+        return f" {told}"
+    if isinstance(run, str) and config is not None:
+        from raypid.config import ELSEWHERE, canonical  # a policy by itself does without
+
+        if hasattr(config, name := ELSEWHERE.get(key, canonical(key)).removeprefix("model.")):
+            return f" It is a setting of the agent: raypid.{run}(..., {name}=...)."
+    return did_you_mean(key, known)

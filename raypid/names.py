@@ -7,7 +7,9 @@ Settings that mean the same in unit and effect are accepted (`raypid.config.ALIA
 from __future__ import annotations
 
 import difflib
-import re
+from typing import NoReturn
+
+from raypid.errors import UserError, shown
 
 _BESIDE_CONFIG = "It belongs to an experiment, beside run and config: a file of `raypid train -f FILE`, or raypid.tune.run_experiments."
 _REPLAY = "Only algorithms that learn from replay have it: DQN, Rainbow, ApeX, R2D2, SQN, SAC, TD3, DDPG."
@@ -31,6 +33,15 @@ _PASSES = "num_epochs is how often a batch is gone over; target_network of APPO 
 _HOOK = "callbacks takes a class of raypid.Callbacks: on_start, on_iteration, on_episode_end, on_checkpoint and on_end."
 _ORTHO = "Layers begin orthogonal and images are scaled by their bound: leave it out."
 _NOT_SEARCHED = "`raypid tune` halves the number of trials again and again; --trials and --budget bound it."
+BUILT = 'Settings are keywords, without a builder: raypid.PPO("CartPole-v1", num_workers=2, lr=0.001).'
+_ONE_AGENT = "One agent acts in each environment, by one policy: leave it out."
+_NOT_RECORDED = "Learning is from an environment, not from recorded rows, and rows are not recorded: leave it out."
+_CONNECTOR = "A Gymnasium wrapper does what a connector does: wrap in a function that makes the environment."
+_ONE_COMPILER = "th_compile compiles the losses with torch.compile; nothing else is compiled."
+_LAYERS = "Layers begin orthogonal, and their activation is model.activation: leave it out."
+_QUEUES = "fragments_in_flight of IMPALA, APPO and A3C bounds what is under way: leave it out."
+_SPEC = "A network of your own is named by model.network, its arguments by model.custom."
+_RELABELLING = "Goals are not relabelled here; SAC and TD3 learn on Dict observations with goals."
 _SIZED_BY_SPACES = "Networks are sized by the environment's spaces: leave it out."
 
 SETTINGS: dict[str, str] = {
@@ -141,7 +152,36 @@ SETTINGS: dict[str, str] = {
     "min_sample_timesteps_per_iteration": "An iteration ends after fragment_length rows of each environment, or steps_per_iteration steps with "
     "replay.",
     **dict.fromkeys(("log_level", "log_sys_usage"), "--quiet (in Python quiet=True) shows only what goes wrong."),
+    "entropy_coeff_schedule": "entropy_coef is one number for the whole run.",
+    **dict.fromkeys((
+        "policies", "policy_mapping_fn", "policies_to_train", "count_steps_by", "observation_fn", "algorithm_config_overrides_per_module",
+    ), _ONE_AGENT),
+    **dict.fromkeys(("input_", "input_config", "input_read_method", "output_config", "off_policy_estimation_methods"), _NOT_RECORDED),
+    **dict.fromkeys(("env_to_module_connector", "module_to_env_connector", "learner_connector"), _CONNECTOR),
+    **dict.fromkeys((
+        "torch_compile_worker", "torch_compile_learner_what_to_compile", "torch_compile_learner_dynamo_mode",
+        "torch_compile_learner_dynamo_backend",
+    ), _ONE_COMPILER),
+    **dict.fromkeys((
+        "fcnet_kernel_initializer", "fcnet_bias_initializer", "conv_kernel_initializer", "conv_bias_initializer", "conv_activation",
+        "head_fcnet_activation", "head_fcnet_kernel_initializer", "head_fcnet_bias_initializer",
+    ), _LAYERS),
+    **dict.fromkeys(("learner_queue_size", "max_requests_in_flight_per_learner", "max_requests_in_flight_per_aggregator_actor"), _QUEUES),
+    **dict.fromkeys(("rl_module_spec", "model_config_dict", "policy_model_config", "q_model_config"), _SPEC),
+    "learner_class": "A loss of your own is a subclass of the algorithm, under @raypid.register_algorithm.",
+    "grad_clip_by": "max_grad_norm bounds the norm of all gradients together: leave it out.",
+    "use_worker_filter_stats": "Moments are merged over all workers: leave it out.",
+    "env_task_fn": "A curriculum is the environment's affair: worker_index and stream_index tell its copies apart.",
+    "render_env": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    "custom_resources_per_learner": _RESERVED,
+    **dict.fromkeys(("recreate_failed_env_runners", "delay_between_env_runner_restarts_s"), _ALWAYS_REPLACED),
     # Stable-Baselines3, RL-Zoo, CleanRL and Spinning Up
+    **dict.fromkeys(("goal_selection_strategy", "n_sampled_goal", "copy_info_dict"), _RELABELLING),
+    **dict.fromkeys(("noise_type", "noise_std"), "exploration_noise of TD3 and DDPG is the deviation, where 1 is half the range of an action."),
+    **dict.fromkeys(("squash_output", "full_std", "use_expln", "clip_mean"), "model.distribution is gaussian or squashed_gaussian; SAC squashes."),
+    "features_dim": "model.hidden has the widths of all layers; a network of your own may have any.",
+    "handle_timeout_termination": "Episodes that run out of time always bootstrap: leave it out.",
+    "_init_setup_model": "The network is always built: leave it out.",
     "use_rms_prop": "optimizer rmsprop is a setting of actor-critics, with rmsprop_eps and rmsprop_decay; A2C takes Adam by default.",
     **dict.fromkeys(("sde_sample_freq", "use_sde_at_warmup"), "noise_persistence is how many steps exploration noise lasts, 16 by default."),
     **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs"), _BUFFER),
@@ -261,7 +301,10 @@ OPTIONS: dict[str, str] = {
         ("load_best", "load_checkpoint", "load_last_checkpoint"),
         "`raypid eval DIR` takes the best policy, DIR/checkpoints the newest, DIR/checkpoints/checkpoint_000123 that one.",
     ),
-    **dict.fromkeys(("stochastic", "deterministic"), "`raypid eval DIR` is greedy; --explore samples."),
+    **dict.fromkeys(
+        ("stochastic", "deterministic"),
+        "`raypid eval DIR`, eval and act are greedy; --explore, in Python explore=True, samples.",
+    ),
     "n_jobs": "`raypid tune --concurrent N` tries N settings at a time.",
     "n": "--timesteps N, or --stop N, ends a run after N environment steps.",
     "trained_agent": "--init-from DIR starts from the weights of a run; --resume DIR goes on with all of it.",
@@ -270,6 +313,39 @@ OPTIONS: dict[str, str] = {
     "frames": "--timesteps N counts what the policy has acted: with a frame skip of 4 that is a quarter of the frames.",
 }
 """Options alone, by their names without dashes -> what to do here."""
+
+KEYWORDS: dict[str, str] = {
+    "total_timesteps": "fit(total_timesteps=N) is a run of N steps in all; train(num_train_steps=N) trains N more.",
+    "callback": "Callbacks are a setting of the agent: raypid.PPO(\"CartPole-v1\", callbacks=Mine), Mine a class of raypid.Callbacks. "
+    "Evaluations and checkpoints need none.",
+    **dict.fromkeys(("state", "episode_start"), "A memory is kept from call to call; policy.reset() begins an episode."),
+    "action_masks": SETTINGS["action_mask_key"],
+    "tb_log_name": "out=DIR names the run's folder, which has TensorBoard's events.",
+    "reset_num_timesteps": "fit(N) counts from the beginning of the run; fit(agent.timesteps + N) trains N steps more.",
+    **dict.fromkeys(("include", "exclude"), "A checkpoint always has all of it: leave it out."),
+    "return_episode_rewards": "raypid.roles.Evaluator has each return: evaluate(...).rewards.",
+}  # fmt: skip
+"""Arguments of other libraries' methods that are neither settings nor options -> what to do here."""
+
+_FALLS = 'PPO and other actor-critics take {0}="linear": it falls from {1} by the end of fit(stop=N), or over schedule_steps.'
+VALUES: dict[str, str] = {
+    "lr": _FALLS.format("lr_schedule", "lr"),
+    "clip": _FALLS.format("clip_schedule", "clip"),
+    **dict.fromkeys(("entropy_coef", "gamma", "target_tau"), "It is one number for the whole run."),
+    "fragment_length": "RLlib's \"auto\" is the batch divided by all environments: give that number.",
+    "alpha": 'None, the default, learns it; "auto_0.1" is alpha_init=0.1.',
+    "target_entropy": "None, the default, is what \"auto\" means.",
+    "action_noise": "It is noise in the environment. Noise of exploration is exploration_noise, of TD3 and DDPG: a number, where 1 is half the "
+    "range.",
+    "exploration_noise": "It is the deviation alone, where 1 is half the range of an action.",
+    "hidden": "Policy and value have the same widths, such as [64, 64].",
+}  # fmt: skip
+"""Settings that other libraries give values of another kind as well -> what to write here."""
+
+NOT_EXPLORATION = (
+    "action_noise is noise in the environment here; noise of exploration is exploration_noise, of TD3 and DDPG"
+)
+"""The remark on the setting beside algorithms for which others mean exploration by it."""
 
 _NOT_HERE = "It is not here; "
 ALGORITHMS: dict[str, str] = {
@@ -318,23 +394,42 @@ SAME_COMMANDS = {"learn": "train", "fit": "train", "evaluate": "eval"}
 
 _EVALUATE = "An agent's eval(num_eval_episodes=20) plays whole episodes; so does `raypid eval RUN`."
 _NETWORK = "A network is chosen by settings: model.network {}; raypid.ModelCatalog.get_model(...) makes one."
+_OWN_NETWORK = "A network of your own is a torch.nn.Module, registered by raypid.register_network."
+_OWN_LEARNER = "It is raypid.roles.Learner, made from raypid.setup(...)."
+_ROLLOUT = "The rollout worker is raypid.roles.Rollout."
+_ATARI = 'Atari games are prepared by themselves: raypid.PPO("ALE/Pong-v5", frame_stack=4, reward_clip=1).'
+_BY_ITSELF = "It is done by itself: leave it out."
+_CHECKED = "Observations that are not finite are refused: leave it out."
+_CALLBACKS = 'A class of raypid.Callbacks is given as a setting: raypid.PPO("CartPole-v1", callbacks=Mine).'
+_LOGGED = "fit logs everything to the run's folder; what callbacks add to a result is logged too."
+_RESULTS = "raypid.reporting.logger.read_results(DIR) reads them; `raypid plot DIR` draws curves."
+_SCHEDULE = VALUES["lr"]
+_TRAINABLE = 'raypid.tune.trainable("PPO") makes one for Ray Tune.'
+_SEED = 'seed is a setting of the agent: raypid.PPO("CartPole-v1", seed=1).'
+_STARTED = "Nothing is started before: an agent with workers starts Ray, or joins the cluster at address, and close() ends what it started."
+_NOISE = "exploration_noise of TD3 and DDPG is the deviation, where 1 is half the range of an action; noise_persistence lets it last."
+_ENDS = 'An end is a stop criterion: fit(stop={"evaluation/episode_reward_mean": 475, "episodes_total": 500}).'
+_OWN_VALUES = "Values and probabilities stay inside: act(obs) has the action; a loss of your own has self.network.evaluate(batch)."
 ATTRIBUTES: dict[str, str] = {
     "ReplayBuffer": "It is raypid.roles.Replay, made from raypid.setup(...).",
     "ParameterServer": "It is raypid.roles.ParameterServer; the setting parameter_server puts one on each node.",
-    "Learner": "It is raypid.roles.Learner, made from raypid.setup(...).",
+    **dict.fromkeys(("Learner", "LearnerGroup"), _OWN_LEARNER),
     "worker_train": "The learner is raypid.roles.Learner.",
-    "worker_rollout": "The rollout worker is raypid.roles.Rollout.",
+    **dict.fromkeys(("worker_rollout", "RolloutWorker", "EnvRunner", "EnvRunnerGroup", "SingleAgentEnvRunner"), _ROLLOUT),
     "worker_test": "The evaluator is raypid.roles.Evaluator.",
     "HyperParameters": "Settings are a dict: raypid.SAC.DEFAULT_CONFIG has all of SAC's, raypid.SAC(config={...}) takes them.",
     **dict.fromkeys(
-        ("make_vec_env", "DummyVecEnv", "SubprocVecEnv"),
+        ("make_vec_env", "make_env", "DummyVecEnv", "SubprocVecEnv"),
         "Environments are made by the agent, num_envs_per_worker of them: raypid.PPO(\"CartPole-v1\", num_envs_per_worker=8).",
     ),
     "VecNormalize": "normalize_observations and normalize_rewards are settings.",
     "VecFrameStack": "frame_stack is a setting.",
-    "Monitor": "Returns and lengths of episodes are recorded by themselves: leave it out.",
-    "evaluate": _EVALUATE,
-    "evaluate_policy": _EVALUATE,
+    **dict.fromkeys(("Monitor", "VecMonitor"), "Returns and lengths of episodes are recorded by themselves: leave it out."),
+    "VecVideoRecorder": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    "VecCheckNan": _CHECKED,
+    **dict.fromkeys(("VecTransposeImage", "sync_envs_normalization"), _BY_ITSELF),
+    **dict.fromkeys(("AtariWrapper", "make_atari_env"), _ATARI),
+    **dict.fromkeys(("evaluate", "evaluate_policy"), _EVALUATE),
     "load": "raypid.load_policy(DIR) loads a policy to act with; raypid.Agent.from_checkpoint(DIR) goes on with a whole run.",
     "VecEnv": "An environment of several is a gymnasium.vector.VectorEnv.",
     "DEFAULT_CONFIG": "Each algorithm has its own: raypid.PPO.DEFAULT_CONFIG, raypid.algorithms.ppo.DEFAULT_CONFIG.",
@@ -344,8 +439,11 @@ ATTRIBUTES: dict[str, str] = {
     "eval": "agent.eval(20) plays episodes; on the command line `raypid eval DIR`.",
     "make": "An environment is named: raypid.PPO(\"CartPole-v1\"), or gymnasium.make(NAME).",
     "grid_search": "It is raypid.tune.grid_search; in a file {grid_search: [1, 4]}.",
-    "Trainable": "raypid.tune.trainable(\"PPO\") makes one for Ray Tune.",
-    "Model": "A network of your own is a torch.nn.Module, registered by raypid.register_network.",
+    **dict.fromkeys(("Trainable", "Tuner", "TuneConfig"), _TRAINABLE),
+    **dict.fromkeys((
+        "Model", "ModelV2", "TorchModelV2", "RLModule", "TorchRLModule", "RLModuleSpec", "DefaultModelConfig", "BaseFeaturesExtractor",
+        "FlattenExtractor", "NatureCNN", "CombinedExtractor", "MlpExtractor",
+    ), _OWN_NETWORK),
     "FullyConnectedNetwork": _NETWORK.format("mlp"),
     "ConvolutionalNetwork": _NETWORK.format("cnn"),
     "LSTM": _NETWORK.format("lstm"),
@@ -353,8 +451,42 @@ ATTRIBUTES: dict[str, str] = {
         name: f"It is raypid.nn.distributions.{name}; raypid.ModelCatalog.get_action_dist(space) picks one."
         for name in ("ActionDistribution", "Categorical", "DiagGaussian", "Deterministic")
     },
+    **dict.fromkeys((
+        "MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy", "BasePolicy", "ActorCriticPolicy",
+    ), SETTINGS["policy"]),
+    "Policy": "raypid.load_policy(DIR) loads a policy to act with; agent.policy is that of an agent.",
+    **dict.fromkeys(("Algorithm", "BaseAlgorithm", "OnPolicyAlgorithm", "OffPolicyAlgorithm"), "An agent of any algorithm is raypid.Agent, as in "
+    "raypid.Agent.from_checkpoint(DIR). A new algorithm is a subclass of raypid.algorithms.base.Algorithm."),
+    "AlgorithmConfig": BUILT,
+    **dict.fromkeys(("init", "shutdown"), _STARTED),
+    "EvalCallback": "Evaluations come by themselves, and best/ keeps the best policy: evaluation_interval and evaluation_num_episodes are settings.",
+    "CheckpointCallback": "Checkpoints come by themselves, one a minute; fit(checkpoint_interval=10, keep_checkpoints=3) counts iterations.",
+    **dict.fromkeys(("StopTrainingOnRewardThreshold", "StopTrainingOnMaxEpisodes", "StopTrainingOnNoModelImprovement"), _ENDS),
+    **dict.fromkeys((
+        "BaseCallback", "CallbackList", "EventCallback", "ConvertCallback", "EveryNTimesteps", "LogEveryNTimesteps", "DefaultCallbacks",
+        "RLlibCallback",
+    ), _CALLBACKS),
+    "ProgressBarCallback": _SEEN,
+    **dict.fromkeys(("HerReplayBuffer", "GoalSelectionStrategy"), _RELABELLING),
+    **dict.fromkeys(("ActionNoise", "NormalActionNoise", "OrnsteinUhlenbeckActionNoise", "VectorizedActionNoise"), _NOISE),
+    **dict.fromkeys(("DictReplayBuffer", "NStepReplayBuffer", "PrioritizedReplayBuffer", "EpisodeReplayBuffer"), _BUFFER),
+    **dict.fromkeys(("RolloutBuffer", "DictRolloutBuffer", "SampleBatch", "SingleAgentEpisode"), SETTINGS["rollout_buffer_class"]),
+    **dict.fromkeys(("configure", "Logger", "HumanOutputFormat", "TensorBoardOutputFormat", "CSVOutputFormat"), _LOGGED),
+    **dict.fromkeys(("load_results", "ts2xy", "plot_results", "results_plotter"), _RESULTS),
+    **dict.fromkeys(("get_linear_fn", "get_schedule_fn", "LinearSchedule", "ConstantSchedule"), _SCHEDULE),
+    "set_random_seed": _SEED,
+    **dict.fromkeys(("MultiAgentEnv", "PolicySpec"), "raypid trains one agent; docs/environments.md says what can be done with several."),
+    "ConnectorV2": _CONNECTOR,
+    "EnvContext": "env_config comes as keywords, or whole where the creator has one parameter: config[\"worker_index\"] is there too.",
 }  # fmt: skip
 """Names of other libraries that are looked for in `raypid` -> where to find what they mean."""
+
+MODULES = (
+    "common", "her", "ppo", "a2c", "dqn", "sac", "td3", "ddpg", "impala", "appo", "rllib", "core", "env", "utils", "models", "policy",
+    "connectors", "evaluation", "offline",
+)  # fmt: skip
+"""Modules within the packages of other libraries, which raypid lacks."""
+IN_MODULES = "raypid itself says of each name what it is here: from raypid import NAME."
 
 
 STOPS: dict[str, str] = {
@@ -396,25 +528,71 @@ STOPS_ANSWERED: dict[str, str] = {
 """Stop criteria of others that mean something else -> what to write."""
 
 _ACTION = "act(obs) returns the action by itself; explore=True samples it."
+_RESTORE = "restore(DIR) goes on from a checkpoint; raypid.Agent.from_checkpoint(DIR) makes the agent too."
+_SPACES = "plain_config() has its name; observation_space and action_space are its spaces. The environments live in the workers."
+_ANEW = 'Make another agent, which may start from these weights: raypid.PPO("CartPole-v1", init_from=DIR).'
+_REPLAYED = "A checkpoint has the replay buffer (save_replay): save(DIR) writes it, restore(DIR) reads it."
+_INSIDE = "get_weights() returns all weights; the networks and optimizers themselves stay in the learner."
+_STATE = "save(DIR) writes all of the state, restore(DIR) goes on from it."
+_WORKERS = (
+    "Workers and learners are not handed out; a loop of your own has raypid.roles.Rollout and raypid.roles.Learner."
+)
+_LAST = "rewards and lengths have the last 100 episodes; train() returns their means."
+_METRICS = "train() returns the metrics of an iteration; fit writes those of all to result.json in its folder."
 METHODS: dict[str, str] = {
-    "learn": "fit(stop=100_000) trains until so many steps, or until a criterion is met, and leaves a folder; train() is one iteration.",
-    "training_iteration": "train() is one iteration.",
-    "training_step": "train() is one iteration.",
-    "predict": _ACTION,
-    "compute_action": _ACTION,
-    "compute_actions": _ACTION,
-    "compute_single_action": _ACTION,
-    "get_action": _ACTION,
+    "learn": "fit(total_timesteps=N) trains until N steps in all, and leaves a folder; train() is one iteration.",
+    **dict.fromkeys(("training_iteration", "training_step", "step"), "train() is one iteration."),
+    "collect_rollouts": "train() collects and learns; raypid.roles.Rollout collects alone, in a loop of your own.",
+    **dict.fromkeys((
+        "predict", "compute_action", "compute_actions", "compute_single_action", "get_action", "forward_inference", "forward_exploration",
+    ), _ACTION),
+    **dict.fromkeys((
+        "evaluate_actions", "predict_values", "get_distribution", "get_value", "get_action_and_value", "q_values",
+    ), _OWN_VALUES),
     "evaluate": "eval(num_eval_episodes=20) plays whole episodes.",
-    "load": "restore(DIR) goes on from a checkpoint; raypid.Agent.from_checkpoint(DIR) makes the agent too.",
+    **dict.fromkeys(("load", "load_checkpoint", "restore_from_path"), _RESTORE),
+    **dict.fromkeys(("save_checkpoint", "save_to_path"), "save(DIR) writes a checkpoint."),
+    **dict.fromkeys(("get_state", "set_state", "load_state_dict"), _STATE),
+    **dict.fromkeys(("save_replay_buffer", "load_replay_buffer", "replay_buffer"), _REPLAYED),
+    "rollout_buffer": SETTINGS["rollout_buffer_class"],
     "set_parameters": "set_weights(weights), with those of get_weights().",
-    "get_parameters": "get_weights() returns the weights.",
-    "export_model": "save() writes a checkpoint with the policy; raypid.load_policy(DIR) loads it.",
-    "stop": "close() ends workers and environments.",
-    "env": "plain_config() has its name; observation_space and action_space are its spaces. The environments live in the workers.",
-    "get_env": "plain_config() has its name; observation_space and action_space are its spaces. The environments live in the workers.",
+    **dict.fromkeys(("get_parameters", "parameters", "state_dict"), "get_weights() returns the weights."),
+    **dict.fromkeys(("export_model", "export_policy_model", "export_policy_checkpoint"), "save() writes a checkpoint with the policy; "
+    "raypid.load_policy(DIR) loads it."),
+    **dict.fromkeys(("get_policy", "get_module"), "policy is the current one, to act with; raypid.load_policy(DIR) loads one."),
+    **dict.fromkeys(("add_policy", "remove_policy", "add_module", "remove_module"), _ONE_AGENT),
+    **dict.fromkeys((
+        "actor", "actor_target", "critic", "critic_target", "q_net", "q_net_target", "value_net", "mlp_extractor", "network_target", "optimizer",
+    ), _INSIDE),
+    **dict.fromkeys(("stop", "cleanup"), "close() ends workers and environments."),
+    **dict.fromkeys(("env", "get_env"), _SPACES),
+    **dict.fromkeys(("set_env", "reset_config"), _ANEW),
+    "get_vec_normalize_env": "The policy has its normaliser, and save() writes it.",
+    "set_training_mode": "act(obs) and eval() never change the normaliser: leave it out.",
+    "set_random_seed": _SEED,
+    **dict.fromkeys(("logger", "set_logger", "log_result"), _LOGGED),
+    "logdir": "out is the run's folder, once fit has one; fit(out=DIR) names it.",
+    **dict.fromkeys(("num_timesteps", "timesteps_total", "global_step"), "It is timesteps."),
+    "episodes_total": "It is num_episodes.",
+    **dict.fromkeys(("ep_info_buffer", "ep_success_buffer"), _LAST),
+    **dict.fromkeys(("metrics", "get_metrics"), _METRICS),
+    "exploration_rate": "It is learner/epsilon of what train() returns.",
+    **dict.fromkeys((
+        "workers", "env_runner", "env_runner_group", "eval_env_runner_group", "local_worker", "learner_group",
+    ), _WORKERS),
+    "get_config": "config has the settings; plain_config() returns them as JSON has them.",
+    "get_default_config": "DEFAULT_CONFIG has all settings, as a new dict each time.",
+    **dict.fromkeys(("resource_help", "default_resource_request"), "explain() says what runs where."),
+    "reset": "policy.reset() begins new episodes, for a policy with a memory or a frame stack.",
+    "render": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
 }  # fmt: skip
-"""Methods of other libraries' agents and policies -> what to do here. A policy has act alone of these."""
+"""Methods and attributes of other libraries' agents and policies -> what to do here."""
+BUILDER = frozenset((
+    "environment", "env_runners", "rollouts", "training", "learners", "resources", "framework", "evaluation", "debugging", "reporting",
+    "multi_agent", "rl_module", "api_stack", "experimental", "checkpointing", "fault_tolerance", "offline_data", "exploration", "build",
+    "build_algo", "update_from_dict", "overrides", "copy",
+))  # fmt: skip
+"""Methods of RLlib's AlgorithmConfig."""
 
 
 def missing_method(owner: object, name: str) -> AttributeError:
@@ -424,12 +602,38 @@ def missing_method(owner: object, name: str) -> AttributeError:
     text = f"{kind} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(text)
-    told = METHODS.get(name, "")
-    if told and not any(hasattr(cls, method) for method in re.findall(r"\b(\w+)\(", told)[:1]):
-        told = ""
-    near = difflib.get_close_matches(name, [known for known in dir(cls) if not known.startswith("_")], 1, 0.7)
+    told = METHODS.get(name, "") or (BUILT if name in BUILDER else setting_told(vars(owner).get("config"), name))
+    if told not in ("", _ACTION) and not hasattr(cls, "fit"):
+        told = f"A policy acts, and no more; of an agent: {told}"
+    near = difflib.get_close_matches(name, [known for known in dir(cls) if known[0] == name[0]], 1, 0.8)
     told = told or (f"Did you mean {near[0]!r}?" if near else "")
     return AttributeError(f"{text}. {told}" if told else text)
+
+
+def setting_told(config: object, name: str) -> str:
+    """Say where the settings of an agent have a setting, by our name or another's; "" if they have none of this name."""
+    from raypid.config import Settings, canonical, known_as, type_hints
+
+    if not isinstance(config, Settings):
+        return ""
+    hints, ours = type_hints(type(config)), canonical(name)
+    return f"It is a setting: config.{ours}." if ours.partition(".")[0] in hints else known_as(name, hints).strip()
+
+
+def learn(total_timesteps: object = "N", *others: object, **keywords: object) -> NoReturn:
+    """Stand where other libraries' agents have `learn`: say how the call is written here, with its own number.
+
+    Raises:
+        UserError: always.
+    """
+    told = METHODS["learn"].replace("N", shown(total_timesteps) if total_timesteps != "N" else "N")
+    more = [f"{key}: {text}" for key in keywords if (text := keyword_told(key))]
+    raise UserError(" ".join([f"There is no learn here. {told}", *more]))
+
+
+def keyword_told(name: str) -> str:
+    """Return the sentence about an argument of another library's method; "" if there is none."""
+    return KEYWORDS.get(name, "") or answer(f"--{name}")
 
 
 def answer(name: str) -> str:

@@ -36,7 +36,7 @@ from raypid.registry import ALGORITHMS, ENVS
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "names.md").read_text()
 ROWS = re.findall(r"^\| (.*?) \| (works|answered) \| (.*?) ?\| `(.*)` \|$", PAGE, re.MULTILINE)
-KNOWN = {"raypid": raypid, "ppo": ppo, "stops": stops, "gymnasium": gymnasium, "inspect": inspect}
+KNOWN = {"raypid": raypid, "names": names, "ppo": ppo, "stops": stops, "gymnasium": gymnasium, "inspect": inspect}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,12 +83,115 @@ def test_the_page_says_what_happens(name: str, kind: str, here: str, example: st
 
 def test_every_answer_stands_on_the_page() -> None:
     """And what is answered is not the name of something here."""
-    answers = (names.SETTINGS, names.OPTIONS, names.ATTRIBUTES, names.METHODS, names.ALGORITHMS, names.STOPS_ANSWERED)
+    answers = (
+        names.SETTINGS,
+        names.OPTIONS,
+        names.ATTRIBUTES,
+        names.METHODS,
+        names.ALGORITHMS,
+        names.STOPS_ANSWERED,
+        names.KEYWORDS,
+        names.VALUES,
+    )
     for name, sentence in (item for group in answers for item in group.items()):
         assert sentence in PAGE or sentence.replace("`", "") in PAGE, name
     for name in (*names.ATTRIBUTES, "nosuch"):
         assert not hasattr(raypid, name)
     assert not ALIASES.keys() & {*names.SETTINGS, *ELSEWHERE} and not names.SETTINGS.keys() & ELSEWHERE.keys()
+
+
+@pytest.fixture(scope="module")
+def agent() -> Any:
+    with raypid.PPO("CartPole-v1", fragment_length=8) as agent:
+        yield agent
+
+
+def test_each_name_of_a_row_is_answered(agent: Any) -> None:
+    """A row's example shows one of its names."""
+    for name, told in names.ATTRIBUTES.items():
+        with pytest.raises(AttributeError, match=re.escape(told)):
+            getattr(raypid, name)
+    for name, told in names.METHODS.items():
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}. {told}")):
+            getattr(raypid.PPO, name)
+        if name != "learn":
+            with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}. {told}")):
+                getattr(agent, name)
+    for name in (*names.SETTINGS, *ELSEWHERE):
+        told = known_as(name, type_hints(ppo.PPOConfig))
+        assert told or name in type_hints(ppo.PPOConfig), name
+
+
+def test_learn_keeps_the_number_and_answers_its_arguments(agent: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"fit\(total_timesteps=25000\) trains until 25000 steps.* callback: Callbacks are"
+    ):
+        agent.learn(25_000, callback=None)
+    with pytest.raises(UserError, match=r"fit\(total_timesteps=N\)"):
+        agent.learn()
+
+
+def test_a_setting_that_is_asked_of_an_agent_is_found_in_its_config(agent: Any) -> None:
+    for name, ours in {"learning_rate": "lr", "gamma": "gamma", "n_envs": "num_envs_per_worker"}.items():
+        with pytest.raises(AttributeError, match=f"It is a setting: config.{ours}."):
+            getattr(agent, name)
+        assert hasattr(agent.config, ours)
+    with pytest.raises(AttributeError, match="Only algorithms that learn from replay"):
+        _ = agent.buffer_size
+
+
+def test_a_policy_says_what_only_an_agent_has(agent: Any) -> None:
+    with pytest.raises(AttributeError, match=r"'predict'. act\(obs\) returns"):
+        agent.policy.predict([0.0] * 4)
+    with pytest.raises(AttributeError, match=r"A policy acts, and no more; of an agent: fit\(total_timesteps=N\)"):
+        agent.policy.learn(10)
+    with pytest.raises(ConfigError, match="act takes no 'deterministic'.*explore=True"):
+        agent.policy.act([0.0] * 4, deterministic=False)
+
+
+@pytest.mark.parametrize("name", ["callback", "Algorithm", "evaluation_", "resourcez", "flearn"])
+def test_no_name_is_suggested_that_is_only_spelt_alike(agent: Any, name: str) -> None:
+    """`callback` was answered by `fall_back`, `resources` by `restore`."""
+    with pytest.raises(AttributeError) as error:
+        getattr(agent, name)
+    assert "Did you mean" not in str(error.value)
+    with pytest.raises(AttributeError, match="Did you mean 'train'"):
+        _ = agent.trainn
+
+
+@pytest.mark.parametrize(
+    "line", ["from raypid.common.callbacks import EvalCallback", "import raypid.her", "import raypid.rllib.algorithms"]
+)
+def test_a_module_of_another_library_says_where_its_names_are_answered(line: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match="from raypid import NAME"):
+        exec(line)
+    with pytest.raises(ModuleNotFoundError, match="^No module named 'raypid.nosuch'$"):
+        exec("import raypid.nosuch")
+
+
+def test_a_note_tells_that_action_noise_is_not_exploration() -> None:
+    for algorithm, noted in (("TD3", True), ("DDPG", True), ("SAC", True), ("PPO", False)):
+        with getattr(raypid, algorithm)("Pendulum-v1", action_noise=0.1) as made:
+            assert (names.NOT_EXPLORATION in made.notes) == noted
+    with raypid.TD3("Pendulum-v1", action_noise=0) as made:
+        assert not made.notes
+
+
+def test_an_environment_that_exists_is_answered_with_what_makes_one() -> None:
+    class Mine(gymnasium.Env):
+        observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    with pytest.raises(UserError, match=r"Give the class, env=Mine, or a function that makes it, env=lambda: Mine\("):
+        raypid.PPO(env=gymnasium.wrappers.TimeLimit(Mine(), 9))
+    with pytest.raises(UserError, match="Give its id, env='CartPole-v1'"):
+        raypid.PPO(gymnasium.make_vec("CartPole-v1"))
+
+
+def test_settings_answer_attributes_of_a_builder() -> None:
+    for name in names.BUILDER:
+        with pytest.raises(AttributeError, match=re.escape(names.BUILT)):
+            getattr(ppo.PPOConfig(), name)
+    assert not hasattr(ppo.PPOConfig(), "nosuch")
 
 
 def test_a_from_import_keeps_the_answer() -> None:

@@ -25,6 +25,8 @@ UNEVEN = 100.0
 """Ratio of the deviations of an observation's elements from which they should be normalised."""
 GROWTH_MB = 5.0
 """Megabytes in 1,000 steps from which memory is said to grow."""
+_FLAGS = ("time_limit", "action_repeat", "frame_stack", "atari")
+"""Settings of a check that change what is learnt."""
 FEW_STEPS = 300
 """Steps from which episodes that have not ended are a finding."""
 
@@ -40,7 +42,7 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     if not episodes:
         return
     num, steps, limit = episodes["episodes"], episodes["steps"], episodes["time_limit"]
-    if not num and limit is None and steps >= FEW_STEPS:
+    if _may_not_end(episodes):
         yield Finding(
             "warning", "episodes", f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit.",
             f"--time-limit {_round_limit(episodes['unfinished_steps'])} (time_limit=...) cuts them, and evaluations end.",
@@ -61,6 +63,12 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
             "note", "episodes", f"all {num} are terminated after exactly {longest:,} steps.",
             "If that is a time limit, return truncated=True, not terminated: learning then goes on behind it.",
         )  # fmt: skip
+
+
+def _may_not_end(episodes: Mapping[str, Any]) -> bool:
+    """Whether no episode has ended in many steps, and no time limit cuts them."""
+    is_open = episodes["episodes"] == 0 and episodes["time_limit"] is None if episodes else False
+    return is_open and episodes["steps"] >= FEW_STEPS
 
 
 def _round_limit(steps: int) -> int:
@@ -193,10 +201,19 @@ def _of_algorithms(facts: Mapping[str, Any], config: Config, env: str) -> Iterat
         if not slow
         else "these actions"
     )
-    yield Finding("note", "algorithm", f"begin with {name}: {why}.", _command(name, env, config))
+    yield Finding(
+        "note", "algorithm", f"begin with {name}: {why}.", _command(name, env, config, facts.get("episodes") or {})
+    )
 
 
-def _command(run: str, env: str, config: Config) -> str:
-    """What trains it, to be pasted."""
-    more = f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}" if config.env_config else ""
+def _command(run: str, env: str, config: Config, episodes: Mapping[str, Any]) -> str:
+    """What trains it, to be pasted, with the settings that it was checked with, and a time limit where episodes may never end."""
+    default = Config()
+    flags = {name: getattr(config, name) for name in _FLAGS if getattr(config, name) != getattr(default, name)}
+    if _may_not_end(episodes):
+        flags["time_limit"] = _round_limit(episodes["unfinished_steps"])
+    more = "".join(f" --{name.replace('_', '-')} {json.dumps(value)}" for name, value in flags.items())
+    more += (
+        f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}" if config.env_config else ""
+    )
     return f"raypid train --run {run} --env {shlex.quote(env)}{more} --stop {MILLION}"

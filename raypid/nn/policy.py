@@ -12,6 +12,7 @@ import numpy as np
 from raypid import names
 from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
 from raypid.errors import UserError
+from raypid.keywords import OBS, other_words
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec, check_weights
 from raypid.nn.pipeline import nest
@@ -104,6 +105,7 @@ class DeployedPolicy:
                 )
             self._first = self._first | mask
 
+    @other_words(OBS)
     def act(self, obs: object, *, explore: bool = False) -> Any:
         """Choose an environment action for obs [*], or actions for obs [B, *]; greedy unless `explore`.
 

@@ -17,7 +17,7 @@ from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ConfigError
 from raypid.envs import entry_of
 from raypid.extras import need
-from raypid.keywords import other_words
+from raypid.keywords import EPISODES, other_words
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.outcome import Outcome
@@ -279,7 +279,7 @@ class DistributedAgent:
         finally:
             agent.config.evaluation_interval = 0
 
-    @other_words(dict.fromkeys(("episodes", "num_episodes", "n_eval_episodes"), "num_eval_episodes"))
+    @other_words(EPISODES)
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
         """Play episodes with the current weights, greedily; episode_reward_mean, episode_reward_ci95 and more."""
         return self._built().eval(num_eval_episodes)

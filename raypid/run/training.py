@@ -18,9 +18,9 @@ import numpy as np
 from raypid import checkpoint, names
 from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.config import Config, ConfigError, Given, Source, overlay, renamed
+from raypid.config import Config, ConfigError, Given, Source, overlay, read_otherwise, renamed
 from raypid.errors import Diverged, Halted, shown
-from raypid.keywords import other_words
+from raypid.keywords import DIR, EPISODES, OBS, other_words
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
 from raypid.ops.normalizer import saved_moments
@@ -242,7 +242,7 @@ class Training(metaclass=_Answering):
         """Of one environment, as it gives and takes them."""
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
         self.backend, self.plan = system.context.backend, system.plan
-        self.notes = [*system.notes, *renamed(chosen), *notes]
+        self.notes = [*system.notes, *renamed(chosen), *read_otherwise(chosen, resolved.config), *notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
         """What was changed in this run, oldest first (`raypid.changes`)."""
@@ -364,6 +364,7 @@ class Training(metaclass=_Answering):
 
     # -- training --------------------------------------------------------------------------------------------------
 
+    @other_words()
     def train(self, num_train_steps: int | None = None) -> dict[str, float]:
         """Run one iteration, or as many as `num_train_steps` environment steps take; returns the last one's result.
 
@@ -618,7 +619,7 @@ class Training(metaclass=_Answering):
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    @other_words(dict.fromkeys(("episodes", "num_episodes", "n_eval_episodes"), "num_eval_episodes"))
+    @other_words(EPISODES)
     def eval(
         self, num_eval_episodes: int | None = None, *, explore: bool = False, seed: int | None = None
     ) -> dict[str, float]:
@@ -713,6 +714,7 @@ class Training(metaclass=_Answering):
             self._policy_is_current = True
         return self._policy
 
+    @other_words(OBS)
     def act(self, obs: object, *, explore: bool = False) -> Any:
         """Choose an action for one observation [*], or actions for a batch [B, *], with the current weights; greedy unless `explore`.
 
@@ -741,10 +743,13 @@ class Training(metaclass=_Answering):
     if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
         def __getattr__(self, name: str) -> object:
+            if name == "learn":  # it has the reader's number
+                return names.learn
             raise names.missing_method(self, name)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
+    @other_words(DIR)
     def save(
         self, folder: str | Path | None = None, score: float | None = None, *, patience_s: float | None = None
     ) -> Path:
