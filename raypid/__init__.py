@@ -198,7 +198,7 @@ def _missing(name: str, *, imported: bool) -> Exception:
         told = f"Did you mean raypid.{offered[near[0]]}?" if near else ""
     if not told:
         return AttributeError(text)
-    return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}")
+    return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}", name=name)
 
 
 class _OtherModules:

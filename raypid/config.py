@@ -111,6 +111,11 @@ class Settings:
         def __getattr__(self, name: str) -> object:
             raise _missing(type(self), name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in self.__dataclass_fields__:  # a setting by another name would have no effect
+            raise _missing(type(self), name)
+        object.__setattr__(self, name, value)
+
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}
@@ -158,7 +163,7 @@ def _missing(cls: type[Settings], name: str) -> AttributeError:
     """The error for an attribute that settings lack, with what another library's name means here."""
     text = f"{cls.__name__!r} object has no attribute {name!r}"
     told = BUILT if name in BUILDER else f"It is called {ALIASES[name]} here." if name in ALIASES else ""
-    return AttributeError(f"{text}. {told}" if told else text)
+    return AttributeError(f"{text}. {told}" if told else text, name=name)
 
 
 def several(told: str) -> str:

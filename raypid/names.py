@@ -483,7 +483,8 @@ ATTRIBUTES: dict[str, str] = {
 
 MODULES = (
     "common", "her", "ppo", "a2c", "dqn", "sac", "td3", "ddpg", "impala", "appo", "rllib", "core", "env", "utils", "models", "policy",
-    "connectors", "evaluation", "offline",
+    "connectors", "evaluation", "offline", "algorithms.algorithm", "algorithms.algorithm_config",
+    "algorithms.callbacks", "tune.registry", "tune.schedulers", "tune.search",
 )  # fmt: skip
 """Modules within the packages of other libraries, which raypid lacks."""
 IN_MODULES = "raypid itself says of each name what it is here: from raypid import NAME."
@@ -529,7 +530,7 @@ STOPS_ANSWERED: dict[str, str] = {
 
 _ACTION = "act(obs) returns the action by itself; explore=True samples it."
 _RESTORE = "restore(DIR) goes on from a checkpoint; raypid.Agent.from_checkpoint(DIR) makes the agent too."
-_SPACES = "plain_config() has its name; observation_space and action_space are its spaces. The environments live in the workers."
+_SPACES = "observation_space and action_space are its spaces. The environments live in the workers; gymnasium.make(NAME) makes one to act in."
 _ANEW = 'Make another agent, which may start from these weights: raypid.PPO("CartPole-v1", init_from=DIR).'
 _REPLAYED = "A checkpoint has the replay buffer (save_replay): save(DIR) writes it, restore(DIR) reads it."
 _INSIDE = "get_weights() returns all weights; the networks and optimizers themselves stay in the learner."
@@ -550,7 +551,8 @@ METHODS: dict[str, str] = {
         "evaluate_actions", "predict_values", "get_distribution", "get_value", "get_action_and_value", "q_values",
     ), _OWN_VALUES),
     "evaluate": "eval(num_eval_episodes=20) plays whole episodes.",
-    **dict.fromkeys(("load", "load_checkpoint", "restore_from_path"), _RESTORE),
+    "load": ATTRIBUTES["load"],
+    **dict.fromkeys(("load_checkpoint", "restore_from_path"), _RESTORE),
     **dict.fromkeys(("save_checkpoint", "save_to_path"), "save(DIR) writes a checkpoint."),
     **dict.fromkeys(("get_state", "set_state", "load_state_dict"), _STATE),
     **dict.fromkeys(("save_replay_buffer", "load_replay_buffer", "replay_buffer"), _REPLAYED),
@@ -607,7 +609,7 @@ def missing_method(owner: object, name: str) -> AttributeError:
         told = f"A policy acts, and no more; of an agent: {told}"
     near = difflib.get_close_matches(name, [known for known in dir(cls) if known[0] == name[0]], 1, 0.8)
     told = told or (f"Did you mean {near[0]!r}?" if near else "")
-    return AttributeError(f"{text}. {told}" if told else text)
+    return AttributeError(f"{text}. {told}" if told else text, name=name)  # named, so that Python adds no guess
 
 
 def setting_told(config: object, name: str) -> str:

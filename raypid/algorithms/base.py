@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from raypid.config import Config, ConfigError, unless
+from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
@@ -191,6 +192,19 @@ class Algorithm(ABC, Generic[ConfigT]):
     """Running moments of the observations; None if observations are not normalised."""
     lr_factor = 1.0
     """Factor by which `scale_lr` has multiplied the learning rates of the user's settings."""
+
+    def __new__(cls, *given: object, **named: object) -> Algorithm[ConfigT]:
+        """Refuse what an agent is made from: elsewhere `algorithms.ppo.PPO` is the agent.
+
+        Raises:
+            UserError: names the agent.
+        """
+        if "env" in named or isinstance(given[0] if given else named.get("config"), (str, Mapping)):
+            name = cls.__name__
+            raise UserError(
+                f"{name} of {cls.__module__} is the algorithm itself. Its agent is raypid.{name}: from raypid import {name}."
+            )
+        return super().__new__(cls)
 
     def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:
         self.config, self.spec, self.version = config, spec, 0

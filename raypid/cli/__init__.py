@@ -249,6 +249,9 @@ def _named_by_option(argument: str) -> str:
     """The option that names what was given without one; "" if none does."""
     if ALGORITHMS.canonical(argument) in ALGORITHMS:
         return f"An algorithm is named by --run {ALGORITHMS.canonical(argument)}. "
+    script = re.fullmatch(r"(?:.*/)?([a-z0-9]+)(?:_\w+)?\.py", argument)  # CleanRL's ppo.py, dqn_atari.py
+    if script and not Path(argument).exists() and (run := ALGORITHMS.canonical(script[1])) in ALGORITHMS:
+        return f"An algorithm is named by --run {run}. "
     if re.search(r"\.(ya?ml|json)$", argument):
         return f"A file is named by `raypid train -f {argument}`. "
     return f"An environment is named by --env {argument}. " if re.search(r"-v\d+$|\.py(:\w+)?$", argument) else ""
@@ -281,5 +284,8 @@ def _meant(option: str, flags: Sequence[str]) -> str:
         return f"Here it is called {next((flag for flag in called if flag in flags), f'--{ours}')}."
     if told := names.answer(option) or names.answer(canonical(name)):
         return told
+    if option.startswith("--no-"):  # as CleanRL turns off what is true or false
+        on = f"--{canonical(name.removeprefix('no_'))}".replace("_", "-")
+        return f"Write {on} false." if on in flags else _meant(option.replace("--no-", "--", 1), flags)
     near = suggest(option, flags)
     return f"Did you mean {' or '.join(near)}?" if near else ""

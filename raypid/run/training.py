@@ -1125,8 +1125,8 @@ def settings_of(given: Sequence[object], config: Mapping[str, object] | None, se
         raise ConfigError(f"config takes a mapping of settings, not {shown(config)}.")
     if name := next((value for value in envs if value in _POLICIES_OF_OTHERS), None):
         raise ConfigError(
-            f'There is no {name} here, the network fits the environment by itself: PPO("CartPole-v1"), or with '
-            'model={"hidden": [64, 64]} for another one.'
+            f"There is no {name} here, the network fits the environment by itself: leave it out. Another network is "
+            'model={"hidden": [64, 64]}.'
         )
     if len(envs) + ("env" in settings) > 1:
         raise ConfigError(
