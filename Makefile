@@ -31,11 +31,12 @@ test: install  ## the tests, without the slow ones
 test-ci-slow: install  ## the slower tests that the CI runs
 	$(BIN)/python -m pytest -m ci_slow --timeout=600 $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
+# -n 0: what learns within a time limit has the machine to itself
 test-slow: install  ## all slow tests except the long ones, at most 75 minutes
-	$(BIN)/python -m pytest -m "(slow or ci_slow) and not long" --timeout=2700 --session-timeout=4500 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 0 -m "(slow or ci_slow) and not long" --timeout=2700 --session-timeout=4500 $(PYTEST_ARGS)
 
 test-long: install  ## tests that train for most of an hour each
-	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 0 -m long $(PYTEST_ARGS)
 
 lint: install  ## rules and format (ruff), Dockerfiles (hadolint)
 	$(BIN)/ruff check .

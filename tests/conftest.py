@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import compileall
 import contextlib
+import functools
+import gc
 import json
 import os
 import signal
@@ -29,6 +32,45 @@ from patience import PATIENCE_S, wait_until  # noqa: E402  (it lies in CHAOS)
 from processes import end, end_with_this_process, marked, with_mark  # noqa: E402  (it lies in benchmarks)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The whole suite runs in two processes, where there are two cores; tests that are named run in this one, which starts sooner."""
+    from raypid.runtime.resources import num_cores
+
+    return 2 if config.args_source is pytest.Config.ArgsSource.TESTPATHS and num_cores() > 1 else 0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """All tests on Ray run in one process, which has the only Ray; the others go, file by file, to the process that is free."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneRay(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path, name = nodeid.split("[")[0].split("::", 1)
+            return "ray" if name in _on_ray(config.rootpath / path) else path
+
+    return OneRay(config, log)
+
+
+@functools.cache
+def _on_ray(path: Path) -> set[str]:
+    """Functions in a file of tests that name a fixture with Ray, or another function that does. A few too many do no harm."""
+    words = {
+        function.name: {
+            getattr(node, name)
+            for node in ast.walk(function)
+            for kind, name in ((ast.Name, "id"), (ast.arg, "arg"), (ast.Constant, "value"))
+            if isinstance(node, kind)
+        }
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+    }
+    found = {"ray_session", "members"}
+    while more := {name for name, named in words.items() if named & found} - found:
+        found |= more
+    return found
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Keep what is compiled also where PYTHONDONTWRITEBYTECODE is set, as it is in many containers.
@@ -42,6 +84,12 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         sys.dont_write_bytecode = before
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking the half million objects of the collected tests, here and in forks of this process."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionstart() -> None:
@@ -164,10 +212,14 @@ class Command:
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not self.processes())
         assert self.processes() == {}
+        with contextlib.suppress(AssertionError):  # what tests beside this one are about to open or to remove
+            wait_until(lambda: not self.shared_memory_left(), 20)
+        assert self.shared_memory_left() == set()
+
+    def shared_memory_left(self) -> set[str]:
+        """Files in /dev/shm that came after the command was started and that nobody holds."""
         new = (set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()) - self.shm
-        assert {
-            name for name in new if os.path.isfile(f"/dev/shm/{name}") and not _is_open(f"/dev/shm/{name}")
-        } == set()
+        return {name for name in new if os.path.isfile(f"/dev/shm/{name}") and not _is_open(f"/dev/shm/{name}")}
 
 
 def _is_open(path: str) -> bool:

@@ -144,7 +144,9 @@ def test_views_and_scalars(tmp_path: Path) -> None:
     assert same(state, loaded)
 
 
-@pytest.mark.parametrize("leaf", [object(), {1: 2}, np.array([None]), {1, 2}, b"x"], ids=repr)
+@pytest.mark.parametrize(
+    "leaf", [object(), {1: 2}, np.array([None]), {1, 2}, b"x"], ids=lambda leaf: type(leaf).__name__
+)
 def test_what_cannot_be_saved_is_named(tmp_path: Path, leaf: Any) -> None:
     save(tmp_path, 1, n=1)
     with pytest.raises(TypeError, match=r"'optimizer/0/moment'"):

@@ -30,13 +30,14 @@ SMALL = {"env": "CartPole-v1", "seed": 0, "fragment_length": 64, "num_envs_per_w
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is forgotten after it, and Ray Tune, where it is imported, does not pickle all algorithms at each."""
+    monkeypatch.setattr("raypid.registry.when_added", [])
     registries = (ALGORITHMS, INTRINSIC_REWARDS, NETWORKS)
-    before = [dict(registry._entries) for registry in registries]
+    before = [dict(table._entries) for table in registries]
     yield
-    for registry, entries in zip(registries, before, strict=True):
-        registry._entries = entries
+    for table, entries in zip(registries, before, strict=True):
+        table._entries = entries
 
 
 def register(user: Any) -> None:

@@ -93,7 +93,8 @@ def test_a_kind_of_ones_own_trains_in_shards(newest: type[Replay], ray_session: 
         updates_per_call=2,
         num_cpus_per_worker=0.1,
     ) as agent:
-        assert agent.train()["learner_updates_total"] > 5
+        # the first iterations may be over before the shards have started
+        assert any(agent.train()["learner_updates_total"] > 5 for _ in range(20))
         source: Any = agent.context.replay.source  # type: ignore[union-attr]
         for shard in source.buffers:
             kind = ray_session.get(shard.actor.__ray_call__.remote(lambda role: type(role.role).__name__))

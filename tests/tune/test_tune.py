@@ -121,6 +121,19 @@ def test_what_trainable_takes() -> None:
         trainable("PPO", resources={"cpus": 2})
 
 
+def test_what_is_registered_later_is_known_to_tune_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.tune.registry import TRAINABLE_CLASS, _global_registry
+
+    import raypid.tune
+    from raypid.algorithms.ppo import PPO
+    from raypid.registry import ALGORITHMS
+
+    monkeypatch.setattr(ALGORITHMS, "_entries", dict(ALGORITHMS._entries))
+    assert not _global_registry.contains(TRAINABLE_CLASS, "Later")
+    raypid.register_algorithm("Later", PPO)
+    assert _global_registry.contains(TRAINABLE_CLASS, "Later")
+
+
 def test_a_trial_that_never_fits_is_refused() -> None:
     from raypid.tune.runner import _packs
 
