@@ -188,8 +188,6 @@ def _missing(name: str, *, imported: bool) -> Exception:
         told = f"It is raypid.{trained}."
     if name.islower() and run in ALGORITHMS:  # RLlib has a module for each
         told = f"The agent is raypid.{run}, its settings raypid.{run}.DEFAULT_CONFIG."
-    if name in raypid.names.MODULES:
-        told = told or raypid.names.IN_MODULES
     if (
         not told and not name.startswith("_") and importlib.util.find_spec(f"raypid.{name}") is None
     ):  # a module comes next
@@ -199,25 +197,6 @@ def _missing(name: str, *, imported: bool) -> Exception:
     if not told:
         return AttributeError(text)
     return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}", name=name)
-
-
-class _OtherModules:
-    """Answers the import of a module that another library's package has, `raypid.common.callbacks`: the last of sys.meta_path."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        """Refuse the modules of `raypid.names.MODULES`; of all others nothing is said.
-
-        Raises:
-            ModuleNotFoundError: with where their names are answered.
-        """
-        import raypid.names
-
-        if name.removeprefix("raypid.") in raypid.names.MODULES:
-            raise ModuleNotFoundError(f"No module named {name!r}: {raypid.names.IN_MODULES}", name=name)
-
-
-sys.meta_path.append(_OtherModules)
 
 
 def _public() -> set[str]:

@@ -481,15 +481,6 @@ ATTRIBUTES: dict[str, str] = {
 }  # fmt: skip
 """Names of other libraries that are looked for in `raypid` -> where to find what they mean."""
 
-MODULES = (
-    "common", "her", "ppo", "a2c", "dqn", "sac", "td3", "ddpg", "impala", "appo", "rllib", "core", "env", "utils", "models", "policy",
-    "connectors", "evaluation", "offline", "algorithms.algorithm", "algorithms.algorithm_config",
-    "algorithms.callbacks", "tune.registry", "tune.schedulers", "tune.search",
-)  # fmt: skip
-"""Modules within the packages of other libraries, which raypid lacks."""
-IN_MODULES = "raypid itself says of each name what it is here: from raypid import NAME."
-
-
 STOPS: dict[str, str] = {
     **dict.fromkeys((
         "reward", "return", "mean_reward", "reward_mean", "episode_reward", "episode_return", "episode_return_mean", "ep_rew_mean",

@@ -159,16 +159,6 @@ def test_no_name_is_suggested_that_is_only_spelt_alike(agent: Any, name: str) ->
         _ = agent.trainn
 
 
-@pytest.mark.parametrize(
-    "line", ["from raypid.common.callbacks import EvalCallback", "import raypid.her", "import raypid.rllib.algorithms"]
-)
-def test_a_module_of_another_library_says_where_its_names_are_answered(line: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match="from raypid import NAME"):
-        exec(line)
-    with pytest.raises(ModuleNotFoundError, match="^No module named 'raypid.nosuch'$"):
-        exec("import raypid.nosuch")
-
-
 def test_a_note_tells_that_action_noise_is_not_exploration() -> None:
     for algorithm, noted in (("TD3", True), ("DDPG", True), ("SAC", True), ("PPO", False)):
         with getattr(raypid, algorithm)("Pendulum-v1", action_noise=0.1) as made:
