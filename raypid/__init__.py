@@ -191,8 +191,8 @@ def _missing(name: str, *, imported: bool) -> Exception:
     if (
         not told and not name.startswith("_") and importlib.util.find_spec(f"raypid.{name}") is None
     ):  # a module comes next
-        offered = {offer.lower(): offer for offer in _public()}
-        near = difflib.get_close_matches(name.lower(), offered, 1, 0.75)
+        offered = {offer.lower(): offer for offer in _public() if offer[0].lower() == name[0].lower()}
+        near = difflib.get_close_matches(name.lower(), offered, 1, 0.65)
         told = f"Did you mean raypid.{offered[near[0]]}?" if near else ""
     if not told:
         return AttributeError(text)

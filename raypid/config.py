@@ -191,6 +191,14 @@ def known_as(raw_key: str, hints: Mapping[str, object]) -> str:
     return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""
 
 
+def setting_told(config: Config | None, name: str) -> str:
+    """Say where the settings of an agent have a setting, by our name or another's; "" if they have none of this name."""
+    if config is None:
+        return ""
+    hints, ours = type_hints(type(config)), canonical(name)
+    return f"It is a setting: config.{ours}." if ours.partition(".")[0] in hints else known_as(name, hints).strip()
+
+
 def _nested(current: Settings, key: str, value: object) -> Settings:
     """Lay `value` over the group of settings called `key`."""
     if isinstance(value, Settings):

@@ -588,29 +588,23 @@ BUILDER = frozenset((
 """Methods of RLlib's AlgorithmConfig."""
 
 
-def missing_method(owner: object, name: str) -> AttributeError:
-    """The error for an attribute that an agent or a policy lacks, with what another library's name means here, or with the nearest."""
+def missing_method(owner: object, name: str, told: str = "") -> AttributeError:
+    """The error for an attribute that an agent or a policy lacks, with what another library's name means here, or with the nearest.
+
+    Args:
+        told: what to say if it is none of these tables.
+    """
     cls = owner if isinstance(owner, type) else type(owner)
     kind = f"type object {cls.__name__!r}" if cls is owner else f"{cls.__name__!r} object"
     text = f"{kind} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(text)
-    told = METHODS.get(name, "") or (BUILT if name in BUILDER else setting_told(vars(owner).get("config"), name))
+    told = METHODS.get(name, "") or (BUILT if name in BUILDER else told)
     if told not in ("", _ACTION) and not hasattr(cls, "fit"):
         told = f"A policy acts, and no more; of an agent: {told}"
     near = difflib.get_close_matches(name, [known for known in dir(cls) if known[0] == name[0]], 1, 0.8)
     told = told or (f"Did you mean {near[0]!r}?" if near else "")
     return AttributeError(f"{text}. {told}" if told else text, name=name)  # named, so that Python adds no guess
-
-
-def setting_told(config: object, name: str) -> str:
-    """Say where the settings of an agent have a setting, by our name or another's; "" if they have none of this name."""
-    from raypid.config import Settings, canonical, known_as, type_hints
-
-    if not isinstance(config, Settings):
-        return ""
-    hints, ours = type_hints(type(config)), canonical(name)
-    return f"It is a setting: config.{ours}." if ours.partition(".")[0] in hints else known_as(name, hints).strip()
 
 
 def learn(total_timesteps: object = "N", *others: object, **keywords: object) -> NoReturn:

@@ -406,14 +406,15 @@ def test_the_registry_shows_what_this_process_knows() -> None:
 
 
 def test_a_setting_by_another_name_cannot_be_set_for_nothing() -> None:
-    config = ppo.PPOConfig()
+    config: Any = ppo.PPOConfig()
     config.lr = 0.5
     with pytest.raises(AttributeError, match="'num_env_runners'. It is called num_workers here"):
-        config.num_env_runners = 2  # type: ignore[attr-defined]
+        config.num_env_runners = 2
     assert config.lr == 0.5 and config.replace({"lr": 0.1}).lr == 0.1
 
 
 def test_a_class_of_algorithms_that_gets_what_an_agent_gets_names_the_agent() -> None:
-    for call in (lambda: ppo.PPO("CartPole-v1"), lambda: ppo.PPO(env="CartPole-v1"), lambda: ppo.PPO({})):  # type: ignore
+    algorithm: Any = ppo.PPO
+    for call in (lambda: algorithm("CartPole-v1"), lambda: algorithm(env="CartPole-v1"), lambda: algorithm({})):
         with pytest.raises(UserError, match="Its agent is raypid.PPO: from raypid import PPO"):
             call()

@@ -18,7 +18,7 @@ import numpy as np
 from raypid import checkpoint, names
 from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.config import Config, ConfigError, Given, Source, overlay, read_otherwise, renamed
+from raypid.config import Config, ConfigError, Given, Source, overlay, read_otherwise, renamed, setting_told
 from raypid.errors import Diverged, Halted, shown
 from raypid.keywords import DIR, EPISODES, OBS, other_words
 from raypid.nn.network_spec import NetworkSpec
@@ -745,7 +745,7 @@ class Training(metaclass=_Answering):
         def __getattr__(self, name: str) -> object:
             if name == "learn":  # it has the reader's number
                 return names.learn
-            raise names.missing_method(self, name)
+            raise names.missing_method(self, name, setting_told(vars(self).get("config"), name))
 
     # -- state -----------------------------------------------------------------------------------------------------
 

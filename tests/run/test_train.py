@@ -369,9 +369,11 @@ def test_what_things_say_of_themselves() -> None:
     assert repr(one).endswith(", closed>")
     waiting = raypid.IMPALAAgent("CartPole-v1", num_actors=2, num_learners=1, num_storages=4)
     assert repr(waiting) == "<IMPALAAgent: IMPALA on CartPole-v1, num_actors 2, num_learners 1, not started>"
-    for name, said in (("learn", r"fit\(stop=100_000\)"), ("predict", r"act\(obs\)"), ("fitt", "Did you mean 'fit'")):
+    for name, said in (("logger", "fit logs"), ("predict", r"act\(obs\)"), ("fitt", "Did you mean 'fit'")):
         with pytest.raises(AttributeError, match=said):
             getattr(one, name)
+    with pytest.raises(UserError, match=r"fit\(total_timesteps=7000\)"):
+        one.learn(7_000)  # type: ignore[attr-defined]
     assert not hasattr(one, "zzz") and not hasattr(one, "__wrapped__")
 
 
@@ -406,7 +408,7 @@ def test_words_of_other_libraries() -> None:
         ):
             with pytest.raises(ConfigError, match=said):
                 call()
-    with pytest.raises(AttributeError, match=r"type object 'PPO' has no attribute 'load'. restore\(DIR\)"):
+    with pytest.raises(AttributeError, match=r"type object 'PPO' has no attribute 'load'. raypid.load_policy\(DIR\)"):
         raypid.PPO.load  # noqa: B018
     with pytest.raises(AttributeError, match="before its algorithm is named"):
         raypid.Agent.DEFAULT_CONFIG  # noqa: B018
