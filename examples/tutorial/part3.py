@@ -10,7 +10,7 @@ import time
 import ray
 from my_dqn import MyDQN
 from ray.cluster_utils import Cluster
-from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, ObjectLostError, OutOfMemoryError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from simulator import Simulator
 
@@ -29,7 +29,7 @@ class Shard(roles.Replay):
         return super().sample(num, timesteps)
 
 
-LOST = (RayActorError, ActorUnschedulableError, ObjectLostError, NoRows)
+LOST = (RayActorError, ActorUnschedulableError, OutOfMemoryError, ObjectLostError, NoRows)
 
 
 class MyDistributedAgent:
