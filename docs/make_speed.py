@@ -27,6 +27,8 @@ SHOWN = (
 """Tasks of the table. The picture and results/defaults.md have all."""
 LEAST_SEEDS = 3
 """Tasks with fewer are left out of the table."""
+NOT_REACHED = "not reached"
+NOT_REACHED_MEANS = f'"{NOT_REACHED}": a run did not get to the return in its time.'
 SYSTEMS = {"raypid": "raypid", "sbx": "SBX", "sb3": "Stable-Baselines3"}
 
 
@@ -70,7 +72,8 @@ def tables(rows: dict[str, dict[str, Measured]]) -> str:
     beside = [(*_task(name), *(_cell(rows[name].get(system)) for system in peers)) for name in shared]
     header = ("task", "return", "algorithm", *(SYSTEMS[system] for system in peers))
     of_peers = "Beside peers with RL-Zoo's settings, median / worst seed in seconds (seeds that reached the return):"
-    return f"{times}\n{of_peers}\n\n{markdown(header, beside)}"
+    text = f"{times}\n{of_peers}\n\n{markdown(header, beside)}"
+    return f"{text}\n{NOT_REACHED_MEANS}\n" if NOT_REACHED in text else text
 
 
 def _task(name: str) -> tuple[str, str, str]:
@@ -85,7 +88,7 @@ def _cell(of: Measured | None) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:,.{1 if seconds < 9.95 else 0}f}" if math.isfinite(seconds) else "not reached"
+    return f"{seconds:,.{1 if seconds < 9.95 else 0}f}" if math.isfinite(seconds) else NOT_REACHED
 
 
 def draw(rows: dict[str, dict[str, Measured]]) -> None:

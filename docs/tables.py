@@ -182,8 +182,8 @@ def results(name: str) -> str:
     rows = [row for row in _measured() if row[2] == name]
     if not rows:
         return (
-            "The default settings were not measured yet. [results/learning.md](../../benchmarks/results/learning.md) has runs with settings "
-            "for its tasks, and [tuned settings](index.md#tuned-settings) has those of `--tuned`."
+            "The default settings were not measured yet. Runs with settings that were chosen for a task are in "
+            "[results/learning.md](../../benchmarks/results/learning.md), and those with `--tuned` in [tuned settings](index.md#tuned-settings)."
         )
     found = _table(
         ["task", "return", "median s", "worst s", "seeds that reached it", "system, settings"],

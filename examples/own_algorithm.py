@@ -5,7 +5,7 @@ from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_
 from raypid.types import Update
 
 
-@raypid.register_algorithm("Reinforce")
+@raypid.register_algorithm("REINFORCE")
 class Reinforce(ActorCritic):
     """-log pi(a|s) * (G - V(s)) + value_coef * (V(s) - G)^2, one pass over each batch."""
 
@@ -30,7 +30,7 @@ class Reinforce(ActorCritic):
 
 
 def main(steps=60_000):
-    with raypid.Agent("Reinforce", env="CartPole-v1", seed=1, lr=3e-3, gae_lambda=1.0) as agent:
+    with raypid.Agent("REINFORCE", env="CartPole-v1", seed=1, lr=3e-3, gae_lambda=1.0) as agent:
         agent.train(num_train_steps=steps)
         mean = agent.eval(num_eval_episodes=10)["episode_reward_mean"]
     print(f"return {mean:.0f} after {steps} steps")

@@ -46,7 +46,7 @@ def run(*words: str, cwd: Path, timeout: float = 100, code: int = 0) -> str:
 @pytest.mark.parametrize("name", FILES)
 def test_an_example_is_short(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()
-    assert len(lines) <= (80 if name != "tutorial/part3.py" else 125)
+    assert len(lines) <= (80 if name != "tutorial/part3.py" else 140)
 
 
 def test_every_example_is_in_the_list() -> None:

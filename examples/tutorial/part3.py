@@ -10,12 +10,26 @@ import time
 import ray
 from my_dqn import MyDQN
 from ray.cluster_utils import Cluster
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnschedulableError, ObjectLostError, OutOfMemoryError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from simulator import Simulator
 
 import raypid
 from raypid import roles
+
+
+class NoRows(Exception):
+    """A shard that has just been started again has no rows yet."""
+
+
+class Shard(roles.Replay):
+    def sample(self, num, timesteps=0):
+        if not self.num_rows():
+            raise NoRows
+        return super().sample(num, timesteps)
+
+
+LOST = (RayActorError, ActorUnschedulableError, OutOfMemoryError, ObjectLostError, NoRows)
 
 
 class MyDistributedAgent:
@@ -30,7 +44,7 @@ class MyDistributedAgent:
         self.nodes = [here, *(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here)]
         self.learner = self.start(roles.Learner, 0, soft=False)
         self.server = self.start(roles.ParameterServer, 0, soft=False)
-        self.shards = [self.start(roles.Replay, i, i, num_shards) for i in range(num_shards)]
+        self.shards = [self.start(Shard, i, i, num_shards) for i in range(num_shards)]
         self.rollouts = [self.start(roles.Rollout, i, i) for i in range(num_rollouts)]
         self.evaluator = self.start(roles.Evaluator, -1)
         self.steps, self.updates, self.num_lost, self.calls = 0, 0, 0, {}
@@ -41,10 +55,12 @@ class MyDistributedAgent:
         return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=place)(role).remote(self.setup, *args)
 
     def result(self, future):
-        """The value of a call, or None if it was lost."""
+        """The value of a call, or None if the call or one of its arguments was lost. Any other error stops the program."""
         try:
             return ray.get(future)
-        except RayError:
+        except RayError as error:
+            if not isinstance(getattr(error, "cause", error), LOST):
+                raise
             self.num_lost += 1
 
     def collect(self, i):
@@ -77,7 +93,7 @@ class MyDistributedAgent:
                 samples = [shard.sample.remote(rows, self.steps) for shard in self.shards]
                 learnt = self.result(self.learner.learn.remote(self.steps, *samples))
                 owed -= c.updates_per_call
-                if learnt is not None:  # a shard that has just been started again holds no rows yet
+                if learnt is not None:
                     self.updates += c.updates_per_call
                     self.server.push.remote(learnt[1])
             if ray.wait([self.evaluation], timeout=0)[0]:
