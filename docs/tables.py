@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from raypid.algorithms.base import Algorithm
-from raypid.config import Config, ConfigError, ModelConfig, field_docs
+from raypid.config import Config, ConfigError, ModelConfig, Settings, describe_type, field_docs, type_hints
 from raypid.experiments.space import ranges_of
 from raypid.registry import ALGORITHMS
 from raypid.run.known_keys import known_keys
@@ -84,14 +84,16 @@ def own(name: str) -> str:
             and field.name != "model"
             and (is_own or value != getattr(common, field.name))
         ):
-            rows.append([f"`{field.name}`", _code(value), _range(field.name, cls), _meaning(cls, field.name)])
+            takes, searched = _takes(field.name, cls), _range(field.name, cls)
+            rows.append([f"`{field.name}`", _code(value), takes, searched, _meaning(cls, field.name)])
     for field in dataclasses.fields(ModelConfig):
         value = getattr(config.model, field.name)
         if "model" not in cls.no_effect and value != getattr(ModelConfig(), field.name):
             key = f"model.{field.name}"
-            rows.append([f"`{key}`", _code(value), _range(key, cls), _meaning(ModelConfig, field.name)])
+            takes, searched = _takes(field.name, ModelConfig), _range(key, cls)
+            rows.append([f"`{key}`", _code(value), takes, searched, _meaning(ModelConfig, field.name)])
     more = "Settings that every algorithm has, with the same default, are [on the overview](index.md#settings-of-every-algorithm)."
-    return _table(["setting", "default", "a search tries", "meaning"], rows) + "\n\n" + more
+    return _table(["setting", "default", "takes", "a search tries", "meaning"], rows) + "\n\n" + more
 
 
 def shared() -> str:
@@ -103,18 +105,24 @@ def shared() -> str:
         values = [_code(getattr(_config(name)(), field.name)) for name in _names()]
         idle = [name for name in _names() if field.name in _config(name).no_effect]
         note = f" No effect: {', '.join(idle)}." if idle else ""
-        rows.append([f"`{field.name}`", max(values, key=values.count), _meaning(Config, field.name) + note])
-    return _table(["setting", "default of most", "meaning"], rows)
+        default, takes = max(values, key=values.count), _takes(field.name, Config)
+        rows.append([f"`{field.name}`", default, takes, _meaning(Config, field.name) + note])
+    return _table(["setting", "default of most", "takes", "meaning"], rows)
 
 
 def model() -> str:
     """The settings of networks."""
     settings = ModelConfig()
     rows = [
-        [f"`model.{f.name}`", _code(getattr(settings, f.name)), _meaning(ModelConfig, f.name)]
+        [
+            f"`model.{f.name}`",
+            _code(getattr(settings, f.name)),
+            _takes(f.name, ModelConfig),
+            _meaning(ModelConfig, f.name),
+        ]
         for f in dataclasses.fields(settings)
     ]
-    return _table(["setting", "default", "meaning"], rows)
+    return _table(["setting", "default", "takes", "meaning"], rows)
 
 
 def tuned() -> str:
@@ -132,6 +140,16 @@ def _meaning(cls: type, name: str) -> str:
     if not text.strip():
         raise ValueError(f"{cls.__name__}.{name} has no docstring.")
     return text
+
+
+def _takes(name: str, cls: type[Settings]) -> str:
+    """What a setting takes: its type, and the rules that its value must keep."""
+    kind, *none = describe_type(type_hints(cls)[name]).split(" or none")
+    found = {
+        rule: None for owner in cls.__mro__ for rule, names in vars(owner).get("ranges", {}).items() if name in names
+    }
+    rules = [rule.removeprefix("be ").removeprefix("lie ").removeprefix("a ") for rule in found]
+    return " ".join([kind, " and ".join(rules)]).strip() + " or none" * bool(none)
 
 
 def _range(key: str, cls: type[Config]) -> str:
