@@ -171,10 +171,10 @@ def _register(
 
 def _missing(name: str, *, imported: bool) -> Exception:
     """The error for a name that raypid lacks; `imported`: by `from raypid import NAME`, which drops the text of an AttributeError."""
-    import difflib
     import importlib.util
 
     import raypid.names
+    from raypid.registry import suggest
 
     run, text = name.upper(), f"module 'raypid' has no attribute {name!r}"
     trained = name.removesuffix("Trainer")
@@ -192,7 +192,7 @@ def _missing(name: str, *, imported: bool) -> Exception:
         not told and not name.startswith("_") and importlib.util.find_spec(f"raypid.{name}") is None
     ):  # a module comes next
         offered = {offer.lower(): offer for offer in _public()}
-        near = difflib.get_close_matches(name.lower(), offered, 1, 0.75)
+        near = suggest(name.lower(), offered, 1)
         told = f"Did you mean raypid.{offered[near[0]]}?" if near else ""
     if not told:
         return AttributeError(text)
