@@ -238,7 +238,9 @@ _TRACKERS = (
 )
 _CONFIG = "--config takes settings as JSON, '{\"lr\": 0.001}', or a YAML or JSON file of them."
 _FOLDER = "--out DIR (in Python out=DIR) is the run's folder; it has TensorBoard's events, checkpoints and results."
+_OF_A_RUN = "It belongs to a run: fit(stop=N, checkpoint_interval=4), and raypid.train takes it too."
 OPTIONS: dict[str, str] = {
+    **dict.fromkeys(("checkpoint_interval", "keep_checkpoints", "final_episodes", "overwrite"), _OF_A_RUN),
     "verbose": _SEEN,
     "progress": _SEEN,
     "progress_bar": _SEEN,
