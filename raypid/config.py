@@ -41,9 +41,9 @@ from typing import (
 from raypid.address import check_form
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
-from raypid.names import BUILDER, BUILT, NOT_EXPLORATION, VALUES, answer
+from raypid.names import BUILDER, BUILT, KEYWORDS, NOT_EXPLORATION, SETTINGS, VALUES, answer
 from raypid.plain_data import read_json
-from raypid.registry import did_you_mean
+from raypid.registry import did_you_mean, suggest
 from raypid.tunable import tunable
 
 C = TypeVar("C", bound="Settings")
@@ -139,7 +139,8 @@ def _check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> N
             raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
         key, _, rest = _name_in(raw_key, hints).partition(".")
         if key not in hints:
-            found[raw_key] = ("", _advice(raw_key, hints))
+            timed = key in ("train_freq", "train_frequency") and "a_l_ratio" in hints
+            found[raw_key] = ("", _advice(raw_key, hints) + (_ratio(values) if timed else ""))
         elif hints[key] is ModelConfig:
             parts = (
                 [rest]
@@ -178,13 +179,31 @@ def several(told: str) -> str:
 def _advice(raw_key: str, hints: Mapping[str, object]) -> str:
     """The end of the sentence about a setting that is not there."""
     key = canonical(raw_key).partition(".")[0]
-    return known_as(raw_key, hints) or did_you_mean(key, hints)
+    return known_as(raw_key, hints) or _near(key, hints)
+
+
+def _near(key: str, hints: Mapping[str, object]) -> str:
+    """The settings that an unknown name may be meant for: of ours, then by other libraries' names, of which some are only answered."""
+    aliases = {other: ours for other, ours in ALIASES.items() if ours.partition(".")[0] in hints}
+    meant = list(dict.fromkeys(aliases.get(name, name) for name in suggest(key, [*hints, *aliases])))
+    if not meant:
+        meant = suggest(key, [*SETTINGS, *KEYWORDS], 1)
+    return f" Did you mean {' or '.join(map(repr, meant))}?" if meant else did_you_mean(key, hints)
+
+
+def _ratio(values: Mapping[str, object]) -> str:
+    """What Stable-Baselines3's and CleanRL's steps between updates are here, in the reader's numbers; "" without them."""
+    every = values.get("train_freq", values.get("train_frequency"))
+    updates, envs = values.get("gradient_steps", 1), values.get("n_envs", values.get("num_envs", 1))
+    if all(isinstance(x, int) and x > 0 for x in (every, updates, envs)):
+        return f" Yours is a_l_ratio={every * envs / updates:g}."  # type: ignore[operator]
+    return ""
 
 
 def known_as(raw_key: str, hints: Mapping[str, object]) -> str:
     """Say what a setting of another library is called here, or what to do in its place; "" if it is not known."""
     given = raw_key.replace("-", "_").partition(".")[0]
-    ours = ELSEWHERE.get(given, "")
+    ours = ELSEWHERE.get(given, given)
     told = answer(given) or answer(canonical(given)) or answer(f"--{given}")
     if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
         return f" Here it is called 'model.{ours}'."

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from raypid.errors import ConfigError
 from raypid.names import keyword_told
-from raypid.registry import did_you_mean
+from raypid.registry import ALGORITHMS, did_you_mean
 from raypid.stops import stop_with
 
 EPISODES = dict.fromkeys(("episodes", "num_episodes", "n_eval_episodes"), "num_eval_episodes")
@@ -24,7 +24,7 @@ R = TypeVar("R")
 def other_words(
     same: Mapping[str, str] | None = None, *, stop: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a method take keywords by other names.
+    """Let a method, or the constructor of a role by hand, take keywords by other names, and answer the others.
 
     Args:
         same: other names of its arguments -> ours.
@@ -33,6 +33,7 @@ def other_words(
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         known = {name: name for name in inspect.signature(method).parameters if name != "self"}
+        is_init = method.__name__ == "__init__"
 
         @functools.wraps(method)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,8 +52,9 @@ def other_words(
                     given[ours] = given.pop(other)
             if unknown := [key for key in given if key not in known]:
                 agent = args[0] if args else None
-                each = [f"{method.__name__} takes no {key!r}.{_advice(agent, key, known)}" for key in unknown]
-                raise ConfigError(" ".join(each))
+                called = method.__qualname__.removesuffix(".__init__") if is_init else method.__name__
+                advice = _advice_on_role if is_init else _advice
+                raise ConfigError(" ".join(f"{called} takes no {key!r}.{advice(agent, key, known)}" for key in unknown))
             return method(*args, **cast(Any, given))
 
         return called
@@ -70,4 +72,16 @@ def _advice(agent: object, key: str, known: Collection[str]) -> str:
 
         if hasattr(config, name := ELSEWHERE.get(key, canonical(key)).removeprefix("model.")):
             return f" It is a setting of the agent: raypid.{run}(..., {name}=...)."
+    return did_you_mean(key, known)
+
+
+def _advice_on_role(role: object, key: str, known: Collection[str]) -> str:
+    """What to say of an argument that a role by hand lacks: it may be a setting, which the setup has."""
+    from raypid.config import ELSEWHERE, canonical, type_hints
+
+    name = ELSEWHERE.get(key, canonical(key))
+    configs = (ALGORITHMS.get(run).Config for run in ALGORITHMS.names() if ALGORITHMS.is_own(run))
+    if any(name.partition(".")[0] in type_hints(config) for config in configs):
+        given = "model={...}" if name.startswith("model.") else f"{name}=..."
+        return f" Settings belong to the setup: raypid.setup(algorithm, env, {given})."
     return did_you_mean(key, known)

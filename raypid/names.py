@@ -238,7 +238,9 @@ _TRACKERS = (
 )
 _CONFIG = "--config takes settings as JSON, '{\"lr\": 0.001}', or a YAML or JSON file of them."
 _FOLDER = "--out DIR (in Python out=DIR) is the run's folder; it has TensorBoard's events, checkpoints and results."
+_OF_A_RUN = "It belongs to a run: fit(stop=N, checkpoint_interval=4), and raypid.train takes it too."
 OPTIONS: dict[str, str] = {
+    **dict.fromkeys(("checkpoint_interval", "keep_checkpoints", "final_episodes", "overwrite"), _OF_A_RUN),
     "verbose": _SEEN,
     "progress": _SEEN,
     "progress_bar": _SEEN,
@@ -586,6 +588,50 @@ BUILDER = frozenset((
     "build_algo", "update_from_dict", "overrides", "copy",
 ))  # fmt: skip
 """Methods of RLlib's AlgorithmConfig."""
+
+
+_PULL = "pull() returns the weights."
+_COLLECT = "collect(weights, timesteps) acts and returns (report, data)."
+_ADD = "add(worker_index, fragment) stores what a Rollout has collected."
+_LEARNT = "update(timesteps, *data) makes an update; with replay it is learn(timesteps, *samples)."
+_KEPT = "state_dict() returns all of its state, and load_state_dict(state) goes on from it; ParameterServer.save(DIR) writes the weights."
+_PLAY = "evaluate(weights, num_episodes) plays whole episodes."
+ROLES: dict[str, str] = {
+    **dict.fromkeys(("ReplayBuffer", "Buffer", "ReplayMemory"), "Replay"),
+    **dict.fromkeys(("Worker", "Actor", "RolloutWorker", "EnvRunner", "Sampler", "Collector"), "Rollout"),
+    **dict.fromkeys(("Trainer", "LearnerGroup"), "Learner"),
+    **dict.fromkeys(("Server", "PS"), "ParameterServer"),
+    **dict.fromkeys(("Tester", "Evaluation"), "Evaluator"),
+}
+"""Roles by other names -> ours in `raypid.roles`."""
+ROLE_METHODS: dict[str, dict[str, str]] = {
+    "Rollout": dict.fromkeys(("sample", "rollout", "run", "step", "act"), _COLLECT),
+    "Replay": dict.fromkeys(("store", "append", "push", "insert", "put", "extend"), _ADD),
+    "Learner": {
+        "get_weights": "weights() returns the newest weights.",
+        **dict.fromkeys(("train", "step", "fit"), _LEARNT),
+        **dict.fromkeys(("save", "restore", "load", "get_state", "set_state"), _KEPT),
+    },
+    "ParameterServer": {
+        **dict.fromkeys(("get_weights", "weights", "get"), _PULL),
+        **dict.fromkeys(("set_weights", "update", "put"), "push(weights) takes the weights."),
+        "load": "restore(DIR) reads the weights of a policy folder, a checkpoint or a run.",
+    },
+    "Evaluator": dict.fromkeys(("eval", "evaluate_policy", "run", "test", "play"), _PLAY),
+}  # fmt: skip
+"""Methods of roles by other names -> what to call here."""
+
+
+def missing_of_role(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that a role by hand lacks, with what the name means here, or with the nearest."""
+    cls = type(owner)
+    text = f"{cls.__name__!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(text)
+    told = next((found for base in cls.__mro__ if (found := ROLE_METHODS.get(base.__name__, {}).get(name))), "")
+    near = difflib.get_close_matches(name, [known for known in dir(cls) if known[0] == name[0]], 1, 0.8)
+    told = told or (f"Did you mean {near[0]!r}?" if near else "")
+    return AttributeError(f"{text}. {told}" if told else text, name=name)
 
 
 def missing_method(owner: object, name: str, told: str = "") -> AttributeError:

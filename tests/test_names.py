@@ -92,6 +92,7 @@ def test_every_answer_stands_on_the_page() -> None:
         names.STOPS_ANSWERED,
         names.KEYWORDS,
         names.VALUES,
+        *names.ROLE_METHODS.values(),
     )
     for name, sentence in (item for group in answers for item in group.items()):
         assert sentence in PAGE or sentence.replace("`", "") in PAGE, name
@@ -418,3 +419,21 @@ def test_a_class_of_algorithms_that_gets_what_an_agent_gets_names_the_agent() ->
     for call in (lambda: algorithm("CartPole-v1"), lambda: algorithm(env="CartPole-v1"), lambda: algorithm({})):
         with pytest.raises(UserError, match="Its agent is raypid.PPO: from raypid import PPO"):
             call()
+
+
+NEAR: dict[str, tuple[str, dict[str, Any], str]] = {
+    "of the network": ("PPO", {"hidden": [64]}, "Here it is called 'model.hidden'"),
+    "an alias, nearly": ("PPO", {"n_env": 4}, "Did you mean 'num_envs_per_worker'"),
+    "an alias with a slip": ("PPO", {"learnng_rate": 0.1}, "Did you mean 'lr'"),
+    "an argument of learn, nearly": ("PPO", {"total_timestep": 9}, "Did you mean 'total_timesteps'"),
+    "steps for an update": ("DQN", {"train_freq": 4, "gradient_steps": 1}, "Yours is a_l_ratio=4."),
+    "of several environments": ("DQN", {"train_freq": 4, "gradient_steps": 2, "n_envs": 8}, "Yours is a_l_ratio=16."),
+    "as many updates as steps": ("DQN", {"train_freq": 1, "gradient_steps": -1}, "for each update, of algorithms"),
+}
+
+
+@pytest.mark.parametrize("case", NEAR)
+def test_a_name_that_is_nearly_known_is_answered(case: str) -> None:
+    run, settings, told = NEAR[case]
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        ALGORITHMS.get(run).Config().replace(settings)

@@ -374,3 +374,6 @@ def test_device_and_threads() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="device cuda: torch .* sees no GPU"):
             Agent("PPO", base, device="cuda")
+    if not torch.backends.mps.is_available():
+        with pytest.raises(ConfigError, match="device mps: torch .* cannot use it here"):
+            Agent("PPO", base, device="mps")

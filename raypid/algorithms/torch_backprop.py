@@ -27,14 +27,19 @@ def device_for(config: Config) -> torch.device:
     """Where to learn.
 
     Raises:
-        ConfigError: a GPU was asked for, and torch sees none.
+        ConfigError: torch cannot use what was asked for.
     """
     device = config.learns_on
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device {device}: torch {torch.__version__} sees no GPU here. Set device cpu and num_gpus 0."
-        )
-    return torch.device(device)
+    kind, _, index = device.partition(":")
+    if kind == "cuda" and not torch.cuda.is_available():
+        lacks = "sees no GPU here"
+    elif kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        lacks = f"sees {torch.cuda.device_count()} GPUs here, counted from 0"
+    elif kind == "mps" and not torch.backends.mps.is_available():
+        lacks = "cannot use it here (it is Apple's)"
+    else:
+        return torch.device(device)
+    raise ConfigError(f"device {device}: torch {torch.__version__} {lacks}. Set device cpu and num_gpus 0.")
 
 
 class TorchBackprop(TorchNetwork, LearningNetwork[Tensor]):

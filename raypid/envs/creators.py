@@ -177,7 +177,13 @@ def _making(name: str) -> Iterator[None]:
     except BaseException as error:
         reraise_signal(error)
         theirs = f"{HEAD}{user_traceback()}\nraypid: " if is_users(error) else ""
-        raise EnvError(f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
+        lacks = (
+            isinstance(error, KeyError) and is_users(error) and len(error.args) == 1 and isinstance(error.args[0], str)
+        )
+        more = f'. If it is a key of env_config, give it: env_config={{"{error.args[0]}": ...}}.' if lacks else ""
+        raise EnvError(
+            f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}{more}"
+        ) from error
 
 
 def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:

@@ -198,7 +198,14 @@ class PythonVector(VectorEnv):
         if type(result) is tuple and len(result) == count:
             return result
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise EnvError(f"{self._where(stream)}: {_RESULTS[count]}, as Gymnasium's environments do; it returned {got}.")
+        more = ""
+        if count == 5 and isinstance(result, tuple) and len(result) == 4:
+            more = " Split done into terminated (it ended by itself) and truncated (it ran out of time)."
+        elif count == 2 and not isinstance(result, tuple):
+            more = " Write: return obs, {}"
+        raise EnvError(
+            f"{self._where(stream)}: {_RESULTS[count]}, as Gymnasium's environments do; it returned {got}.{more}"
+        )
 
     def _scalar(self, reward: object, stream: int) -> float:
         """Convert a reward that came as an array of one element."""

@@ -23,6 +23,7 @@ from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.checkpoint import CheckpointError, find_policy
 from raypid.errors import UserError, reason
 from raypid.keywords import other_words
+from raypid.names import missing_of_role
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
@@ -105,7 +106,14 @@ def _checked(setup: Setup, role: str) -> Setup:
     )
 
 
-class Rollout:
+class _Role:
+    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
+
+        def __getattr__(self, name: str) -> object:
+            raise missing_of_role(self, name)
+
+
+class Rollout(_Role):
     """Acts in `num_envs_per_worker` environments with the weights it is given.
 
     Args:
@@ -116,6 +124,7 @@ class Rollout:
         UserError: `setup` is no Setup, or `worker_index` no whole number of at least 0.
     """
 
+    @other_words()
     def __init__(self, setup: Setup, worker_index: int = 0) -> None:
         setup = _checked(setup, "Rollout")
         self.worker_index = check_whole("Rollout", "worker_index", worker_index, 0)
@@ -157,7 +166,7 @@ class Rollout:
             self._worker.close()
 
 
-class Replay:
+class Replay(_Role):
     """Stores trajectories and draws transitions from them, uniformly or (with the setting `prioritized`) by priority.
 
     Args:
@@ -169,6 +178,7 @@ class Replay:
         UserError: the algorithm does not learn from replay, `setup` is no Setup, or there is no such shard.
     """
 
+    @other_words()
     def __init__(self, setup: Setup, shard: int = 0, num_shards: int = 1) -> None:
         spec, name = _checked(setup, "Replay").replay, setup.algorithm.__name__
         if spec is None or not isinstance(setup.config, OffPolicyConfig) or not issubclass(setup.algorithm, OffPolicy):
@@ -287,13 +297,14 @@ class Replay:
         return self._buffer.load(folder)
 
 
-class ParameterServer(_ParameterServer):
+class ParameterServer(_Role, _ParameterServer):
     """Holds the newest weights: the learner pushes, rollouts and evaluator pull; `save` and `restore` keep them on disk.
 
     Raises:
         UserError: `setup` is no Setup.
     """
 
+    @other_words()
     def __init__(self, setup: Setup) -> None:
         super().__init__(_checked(setup, "ParameterServer").network)
         self._check = NetworkCheck(setup.network)
@@ -359,7 +370,7 @@ class ParameterServer(_ParameterServer):
         return super().reset(weights)
 
 
-class Learner:
+class Learner(_Role):
     """Holds the algorithm: its networks, optimizers, and the moments that observations and rewards are normalised by.
 
     Algorithms that learn from what comes in have `update`. Algorithms with replay have `observe` and `learn`.
@@ -368,6 +379,7 @@ class Learner:
         UserError: `setup` is no Setup.
     """
 
+    @other_words()
     def __init__(self, setup: Setup) -> None:
         self._replays = _checked(setup, "Learner").replay is not None
         kind = ShardLearner if self._replays else _Learner
@@ -538,13 +550,14 @@ class Learner:
         self._learner.set_weights(weights)
 
 
-class Evaluator(_Evaluator):
+class Evaluator(_Role, _Evaluator):
     """Plays whole episodes with the weights it is given, in environments of its own (`evaluation_env`).
 
     Raises:
         UserError: `setup` is no Setup.
     """
 
+    @other_words()
     def __init__(self, setup: Setup) -> None:
         super().__init__(_checked(setup, "Evaluator").evaluation)
         self._check = NetworkCheck(setup.network, self.policy)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from raypid.algorithms.off_policy import OffPolicyConfig
-from raypid.config import ConfigError
+from raypid.config import ConfigError, canonical
 from raypid.registry import ALGORITHMS
 from raypid.roles.by_hand import Setup
 from raypid.run.assembly import (
@@ -18,12 +18,48 @@ from raypid.run.assembly import (
     rollout_spec,
     with_tuned,
 )
-from raypid.run.training import algorithm_of, settings_of
+from raypid.run.training import algorithm_of, named_algorithm, settings_of
 from raypid.runtime.resources import limit_threads
+
+_RAY = "your program starts or joins Ray, and .options(num_cpus=N) of an actor reserves CPUs"
+_BY_HAND = {
+    "num_workers": "make a Rollout(setup, worker_index) for each worker",
+    "num_learners": "one Learner(setup) learns, here or as an actor",
+    "num_replay_shards": "make each Replay(setup, shard, num_shards={value}) yourself",
+    "parameter_server": "make a ParameterServer(setup), and call push and pull",
+    **dict.fromkeys(
+        ("evaluation_interval", "evaluation_parallel"),
+        "make an Evaluator(setup), and call evaluate(weights, num_episodes) when you want",
+    ),
+    **dict.fromkeys(("address", "backend", "num_cpus", "num_cpus_per_worker", "wait_for_room_s"), _RAY),
+}
+"""Settings that no role looks at -> what to do in a loop of one's own."""
+
+
+def _check_by_hand(name: str, algorithm: AlgorithmClass, given: Mapping[str, object]) -> None:
+    """Refuse settings that have no effect on roles by hand.
+
+    Raises:
+        ConfigError: names each, and what the loop does in its place.
+    """
+    default = algorithm.Config()
+    values = {canonical(key): value for key, value in given.items()}
+    # workers share a range of epsilons, or a population, or whatever an algorithm of the user's own lets them share
+    shares = values.get("worker_epsilon", getattr(default, "worker_epsilon", None)) is not None
+    shares = shares or algorithm.collect == "fitness" or not ALGORITHMS.is_own(name)
+    told = [
+        f"{key} belongs to an agent: by hand, {here.format(value=value)}. Leave it out."
+        for key, here in _BY_HAND.items()
+        if (value := values.get(key))
+        and value != getattr(default, key, value)
+        and not (shares and key == "num_workers")
+    ]
+    if told:
+        raise ConfigError(" ".join(told))
 
 
 def setup(
-    run: object,
+    run: object = None,
     env: object = None,
     config: Mapping[str, object] | None = None,
     *,
@@ -35,18 +71,22 @@ def setup(
     It makes the environment once, for its spaces, and starts nothing: where roles run, and how many, is up to the caller.
 
     Args:
-        run: the algorithm: a name, or a class such as `raypid.SAC`.
+        run: the algorithm: a name, or a class such as `raypid.SAC`. It may be given as `algorithm` too.
         env: the environment, as agents take it.
         config: settings; keywords override them.
         tuned: begin with raypid's tuned settings for the environment.
 
     Raises:
-        ConfigError, EnvError: as for an agent. R2D2 and callbacks are refused.
+        ConfigError, EnvError: as for an agent. R2D2, callbacks, and settings of what the caller's loop decides are refused.
     """
+    run = named_algorithm("setup", run, env, settings)
+    if run is None:
+        raise ConfigError('Name the algorithm: raypid.setup("PPO", "CartPole-v1").')
     name = algorithm_of(run)
-    chosen = settings_of(() if env is None else (env,), config, settings)
-    resolved = resolve_settings(name, chosen, with_tuned(name, tuned, {}, chosen) if tuned else None)
     algorithm: AlgorithmClass = ALGORITHMS.get(name)
+    chosen = settings_of(() if env is None else (env,), config, settings)
+    _check_by_hand(name, algorithm, chosen)
+    resolved = resolve_settings(name, chosen, with_tuned(name, tuned, {}, chosen) if tuned else None)
     found = examine(name, resolved.config, given=chosen)
     if found.callbacks is not None:
         raise ConfigError(

@@ -12,7 +12,6 @@ from raypid import checkpoint
 from raypid.config import Config, ConfigError, Given, overlay
 from raypid.outcome import Outcome
 from raypid.phases import Phases
-from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import read_params
 from raypid.reporting.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
@@ -22,7 +21,7 @@ from raypid.run.experiment import RunOptions, check_folder, left_alone
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import tuned_runs_here
 from raypid.run.saved import begun_run, saved_run
-from raypid.run.training import algorithm_of, settings_of
+from raypid.run.training import algorithm_of, named_algorithm, settings_of
 from raypid.run_file import RunFile, for_algorithm, is_record, joined, notes_of, read_for
 from raypid.stops import read_stop, stop_with
 from raypid.tuned import TUNED
@@ -74,7 +73,7 @@ def train(
         UserError: something does not fit; nothing has been trained then. What ends a run by an error, after what was learnt was saved.
     """
     stop, settings = stop_with(stop, settings)
-    _check_order(run, env)
+    run = named_algorithm("train", run, env, settings)
     again = resume is True
     folder = _taken_up(out, overwrite) if again else None if resume is None else Path(str(resume))
     name, file = _read(config, run, trust, settings)
@@ -121,13 +120,6 @@ def _read(config: object, run: object, trust: bool, settings: Mapping[str, objec
     if isinstance(config, str | Path):
         return read_for(name, config, trust=trust, given=settings)
     return name, RunFile()
-
-
-def _check_order(run: object, env: object) -> None:
-    """Refuse the two in the order of other libraries."""
-    named = isinstance(run, str) and isinstance(env, str) and ALGORITHMS.canonical(run) not in ALGORITHMS
-    if named and ALGORITHMS.canonical(str(env)) in ALGORITHMS:
-        raise ConfigError(f'The algorithm comes first: raypid.train("{ALGORITHMS.canonical(str(env))}", "{run}").')
 
 
 def _is_distributed(run: object) -> bool:

@@ -1137,6 +1137,23 @@ def settings_of(given: Sequence[object], config: Mapping[str, object] | None, se
     return overlay(configs[0] if configs else {}, {**({"env": envs[0]} if envs else {}), **settings})
 
 
+def named_algorithm(call: str, run: object, env: object, settings: dict[str, object]) -> object:
+    """The algorithm of `raypid.train` or `raypid.setup`: `run`, or what was given as algorithm=..., which is taken out of `settings`.
+
+    Raises:
+        ConfigError: it was given twice, or after the environment, as other libraries have it.
+    """
+    if "algorithm" in settings:
+        other = settings.pop("algorithm")
+        if run is not None:
+            raise ConfigError(f"Give one algorithm: {shown(run)} or {shown(other)}?")
+        run = other
+    named = isinstance(run, str) and isinstance(env, str) and ALGORITHMS.canonical(run) not in ALGORITHMS
+    if named and ALGORITHMS.canonical(str(env)) in ALGORITHMS:
+        raise ConfigError(f'The algorithm comes first: raypid.{call}("{ALGORITHMS.canonical(str(env))}", "{run}").')
+    return run
+
+
 def algorithm_of(run: object) -> str:
     """The name of the algorithm that a name, or a class such as raypid.PPO, stands for. An Algorithm class of the user's own is
     registered under its name.

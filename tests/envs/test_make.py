@@ -151,3 +151,34 @@ def test_what_is_registered_here_works_elsewhere() -> None:
     for env in carried:
         make_vector(EnvSpec(env=env, num_envs=2)).reset()
     del gymnasium.registry["Elsewhere-v0"]
+
+
+class _Slips(gymnasium.Env[Any, Any]):
+    """What old environments do: a key that is needed, an observation alone, and one done for two."""
+
+    observation_space, action_space = gym_spaces.Box(-1, 1, (2,)), gym_spaces.Discrete(2)
+
+    def __init__(self, config: Any) -> None:
+        self.slip = config["slip"]
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs = self.observation_space.sample()
+        return obs if self.slip == "reset" else (obs, {})
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, {}
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({}, r'KeyError: .slip.. If it is a key of env_config, give it: env_config=\{"slip": ...\}'),
+        ({"slip": "reset"}, r"returned a ndarray. Write: return obs, \{\}"),
+        ({"slip": "step"}, r"a tuple of 4. Split done into terminated"),
+    ],
+)
+def test_slips_of_old_environments_are_explained(config: dict[str, Any], text: str) -> None:
+    with pytest.raises(EnvError, match=text):
+        vector = make_vector(EnvSpec(env=_Slips, env_config=config, num_envs=1, vectorizer="sync"))
+        vector.reset()
+        vector.step(np.zeros(1, np.int64))

@@ -36,7 +36,7 @@ def test_blas_has_one_thread_as_beside_an_agent() -> None:
 
 
 def test_ppo_by_hand_is_ppo() -> None:
-    setup = raypid.setup("PPO", "CartPole-v1", num_workers=2, backend="local", **SETTINGS)
+    setup = raypid.setup("PPO", "CartPole-v1", **SETTINGS)
     rollouts = [roles.Rollout(setup, i) for i in range(2)]
     server, learner = roles.ParameterServer(setup), roles.Learner(setup)
     server.push(learner.weights())
@@ -59,7 +59,7 @@ def test_ppo_by_hand_is_ppo() -> None:
 
 def test_ppo_by_hand_on_ray_is_ppo(ray_session: Any) -> None:
     ray = ray_session
-    setup = raypid.setup("PPO", "CartPole-v1", num_workers=2, backend="local", **SETTINGS)
+    setup = raypid.setup("PPO", "CartPole-v1", **SETTINGS)
     actor = ray.remote(num_cpus=0)
     rollouts = [actor(roles.Rollout).remote(setup, i) for i in range(2)]
     server, learner = actor(roles.ParameterServer).remote(setup), actor(roles.Learner).remote(setup)
@@ -138,6 +138,39 @@ def test_a_parameter_server_keeps_weights_on_disk(tmp_path: Path) -> None:
     held = other.pull()
     assert held is not None
     np.testing.assert_array_equal(roles.Learner(again).weights().flat, held.flat)
+
+
+BY_HAND: dict[str, tuple[dict[str, Any], str]] = {
+    "workers": ({"num_env_runners": 99}, r"num_workers belongs to an agent: by hand, make a Rollout\(setup, worker_index\) for each"),
+    "learner": ({"num_learners": 1}, r"one Learner\(setup\) learns"),
+    "server": ({"parameter_server": True}, r"make a ParameterServer\(setup\)"),
+    "evaluation": ({"evaluation_interval": 5}, r"make an Evaluator\(setup\).*Leave it out"),
+    "shards": ({"num_replay_shards": 3}, r"Replay\(setup, shard, num_shards=3\) yourself"),
+    "two": ({"address": "auto", "num_workers": 2}, r"num_workers belongs .*address belongs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_setup_refuses_what_no_role_looks_at(case: str) -> None:
+    settings, told = BY_HAND[case]
+    with pytest.raises(UserError, match=told):
+        raypid.setup("SAC", "Pendulum-v1", **settings)
+
+
+def test_setup_takes_workers_that_share_exploration() -> None:
+    explore = [raypid.setup("ApeX", "CartPole-v1", num_workers=n, start_steps=0, noisy=0).config for n in (2, 8)]
+    low = [raypid.algorithms.dqn.ApeX.exploration(c, 1, 1)["epsilon"].min() for c in explore]  # type: ignore[attr-defined]
+    assert low[0] < low[1]
+
+
+def test_setup_takes_the_algorithm_by_name_and_knows_the_order() -> None:
+    assert raypid.setup(algorithm="PPO", env="CartPole-v1").algorithm.__name__ == "PPO"
+    with pytest.raises(UserError, match=r'raypid.setup\("PPO", "CartPole-v1"\)'):
+        raypid.setup("CartPole-v1", "PPO")
+    with pytest.raises(UserError, match="one algorithm: 'PPO' or 'SAC'"):
+        raypid.setup("PPO", "CartPole-v1", algorithm="SAC")
+    with pytest.raises(UserError, match="Name the algorithm"):
+        raypid.setup(env="CartPole-v1")
 
 
 def test_setup_refuses_what_it_cannot_do() -> None:
