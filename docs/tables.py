@@ -7,11 +7,11 @@ readers of the repository find them. `hooks.py` makes them anew for the site, wi
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import io
 import json
 import os
+import pkgutil
 import re
 import statistics
 import sys
@@ -340,25 +340,11 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def summary(name: str) -> str:
     """A link to the file of a public name and the first sentence of its docstring; of a module, a list of its public classes."""
-    found = _look_up(name)
+    found = pkgutil.resolve_name(name)
     if not inspect.ismodule(found):
         return _line(name, found)
     public = [value for value in vars(found).values() if inspect.isclass(value) and value.__module__ == name]
     return "\n".join(f"- {_line(value.__name__, value)}" for value in public if not value.__name__.startswith("_"))
-
-
-def _look_up(name: str) -> object:
-    """The object of a dotted name."""
-    parts = name.split(".")
-    for count in range(len(parts), 0, -1):
-        try:
-            found: object = importlib.import_module(".".join(parts[:count]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[count:]:
-            found = getattr(found, part)
-        return found
-    raise ValueError(f"{name} does not exist.")
 
 
 def _line(name: str, found: object) -> str:

@@ -52,9 +52,9 @@ def other_words(
                     given[ours] = given.pop(other)
             if unknown := [key for key in given if key not in known]:
                 agent = args[0] if args else None
-                called = method.__qualname__.removesuffix(".__init__") if is_init else method.__name__
+                what = method.__qualname__.removesuffix(".__init__") if is_init else method.__name__
                 advice = _advice_on_role if is_init else _advice
-                raise ConfigError(" ".join(f"{called} takes no {key!r}.{advice(agent, key, known)}" for key in unknown))
+                raise ConfigError(" ".join(f"{what} takes no {key!r}.{advice(agent, key, known)}" for key in unknown))
             return method(*args, **cast(Any, given))
 
         return called

@@ -67,8 +67,12 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
 
 def _may_not_end(episodes: Mapping[str, Any]) -> bool:
     """Whether no episode has ended in many steps, and no time limit cuts them."""
-    is_open = episodes["episodes"] == 0 and episodes["time_limit"] is None if episodes else False
-    return is_open and episodes["steps"] >= FEW_STEPS
+    return (
+        bool(episodes)
+        and not episodes["episodes"]
+        and episodes["time_limit"] is None
+        and episodes["steps"] >= FEW_STEPS
+    )
 
 
 def _round_limit(steps: int) -> int:

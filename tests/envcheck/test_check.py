@@ -22,7 +22,8 @@ from patience import wait_until
 
 import raypid
 from raypid.cli import main
-from raypid.config import ConfigError
+from raypid.config import Config, ConfigError
+from raypid.envcheck.advice import findings
 from raypid.envcheck.apart import Channel, Pulse
 from raypid.envcheck.costs import measure_vectors
 from raypid.envcheck.exam import Exam
@@ -217,6 +218,31 @@ def test_spaces_of_the_old_gym_are_answered() -> None:
 def test_functions_that_make_vectors_are_looked_at(env: Callable[..., object]) -> None:
     report = looked_at(env)
     assert report.ok and report.facts["episodes"]["steps"] > 30, report  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "settings", "flags"),
+    [
+        ({"episodes": 0, "steps": 900}, {}, " --time-limit 1000"),
+        (
+            {"episodes": 0, "steps": 900, "time_limit": 50},
+            {"time_limit": 50, "frame_stack": 2},
+            " --time-limit 50 --frame-stack 2",
+        ),
+        ({"episodes": 40, "steps": 900}, {}, ""),
+        ({"episodes": 0, "steps": 9}, {}, ""),
+    ],
+    ids=["none ends", "limited by a flag", "they end", "too few steps to say"],
+)
+def test_the_next_command_has_what_the_environment_needs(episodes: Any, settings: Any, flags: str) -> None:
+    """A run on episodes that never end reports no return."""
+    facts = {
+        "episodes": {"time_limit": None, "unfinished_steps": 900, "length_max": 9, "length_min": 3, "length_mean": 5, "terminated": 40, **episodes},
+        "training": {"PPO": {"seconds": 9.0, "env_share": 0.1, "env_s_per_step": 1e-5}},
+        "action": {"space": "Discrete(2)"},
+    }  # fmt: skip
+    (found,) = (f for f in findings(facts, Config(**settings), "mine.py", healthy=True) if f.topic == "algorithm")
+    assert found.advice == f"raypid train --run PPO --env mine.py{flags} --stop 1000000"
 
 
 def test_costs_count_resets_and_steps_that_rarely_take_long() -> None:
