@@ -51,7 +51,9 @@ def name_of(frame: FrameType) -> str:
     """ "Class.method", by the class that defines it, or the function's name."""
     name, owner = frame.f_code.co_name, frame.f_locals.get("self")
     for cls in type(owner).__mro__:
-        if getattr(inspect.getattr_static(cls, name, None), "__code__", None) is frame.f_code and name in vars(cls):
+        if getattr(
+            inspect.unwrap(inspect.getattr_static(cls, name, None)), "__code__", None
+        ) is frame.f_code and name in vars(cls):
             return f"{cls.__name__}.{name}"
     return name
 
@@ -93,7 +95,7 @@ def chain(name: str) -> list[str]:
             while not Path(out).exists():
                 agent.train()
         there = json.loads(Path(out).read_text())
-    calls = there if there[0] == "Training.train" else sent[0] + there
+    calls = there if "Training.train" in there else sent[0] + there
     return calls[calls.index("Training.train") :]
 
 

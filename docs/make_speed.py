@@ -101,6 +101,8 @@ def draw(rows: dict[str, dict[str, Measured]]) -> None:
     colors = {"raypid": "#d9480f", "sbx": "#1c7ed6", "sb3": "#868e96"}
     figure, axes = pyplot.subplots(figsize=(8, 0.28 * len(rows) + 1), layout="constrained")
     for place, row in enumerate(rows.values()):
+        if not any(math.isfinite(of.median) for of in row.values()):
+            axes.text(1, place, NOT_REACHED, fontsize=8, va="center", color="#868e96")
         for system, of in row.items():
             if math.isfinite(of.median):
                 end = of.worst if math.isfinite(of.worst) else 1e4

@@ -443,7 +443,7 @@ def coerce(key: str, value: object, hint: object) -> object:
         kind, most = type(value).__name__, ""
         if isinstance(value, int) and abs(value) >= 2**64:
             most = " of at most 64 bits"
-        more = "" if isinstance(value, (int, float)) or key not in VALUES else f" {VALUES[key]}"
+        more = "" if isinstance(value, (int, float, Mapping)) or key not in VALUES else f" {VALUES[key]}"
         raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {shown(value)} ({kind}).{more}") from None
 
 
