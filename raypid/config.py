@@ -443,7 +443,9 @@ def coerce(key: str, value: object, hint: object) -> object:
         kind, most = type(value).__name__, ""
         if isinstance(value, int) and abs(value) >= 2**64:
             most = " of at most 64 bits"
-        more = "" if isinstance(value, (int, float, Mapping)) or key not in VALUES else f" {VALUES[key]}"
+        # a mapping for a number is a search space, misspelt; for widths it is Stable-Baselines3's of policy and value
+        is_other = isinstance(value, (int, float)) or (isinstance(value, Mapping) and key != "hidden")
+        more = "" if is_other or key not in VALUES else f" {VALUES[key]}"
         raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {shown(value)} ({kind}).{more}") from None
 
 
