@@ -212,9 +212,12 @@ class Command:
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not self.processes())
         assert self.processes() == {}
-        with contextlib.suppress(AssertionError):  # what tests beside this one are about to open or to remove
-            wait_until(lambda: not self.shared_memory_left(), 20)
-        assert self.shared_memory_left() == set()
+        left = self.shared_memory_left()
+        deadline = time.monotonic() + 20
+        while left and time.monotonic() < deadline:  # what tests beside this one are about to open or to remove
+            time.sleep(0.1)
+            left &= self.shared_memory_left()
+        assert left == set()
 
     def shared_memory_left(self) -> set[str]:
         """Files in /dev/shm that came after the command was started and that nobody holds."""
@@ -223,10 +226,18 @@ class Command:
 
 
 def _is_open(path: str) -> bool:
-    """Does a process of anybody hold the file? Then it is none that was left behind."""
+    """Does a process of anybody hold the file? Then it is none that was left behind.
+
+    By inode: a semaphore is mapped under the temporary name that it was made with.
+    """
+    try:
+        inode = str(os.stat(path).st_ino)
+    except FileNotFoundError:
+        return True
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            if path in Path(f"/proc/{pid}/maps").read_text():
+            maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            if any(inode in line.split(maxsplit=5)[4:5] for line in maps if "/dev/shm/" in line):
                 return True
             if any(os.readlink(fd) == path for fd in Path(f"/proc/{pid}/fd").iterdir()):
                 return True
