@@ -339,7 +339,10 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def summary(name: str) -> str:
-    """A link to the file of a public name and the first sentence of its docstring; of a module, a list of its public classes."""
+    """For a page in docs/reference/: a link to the file of a public name, and the first sentence of its docstring.
+
+    A module gives a list of its public classes.
+    """
     found = pkgutil.resolve_name(name)
     if not inspect.ismodule(found):
         return _line(name, found)
@@ -353,5 +356,5 @@ def _line(name: str, found: object) -> str:
     text = inspect.getdoc(found) or ""
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         text = ""  # of its type
-    first = re.split(r"(?<=[.!?])\s", " ".join(text.split("\n\n")[0].split()))[0]
-    return f"[`{name}`]({os.path.relpath(file, 'docs')})" + (f": {first}" if first else "")
+    first = re.split(r"(?<=[.!?])(?<!et al\.)\s", " ".join(text.split("\n\n")[0].split()))[0]
+    return f"[`{name}`]({os.path.relpath(file, 'docs/reference')})" + (f": {first}" if first else "")

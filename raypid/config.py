@@ -570,7 +570,7 @@ class ModelConfig(Settings):
 
     network: str = "auto"
     """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), lstm or gru (mlp with that memory), or the name of a registered
-    torch.nn.Module."""
+    torch.nn.Module. auto: cnn for images of 16 by 16 and more, else mlp."""
     hidden: tuple[int, ...] | None = tunable((64, 64), choices=((32, 32), (64, 64), (128, 128), (256, 256), (400, 300)))
     """Widths of the fully connected layers (after the convolutions, where there are any). none: two layers, of 64 where observations are vectors of
     at most 8 elements in all, else of 128."""
@@ -579,17 +579,19 @@ class ModelConfig(Settings):
     activation: Literal["tanh", "relu", "silu"] = tunable("tanh", choices=("tanh", "relu"))
     """Activation of the fully connected layers; convolutions use ReLU."""
     memory: Literal["none", "lstm", "gru"] = "none"
-    """A recurrent layer before the heads, for what one observation does not show. Any network takes it; each trunk has its own."""
+    """A recurrent layer before the heads, for what one observation does not show. Any network takes it; policy and value have one each, unless shared
+    is true."""
     memory_size: int = tunable(64, 32, 256, "powers of 2")
-    """Units of the recurrent layer."""
+    """Units of the recurrent layer. More can hold more of the past; each step and update takes longer."""
     shared: bool = False
-    """One trunk for policy and value instead of two. Image networks always share their convolutions."""
+    """Policy and value share all layers but the last; false: each has a network of its own. Image networks always share their convolutions."""
     distribution: Literal["auto", "gaussian", "squashed_gaussian", "deterministic"] = "auto"
-    """Distribution of continuous actions; auto is a diagonal Gaussian."""
+    """Distribution of continuous actions; auto is a diagonal Gaussian. squashed_gaussian keeps actions within bounds by tanh; deterministic has no
+    noise of its own."""
     log_std_init: float = tunable(0.0, -2.0, 0.5)
-    """Initial log standard deviation of a Gaussian."""
+    """Initial log standard deviation of a Gaussian. 0 is a deviation of half the range of a bounded action; lower explores less at first."""
     custom: dict[str, object] = field(default_factory=dict)
-    """Keyword arguments for a registered network."""
+    """Keyword arguments for a registered network or model."""
 
     usual: ClassVar[tuple[str, ...]] = ("network", "memory")
     """What the short help shows beside the settings that can be searched."""
@@ -623,101 +625,109 @@ class Config(Settings):
     """CartPole-v1, ALE/Pong-v5, envpool:Pong-v5, reacher.py, reacher.py:Reach, module:Name, or a registered name. In Python a class or a function
     too."""
     env_config: dict[str, object] = field(default_factory=dict)
-    """Keyword arguments of the environment."""
+    """Keyword arguments of the environment, such as {"continuous": true} of LunarLander-v3."""
     custom_args: dict[str, object] = field(default_factory=dict)
     """Values of the options that a project's options/custom_options.py declares: in `args` of environments, models and agents."""
     vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "processes", "async"] = "auto"
     """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
     num_workers: int = 0
-    """Rollout workers. 0: everything in this process, without Ray."""
+    """Rollout workers. They are processes on Ray that step environments; more collect faster where environments are slow. 0: everything in this
+    process, without Ray."""
     num_envs_per_worker: int = tunable(8, 4, 64, "powers of 2")
-    """Environments that one worker steps side by side."""
+    """Environments that one worker steps side by side. More make fewer, larger calls of the network. PPO and A2C then also learn from more rows in
+    each update."""
     num_learners: int = 0
     """0: the learner lives in this process; 1: an actor of its own (for ray:// and GPU nodes); N: data-parallel actors that learn what one would."""
     parameter_server: bool = False
     """On Ray, weights go through an actor of their own, one on each node that has workers: these pull the newest with every fragment, the evaluator
     whenever it is free. false: they go along with each call by reference, which Ray caches on each node."""
     num_cpus: float | None = None
-    """CPUs to start Ray with, or to take at most of a cluster that is joined; none: all. A Ray that is started here never gets
-    more workers than the machine has CPUs; a larger number leaves room for learners."""
+    """CPUs to start Ray with, or to take at most of a cluster that is joined; none: all. A Ray that is started here never gets more workers than the
+    machine has CPUs; a larger number leaves room for learners."""
     num_gpus: float = 0
     """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
     gpu: str | None = None
     """Ids of the GPUs that the run may use, such as 0,1,2: one learner for each, unless num_gpus or num_learners say otherwise; none: all."""
     num_cpus_per_worker: float = 1
-    """CPUs that each rollout worker reserves; fractions are allowed."""
+    """CPUs that each rollout worker reserves. A fraction, such as 0.1, lets workers that mostly wait share a core."""
     backend: Literal["auto", "local", "ray"] = "auto"
     """auto is ray where there are workers; local runs the same roles in turn in this process (PPO and A2C: with the same numbers)."""
     address: str | None = None
     """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); local starts Ray here, as none does where RAY_ADDRESS is not set."""
     fit: bool = False
-    """Shrink what does not fit on the machine, and say so. That is workers, learners, GPUs, environments, fragment_length and buffer_size; else
-    the run stops before it starts."""
+    """Shrink what does not fit on the machine, and say so. It may lower workers, learners, GPUs, environments, fragment_length and buffer_size.
+    false: the run stops before it starts."""
     wait_for_room_s: float = 0.0
-    """Seconds to wait for room on a cluster that is full, or that grows on demand (KubeRay, Ray's launcher): it sees what is waited for. With fit,
-    the run then takes what is there. 0: it is refused, or shrunk, within 10 seconds."""
+    """Seconds to wait for room on a cluster that is full, or that grows on demand (KubeRay, Ray's launcher), which sees what the run waits for. With
+    fit, the run then takes what is there. 0: it is refused, or shrunk, within 10 seconds."""
     seed: int | None = None
-    """Seed of everything; none draws one (it is written to params.json)."""
+    """Seed of everything; none draws one (it is written to params.json). In one process, the same seed trains the same again."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The network."""
     device: str = "auto"
-    """Where the learner computes: auto, cpu, cuda, cuda:1 (auto: cuda where num_gpus > 0)."""
+    """Where the learner computes: auto, cpu, cuda, cuda:1 or mps (Apple's GPUs). auto: cuda where num_gpus is above 0, else cpu."""
     kernel: Literal["auto", "numpy", "torch"] = "auto"
     """How small fully connected networks learn: a hand-written NumPy kernel or torch autograd; auto takes the faster."""
     num_threads: int = 0
     """Threads of the learner; 0: all cores for convolutions and layers of 256 and more, else one, which is faster then."""
     fragment_length: int = 128
-    """Rows that one call collects from each environment."""
+    """Rows that one call collects from each environment. A row is one step. Longer fragments make fewer calls, and workers get new weights less
+    often. With a memory, gradients reach back to a fragment's start."""
     batch_size: int = tunable(256, 32, 1024, "powers of 2")
-    """Rows in one gradient step."""
+    """Rows in one gradient step. Larger batches give gradients with less noise, but fewer or slower steps. With several learners, the rows of all
+    together."""
     lr: float = tunable(3e-4, 3e-5, 1e-2, "log")
-    """Learning rate."""
+    """Learning rate. Too high, and returns collapse or losses jump; too low, and learning is slow."""
     gamma: float = tunable(0.99, 0.9, 0.9995, "log of 1 - x")
-    """Discount."""
+    """Discount. Rewards count for about 1 / (1 - gamma) steps ahead: 0.99 looks 100 steps ahead."""
     normalize_observations: bool | None = tunable(None, choices=(False, True))
     """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation).
     none: if bounds or first observations exceed 100; a run keeps what it began with."""
     normalize_rewards: bool = tunable(False, choices=(False, True))
-    """Divide rewards, in the learner, by the running deviation of the discounted return."""
+    """Divide rewards, in the learner, by the running deviation of the discounted return. So the same lr suits tasks with small and with large
+    rewards."""
     reward_scale: float = 1.0
-    """Factor on rewards in the learner; reported returns stay raw."""
+    """Factor on rewards in the learner; reported returns stay raw. It comes before reward_clip. normalize_rewards divides it out again, so beside
+    that it has no effect unless reward_clip is set."""
     reward_clip: float | None = None
-    """Clip rewards to [-x, x] in the learner; reported returns stay raw."""
+    """Clip rewards to [-x, x] in the learner; reported returns stay raw. 1 is usual for Atari's games: large rewards then count no more than small
+    ones."""
     frame_stack: int = 1
-    """Policies see the last k observations."""
+    """Policies see the last k observations. More show what one does not, such as motion; 1: only the newest."""
     atari: bool | None = None
     """Atari preprocessing (84x84 grey, frame skip 4, no-op starts, in ALE's own code); none: yes for ALE/ ids."""
     action_repeat: int = 1
-    """Repeat each action this many times and add up the rewards."""
+    """Repeat each action this many times and add up the rewards. More make episodes shorter for the policy, which decides less often."""
     time_limit: int | None = None
-    """Truncate episodes after this many steps."""
+    """Truncate episodes after this many steps. Values of the cut part are bootstrapped. none: only the environment ends episodes."""
     observation_noise: float = 0.0
-    """Standard deviation of Gaussian noise that training adds to float observations."""
+    """Standard deviation of Gaussian noise that training adds to float observations, in their own units."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
     noise_persistence: float = tunable(16.0, 1.0, 128.0, "log")
-    """Steps that exploration noise lasts. The random part of actions stays alike so long in every second episode, as long as those earn no less than
-    the others (`raypid.roles.lasting_noise`): it explores where single steps cancel out (Eberhard et al. 2023). 1: white noise in all."""
+    """Steps that exploration noise lasts. In every second episode the random part of actions stays alike for about so long, which explores where
+    single random steps cancel out (Eberhard et al. 2023). These episodes stop where they earn less than the others (`raypid.roles.lasting_noise`). 1:
+    new noise at every step."""
     callbacks: object = None
-    """A `raypid.Callbacks` subclass, its instance, or "module:Name"."""
+    """Hooks that the run calls: a `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
     """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
     evaluation_env: object = None
     """Environment of evaluations, given as env is (without env_config), with the same spaces; none: the one that is trained on."""
     evaluation_num_episodes: int = 10
-    """Episodes of one evaluation."""
+    """Episodes of one evaluation. More measure the policy more exactly, and take longer."""
     evaluation_parallel: bool | None = None
-    """On Ray, evaluate in a process of its own while training goes on; none: where a CPU is to spare. Else training waits."""
+    """On Ray, evaluate in a process of its own while training goes on; none: where a CPU is to spare. false: training waits meanwhile."""
     init_from: str | Path | None = None
     """Checkpoint, run folder or policy folder whose weights training starts from. It may also be called weights_file."""
     exact_resume: bool = False
-    """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit; on Ray that holds for PPO and A2C alone, whose
-    workers are heard in turn."""
+    """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit. On Ray that holds for PPO and A2C alone, which
+    take workers' data in a fixed order."""
     worker_timeout_s: float = 300.0
     """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
     max_restarts: int = 10
-    """Lost processes of one kind within an hour (those of a lost node do not count), and crashes of a worker's environments beyond one in 1,000
-    steps; one more, and the run ends."""
+    """Lost processes of one kind within an hour that are replaced; one more, and the run ends. Those of a lost node do not count. It also limits how
+    often environments of a worker may crash, apart from one crash in 1,000 steps."""
     on_divergence: Literal["stop", "rollback"] = "stop"
     """When weights, losses or actions are no longer finite. stop: the run ends, and keeps the batch and the last good weights in diverged/.
     rollback: it goes back to its last checkpoint (the first is written at the start) with half the learning rate."""

@@ -243,7 +243,7 @@ def test_tables_are_written_below_their_markers(checks: Any) -> None:
     text = f"# PPO\n\n<!-- settings: PPO -->\n| old |\n\n<!-- end: settings -->\n{shown}\n<!-- reference: raypid.load_policy -->\n"
     made = make_pages.written(text)
     table = checks.tables.table("settings", "PPO")
-    sentence = "[`raypid.load_policy`](../raypid/nn/policy.py): Load the policy of a run folder, a checkpoint, or a policy folder."
+    sentence = "[`raypid.load_policy`](../../raypid/nn/policy.py): Load the policy of a run folder, a checkpoint, or a policy folder."
     assert made == (
         f"# PPO\n\n<!-- settings: PPO -->\n{table}\n\n<!-- end: settings -->\n{shown}\n"
         f"<!-- reference: raypid.load_policy -->\n{sentence}\n\n<!-- end: reference -->\n"

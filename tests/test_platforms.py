@@ -1,4 +1,4 @@
-"""What other systems lack or do otherwise, as far as Linux can show it: what Windows does not have, the spawn start method (macOS, Windows)."""
+"""What other systems lack or do otherwise, as far as Linux can show it: what Windows and Apple's GPUs do not have, the spawn start method."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from raypid import Agent
 from raypid.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +83,42 @@ def test_a_run_with_what_windows_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("windows", [False, True], ids=["macOS", "Windows"])
 def test_environments_in_processes_that_are_spawned(windows: bool, tmp_path: Path) -> None:
     assert int(run(SPAWNED, tmp_path, windows=windows).split("steps")[1]) > 0
+
+
+class Float64Found(TorchDispatchMode):
+    """Collects the operations that take or make a tensor of float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, made)) if isinstance(x, torch.Tensor)]
+        self.seen.add(str(func))
+        self.found |= {str(func) for x in tensors if x.dtype == torch.float64}
+        return made
+
+
+REPLAY = {"start_steps": 64, "batch_size": 32, "samples_per_insert": 4.0, "steps_per_iteration": 128}
+
+
+@pytest.mark.parametrize(
+    ("run", "env", "settings"),
+    [
+        ("PPO", "CartPole-v1", {"kernel": "torch", "fragment_length": 32, "num_epochs": 1}),
+        ("PPO", "Pendulum-v1", {"kernel": "torch", "fragment_length": 32, "num_epochs": 1, "normalize_observations": True}),
+        ("RAINBOW", "CartPole-v1", REPLAY),
+        ("SAC", "Pendulum-v1", {**REPLAY, "start_episodes": 0}),
+        ("TD3", "Pendulum-v1", {**REPLAY, "start_episodes": 0, "prioritized": True}),
+    ],
+)  # fmt: skip
+def test_learning_needs_no_float64_which_apples_gpus_lack(run: str, env: str, settings: dict[str, Any]) -> None:
+    with Agent(run, env, seed=0, num_envs_per_worker=2, **settings) as agent, Float64Found() as mode:
+        for _ in range(2):
+            agent.train()
+    assert len(mode.seen) > 20 and not mode.found
 
 
 def test_a_search_is_refused_where_processes_have_no_groups(

@@ -30,9 +30,10 @@ class AsynchronousConfig:
     max_staleness: int | None = None
     """Most updates between the weights that acted and the newest. Older data are dropped and counted (lost/stale). none: no limit."""
     fragments_in_flight: int = 2
-    """Calls of one worker that run or wait for the learner. 2: it acts while its last data are learnt from; 1: it acts with newer weights."""
+    """Calls of one worker that run or wait for the learner. 2: it acts while the learner learns from its last data; 1: it waits for that, and acts
+    with newer weights."""
     steps_per_iteration: int | None = None
-    """Environment steps of one training iteration; none: one call of every worker."""
+    """Environment steps of one training iteration, of which results have a line each; none: one call of every worker."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": ("max_staleness",),
@@ -54,9 +55,9 @@ class GradientsConfig(AsynchronousConfig):
     """Settings of algorithms whose workers send gradients. Mix it into a Config: `class MyConfig(GradientsConfig, Config)`."""
 
     gradients_per_update: int = tunable(1, 1, 8, "powers of 2")
-    """Number of gradients that one step of the optimizer combines; 1 applies each as it arrives."""
+    """Number of gradients that one step of the optimizer combines; 1 applies each as it arrives. More make steps fewer and less noisy."""
     gradient_reduce: Literal["mean", "sum"] = "mean"
-    """How several gradients are combined."""
+    """Whether a step of the optimizer takes the mean or the sum of its gradients. The sum grows with gradients_per_update."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be at least 1": ("gradients_per_update",)}
 
@@ -70,15 +71,15 @@ class OptimizerConfig:
     """Settings of the optimizer and of schedules. Mix it into a Config: `class MyConfig(OptimizerConfig, Config)`."""
 
     optimizer: str = "adam"
-    """The optimizer."""
+    """What turns gradients into steps of the weights."""
     adam_eps: float = 1e-5
-    """Adam's epsilon."""
+    """Adam's epsilon, added to the root of the mean squared gradient. Larger values make smaller steps where gradients are small."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """linear: the learning rate falls over schedule_steps."""
+    """linear: the learning rate falls over schedule_steps. It ends at schedule_end * lr. constant: it stays at lr."""
     schedule_steps: int | None = None
-    """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total (--stop N, fit(stop=N)), which there must be."""
+    """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total, which must then be given (--stop N, fit(stop=N))."""
     schedule_end: float = 0.0
-    """Factor on the setting at the end of a linear schedule."""
+    """What the setting is multiplied by at the end of a linear schedule. 0: it falls to nothing; 0.1: to a tenth."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lie in [0, 1]": ("schedule_end",),

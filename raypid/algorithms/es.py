@@ -34,26 +34,27 @@ class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     normalize_observations: bool | None = True
     lr: float = tunable(0.02, 1e-3, 0.3, "log")
     population: int = tunable(32, 16, 128, "powers of 2")
-    """Pairs of perturbations (two episodes each) in one update, of all workers together."""
+    """Pairs of perturbations (two episodes each) in one update, of all workers together. More estimate the gradient with less noise, and take
+    longer."""
     sigma: float = tunable(0.05, 0.01, 0.3, "log")
-    """Deviation of the perturbations."""
+    """Deviation of the perturbations. It is in units of the weights. Larger looks farther around the policy, and sees less detail."""
     optimizer: Literal["adam", "sgd"] = "adam"
-    """What follows the estimated gradient."""
+    """What turns the estimated gradient into a step of the weights."""
     momentum: float = 0.9
-    """Of optimizer sgd."""
+    """Momentum of optimizer sgd; 0: none. Higher averages over more updates."""
     adam_eps: float = 1e-8
     weight_decay: float = tunable(0.0, 1e-4, 0.1, "log", also=(0.0,))
     """Each update shrinks the weights by lr * weight_decay of themselves, whatever the optimizer (Loshchilov and Hutter 2019)."""
     fitness_shaping: Literal["rank", "normalize", "none"] = "rank"
     """What takes the place of returns: centred ranks in [-0.5, 0.5], returns with mean 0 and deviation 1, or returns as they are."""
     reward_shift: float = 0.0
-    """Taken off every reward before returns are compared: a bonus for staying alive keeps a policy from moving (Mania et al. 2018, section 4)."""
+    """Taken off every reward before returns are compared. A bonus for staying alive, left in, rewards a policy that does not move (Mania et al. 2018,
+    section 4)."""
     noise_table_size: int = 4_000_000
     """Normal numbers in the table that all perturbations are cut from; a node holds it once (4 bytes each)."""
     max_staleness: int | None = 1
     """Fitness of weights that are older than this many updates is dropped and counted as lost/stale."""
     fragments_in_flight: int = 1
-    """Calls of one worker that are under way or wait for the learner."""
 
     no_effect = {
         "gamma": "for ES and ARS, which compare undiscounted returns",
@@ -176,7 +177,7 @@ class ARSConfig(ESConfig):
     optimizer: Literal["adam", "sgd"] = "sgd"
     momentum: float = 0.0
     top_directions: int | None = tunable(None, 2, 16, "log", also=(None,))
-    """b: only the pairs with the highest of their two returns count; none: all."""
+    """Number of pairs that count, those with the highest of their two returns (b in the paper); none: all."""
 
     no_effect = {
         **ESConfig.no_effect,

@@ -33,15 +33,16 @@ class IMPALAConfig(AsynchronousConfig, A2CConfig):
     batch_size: int = 256
     """Rows in one gradient step; a larger batch is cut into several steps, by streams."""
     fragments_per_update: int = tunable(1, 1, 8, "powers of 2")
-    """Fragments (of one worker each) that one update takes."""
+    """Fragments (of one worker each) that one update takes. More give updates with less noise, from data that have waited longer."""
     gae_lambda: float = 1.0
-    """Lambda of V-trace; 1 is the paper's."""
+    """Lambda of V-trace; 1 is the paper's. Lower trusts the learnt values more: less variance, more bias."""
     rho_clip: float = 1.0
-    """Largest weight of a TD error: decides which policy's value is learnt."""
+    """Largest weight of a TD error: decides which policy's value is learnt. The larger, the nearer to the newest policy, with more variance; the
+    smaller, the nearer to the one that acted."""
     c_clip: float = 1.0
-    """Largest weight of a trace: decides how fast it is learnt."""
+    """Largest weight of a trace: decides how fast that value is learnt. Smaller has less variance, and learns more slowly."""
     num_epochs: int = tunable(1, 1, 4)
-    """Passes over each batch."""
+    """Passes over each batch. More learn more from the same data, and move the policy farther from the one that acted."""
 
     ranges = {"be above 0": ("rho_clip", "c_clip"), "be at least 1": ("num_epochs", "fragments_per_update")}
 
@@ -130,21 +131,21 @@ class APPOConfig(IMPALAConfig):
     """Rows in one gradient step; a larger batch is cut into several steps."""
     lr: float = 5e-4
     gae_lambda: float = 0.98
-    """Lambda of the returns."""
+    """Lambda of the returns. Lower trusts the learnt values more: less variance, more bias."""
     normalize_advantages: bool = True
     num_epochs: int = tunable(5, 1, 20, "log")
-    """Passes over each batch."""
+    """Passes over each batch. More learn more from the same data, and move the policy farther from the one that acted."""
     vtrace: bool = False
-    """Correct advantages and targets by V-trace for who acted; false: generalised advantages by the newest values. Where probabilities change fast,
-    as with continuous actions, V-trace cuts returns short; the loss clips its ratio in either case."""
+    """Correct advantages and targets by V-trace for the older policy that acted; false: generalised advantages by the newest values. Where
+    probabilities change fast, as with continuous actions, V-trace cuts returns short; the loss clips its ratio in either case."""
     clip: float = tunable(0.2, 0.1, 0.4)
-    """The probability ratio counts only within [1 - clip, 1 + clip]."""
+    """The probability ratio counts only within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted."""
     value_clip: float | None = None
-    """Clip the value's change to [-x, x] in its loss; none does not."""
+    """Clip the change of a value in an update to [-x, x] in its loss; none does not."""
     target_network: bool = False
-    """Measure ratios, advantages and targets by a copy of the network that follows every target_interval updates (IMPACT)."""
+    """Measure ratios, advantages and targets by a copy of the network, renewed every target_interval updates (IMPACT)."""
     target_interval: int = tunable(4, 1, 16, "powers of 2")
-    """Updates between copies."""
+    """Updates between copies. Fewer follow the learnt network more closely."""
     target_ratio: float = 2.0
     """Largest ratio of the acting policy to the target network's that counts (IMPACT's rho)."""
 

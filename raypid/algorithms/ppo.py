@@ -29,21 +29,23 @@ class PPOConfig(ActorCriticConfig):
     lr: float = 5e-4
     gae_lambda: float = 0.98
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
-    """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones."""
+    """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones. Higher keeps the policy random for longer, so that it
+    explores more."""
     normalize_rewards: bool = True
     num_epochs: int | None = tunable(None, 1, 20, "log", also=(None,))
-    """Passes over a batch; none: 5 for discrete actions, 10 for continuous ones."""
+    """Passes over a batch; none: 5 for discrete actions, 10 for continuous ones. More learn more from the same data, and move the policy farther from
+    the one that acted."""
     clip: float = tunable(0.2, 0.1, 0.4)
-    """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]."""
+    """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted."""
     clip_schedule: Literal["constant", "linear"] = "constant"
-    """linear: clip falls over schedule_steps."""
+    """linear: clip falls over schedule_steps. It ends at schedule_end * clip. constant: it stays."""
     value_clip: float | None = None
-    """Clip the value's change to [-x, x] in its loss; none does not."""
+    """Clip the change of a value in an update to [-x, x] in its loss; none does not."""
     target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
     desired_kl: float | None = tunable(0.01, 0.003, 0.1, "log", also=(None,))
-    """How far an epoch may move the policy; after one that moved it twice as far the learning rate falls, down to a fiftieth of lr, after one that
-    moved it half as far it rises, up to lr. none: it stays at lr."""
+    """How far an epoch should move the policy (mean of ratio - 1 - log ratio). After one that moved it twice as far, the learning rate falls, down to
+    a fiftieth of lr. After one that moved it half as far, it rises again, up to lr. none: it stays at lr."""
 
     ranges = {"be above 0": ("clip", "value_clip", "target_kl", "desired_kl"), "be at least 1": ("num_epochs",)}
 

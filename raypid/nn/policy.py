@@ -244,6 +244,8 @@ def load_policy(path: str | Path, seed: int | None = None, *, trust: bool = Fals
     """Load the policy of a run folder, a checkpoint, or a policy folder. Fully connected networks need neither Ray nor torch.
 
     Args:
+        path: the folder. Of a run folder, the best policy is loaded, or the newest where none was evaluated.
+        seed: seed of the random numbers with which `act(obs, explore=True)` draws actions; None draws a seed.
         trust: import a network class that only the folder names, though this user's raypid did not write the folder.
 
     Raises:
