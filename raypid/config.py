@@ -586,8 +586,8 @@ class ModelConfig(Settings):
     """One trunk for policy and value instead of two. Image networks always share their convolutions."""
     distribution: Literal["auto", "gaussian", "squashed_gaussian", "deterministic"] = "auto"
     """Distribution of continuous actions; auto is a diagonal Gaussian."""
-    log_std_init: float = tunable(0.0, -2.0, 0.5)
-    """Initial log standard deviation of a Gaussian."""
+    log_std_init: float | None = tunable(None, -2.0, 0.5, also=(None,))
+    """Log of the standard deviation that a Gaussian policy starts with. none: -1 where observations are normalised, else 0."""
     custom: dict[str, object] = field(default_factory=dict)
     """Keyword arguments for a registered network."""
 
@@ -676,7 +676,8 @@ class Config(Settings):
     """Discount."""
     normalize_observations: bool | None = tunable(None, choices=(False, True))
     """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation).
-    none: if bounds or first observations exceed 100; a run keeps what it began with."""
+    none: if bounds or first observations exceed 100; with continuous actions, no replay and open bounds also if no episode terminates within
+    100 random steps. A run keeps what it began with."""
     normalize_rewards: bool = tunable(False, choices=(False, True))
     """Divide rewards, in the learner, by the running deviation of the discounted return."""
     reward_scale: float = 1.0
