@@ -379,7 +379,7 @@ def for_algorithm(file: RunFile, name: str) -> RunFile:
     if unknown := [key for key in kept if not _has(cls, key)]:
         notes.append(f"This version of raypid has no {_listed(kept, unknown)}: left out.")
         kept = kept.without(*unknown)
-    for key in [key for key, value in kept.items() if value is None and type_hints(cls)[key] is float]:
+    for key in [key for key, value in kept.items() if value is None and type_hints(cls).get(key) is float]:
         kept = overlay(
             kept, Given({key: math.inf}, *_kind_of(kept, key))
         )  # JSON has no infinity, and it was written as null

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from typing import Literal, TypeAlias
 
 import gymnasium
+import numpy as np
 
 from raypid.envs.creators import load, parameters, vectorize
 from raypid.envs.env_spec import VECTORIZERS, EnvSpec
@@ -62,42 +64,72 @@ class Sample:
     """Whether seeds decide what happens in it."""
     first: Tree | None = None
     """The observation [1, *] that an episode began with, if it was reset."""
+    terminates: bool | None = None
+    """Whether an episode terminated within LOOK steps with random actions; None if that many were not made."""
 
 
-def sample(spec: EnvSpec, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
-    """Make one environment in this process, look at it, reset it if `resets(observation_space)`, and close it.
+Depth: TypeAlias = Literal["spaces", "reset", "steps"]
+"""How far to look at an environment: at its spaces, also at the observation of a reset, or also at LOOK steps."""
+DEPTHS: tuple[Depth, ...] = ("spaces", "reset", "steps")
+Looks: TypeAlias = Callable[[Sample], Depth]
+"""How far to look, by what the spaces are."""
+LOOK = 100
+"""Steps of a look: a twentieth of what PPO takes for its first update."""
 
-    A reset that fails says nothing here: those who need one will name what is wrong.
+
+def only_spaces(found: Sample) -> Depth:
+    return "spaces"
+
+
+def sample(spec: EnvSpec, looks: Looks = only_spaces) -> Sample:
+    """Make one environment in this process, look at it as far as `looks` says, and close it.
+
+    A reset or a step that fails says nothing here: those who need one will name what is wrong.
     """
-    *_, found = _sampling(spec, resets)
+    *_, found = _sampling(spec, looks)
     return found
 
 
-def _sampling(spec: EnvSpec, resets: Callable[[Space], bool]) -> Iterator[Sample]:
-    """Yield what an environment tells: once, or where it is reset before and after that."""
+def _sampling(spec: EnvSpec, looks: Looks) -> Iterator[Sample]:
+    """Yield what is known of an environment: again after each further look."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads", "processes") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
     found = Sample(vector.observation_space, vector.action_space, vector.is_seeded)
     try:
-        if resets(vector.observation_space):
-            yield found
+        look = looks(found)
+        yield found
+        if look != "spaces":
             with suppress(EnvError):
-                found = replace(found, first=vector.reset())
+                yield (found := replace(found, first=vector.reset()))
+                if look == "steps":
+                    yield replace(found, terminates=_terminates(vector))
     finally:
         vector.close()
-    yield found
 
 
-def sample_apart(spec: EnvSpec, timeout_s: float, resets: Callable[[Space], bool] = lambda space: False) -> Sample:
-    """As `sample`, in a process of its own, which its environment may end. A reset that ends it or takes longer than `timeout_s` counts as
-    one that fails.
+def _terminates(vector: VectorEnv) -> bool | None:
+    """Step an environment that was reset, whose actions are a Box, at random until an episode terminates, at most LOOK times."""
+    space = vector.action_space
+    space.seed(0)
+    for _ in range(LOOK):
+        step = vector.step(np.array([space.sample()], space.dtype))
+        if step.crashes:
+            return None
+        if step.terminated.any():
+            return True
+    return False
+
+
+def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) -> Sample:
+    """As `sample`, in a process of its own, which its environment may end. A reset, or the steps, that end it or take longer than
+    `timeout_s` count as failed.
 
     Raises:
         EnvError: it could not be made, ended its process, or took longer than `timeout_s`.
     """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send_sample, args=(spec, resets, there))
+    process = context.Process(target=_send_sample, args=(spec, looks, there))
     heeded = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         process.start()
@@ -111,9 +143,10 @@ def sample_apart(spec: EnvSpec, timeout_s: float, resets: Callable[[Space], bool
                 f"Environment {name!r} was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
             )
         found: object = here.recv()
-        if isinstance(found, Sample) and resets(found.observation_space):
-            with suppress(EOFError):
-                found = here.recv() if here.poll(timeout_s) else found
+        if isinstance(found, Sample):
+            with suppress(EOFError):  # nothing more is known
+                for _ in range(DEPTHS.index(looks(found))):
+                    found = here.recv() if here.poll(timeout_s) else found
     except EOFError:
         process.join(5)
         how = f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"
@@ -131,12 +164,12 @@ def sample_apart(spec: EnvSpec, timeout_s: float, resets: Callable[[Space], bool
 _ENDS = {signal.SIGINT, signal.SIGTERM, *({signal.SIGHUP} if hasattr(signal, "SIGHUP") else ())}
 
 
-def _send_sample(spec: EnvSpec, resets: Callable[[Space], bool], there: Connection) -> None:
+def _send_sample(spec: EnvSpec, looks: Looks, there: Connection) -> None:
     for number in _ENDS:  # of the parent's handlers each says something
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     try:
-        for found in _sampling(spec, resets):
+        for found in _sampling(spec, looks):
             there.send(found)
     except Exception as error:
         there.send(error)

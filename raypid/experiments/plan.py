@@ -182,7 +182,7 @@ class _Checks:
         """Look at the environment's spaces, and the network for them."""
         where = self.experiment.where
         try:
-            key = sample_key(config)
+            key = sample_key(trial.run, config)
             if key not in self._examined and len(self._examined) >= MAX_ENVS:
                 if (env := entry_name(config.env)) not in self._known_envs:
                     resolve(config.env)

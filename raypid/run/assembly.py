@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from raypid import checkpoint, project
 from raypid.algorithms.base import Algorithm, AsynchronousConfig
@@ -25,7 +26,7 @@ from raypid.callbacks import Callbacks, check_hooks
 from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, is_none, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
-from raypid.envs.make import Sample
+from raypid.envs.make import LOOK, Depth, Looks, Sample, only_spaces
 from raypid.errors import UserError, shown
 from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
@@ -315,7 +316,7 @@ def spaces_of(config: Config) -> tuple[Space, Space]:
     Raises:
         EnvError: it cannot be made or used.
     """
-    first = _sampled(config)
+    first = _sampled(config, only_spaces)
     return first.observation_space, first.action_space
 
 
@@ -466,7 +467,7 @@ def examine(
         ConfigError, EnvError
     """
     callbacks = callbacks_of(config.callbacks)
-    first = _sampled(config) if before is None else before.sample
+    first = _sampled(config, _looks(run, config)) if before is None else before.sample
     spaces = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
@@ -484,32 +485,45 @@ def _normalized(config: Config, network: NetworkSpec, first: Sample) -> Adapted:
     name = "normalize_observations"
     if config.normalize_observations is not None or name in {**config.idle(), **idle_settings(config, network)}:
         return {}
-    large = large_element(first.observation_space, network.pipeline, first.first)
-    if not large:
+    why = large_element(first.observation_space, network.pipeline, first.first)
+    if not why and first.terminates is False:
+        why = f"no episode terminates within {LOOK} random steps"
+    if not why:
         return {name: (False, "no large numbers in observations")}
     try:
         config.replace({name: True}).validate(open_end=True)
     except ConfigError:
         return {name: (False, "other settings forbid it")}
-    return {name: (True, large)}
+    return {name: (True, why)}
 
 
-def sample_key(config: Config) -> str:
-    """Equal for settings whose environments, also those of evaluations, have the same spaces."""
+def sample_key(run: str, config: Config) -> str:
+    """Equal for runs that look equally far at environments that, also in evaluations, have the same spaces."""
     is_open = config.normalize_observations is None
-    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, is_open))
+    steps = is_open and ALGORITHMS.get(run).flow != "replay"
+    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, is_open, steps))
 
 
-def _sampled(c: Config) -> Sample:
-    """The environment's spaces, and where these leave it open how large observations are, the first of an episode: the same one for all
-    seeds. Where workers will have the environment, it is made in a process of its own, so that it can neither end nor stop this one; but not
-    once Ray has started here, whose threads a fork would leave behind."""
+def _looks(run: str, config: Config) -> Looks:
+    """How far a run looks at its environment: beyond the spaces only where these leave it open whether observations are normalised, and at
+    steps only for algorithms without replay."""
+
+    def looks(found: Sample) -> Depth:
+        if config.normalize_observations is not None or not has_open_bounds(found.observation_space):
+            return "spaces"
+        return "steps" if ALGORITHMS.get(run).flow != "replay" and isinstance(found.action_space, Box) else "reset"
+
+    return looks
+
+
+def _sampled(c: Config, looks: Looks) -> Sample:
+    """One environment, looked at: the same for all seeds. Where workers will have the environment, it is made in a process of its own, so that
+    it can neither end nor stop this one; but not once Ray has started here, whose threads a fork would leave behind."""
     ray, spec = sys.modules.get("ray"), replace(env_spec_of(c), seed=0)
-    resets = has_open_bounds if c.normalize_observations is None else lambda space: False
     with phase("making environments", f"making {entry_name(c.env)}"):
         if c.on_ray and hasattr(os, "fork") and not (ray is not None and ray.is_initialized()):
-            return sample_apart(spec, c.worker_timeout_s, resets)
-        return sample(spec, resets)
+            return sample_apart(spec, c.worker_timeout_s, looks)
+        return sample(spec, looks)
 
 
 def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:

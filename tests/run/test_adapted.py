@@ -16,7 +16,7 @@ from gymnasium import spaces
 import raypid
 from raypid.cli import main
 from raypid.envs import EnvSpec, sample_apart
-from raypid.nn.catalog import has_open_bounds
+from raypid.envs.make import LOOK
 from raypid.registry import ENVS
 from raypid.reporting.logger import read_params
 from raypid.run.agent import Agent
@@ -31,7 +31,7 @@ SMALL = {
 }
 TASKS = (
     "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3",
-    "BipedalWalker-v3", "Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "raypid/Catch-v0", "raypid/MultiMatch-v0", "raypid/TMaze-v0",
+    "BipedalWalker-v3", "Hopper-v5", "Walker2d-v5", "raypid/Catch-v0", "raypid/MultiMatch-v0", "raypid/TMaze-v0",
 )  # fmt: skip
 
 
@@ -56,6 +56,25 @@ class Steady(gymnasium.Env):
         Steady.steps += 1
         self.t += 1
         return np.array([self.size, self.t], np.float32), 1.0, self.t == 5, False, {}
+
+
+class Endless(Steady):
+    """Actions are numbers, and no episode terminates before step `ends`; at `fails` a step raises or, by `how`, hangs or ends the process."""
+
+    def __init__(self, ends: int = 10**6, fails: int = 0, how: str = "raise") -> None:
+        super().__init__()
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+        self.ends, self.fails, self.how = ends, fails, how
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *_, info = super().step(action)
+        if self.t == self.fails:
+            if self.how == "exit":
+                os._exit(3)
+            while self.how == "hang":
+                time.sleep(1)
+            raise RuntimeError("no step today")
+        return obs / self.t, reward, self.t == self.ends, self.t == 30, info
 
 
 class Failing(Steady):
@@ -112,8 +131,35 @@ def test_one_environment_is_reset_once_and_never_stepped() -> None:
 
 @pytest.mark.parametrize(("env", "is_seen"), [(Steady, True), (Failing, False), (Hanging, False), (Exiting, False)])
 def test_a_first_reset_apart_may_fail(env: Any, is_seen: bool) -> None:
-    found = sample_apart(EnvSpec(env=env), 2.0 if env is Hanging else 60.0, has_open_bounds)
+    found = sample_apart(EnvSpec(env=env), 2.0 if env is Hanging else 60.0, lambda found: "reset")
     assert found.observation_space.shape == (2,) and (found.first is not None) == is_seen
+
+
+def test_where_nothing_terminates_soon_observations_are_normalised() -> None:
+    Steady.steps = 0
+    why = f"no episode terminates within {LOOK} random steps"
+    assert adapted("A2C", Endless) == {"normalize_observations": (True, why)}
+    assert Steady.steps == LOOK - 3  # after an episode of 30 steps a call resets
+    examined = examine("PPO", resolve_settings("PPO", {"env": Endless}).config)
+    assert examined.network.pipeline.normalize and examined.network.log_std_init == -1
+    given = examine("PPO", resolve_settings("PPO", {"env": Endless, "model": {"log_std_init": -0.5}}).config)
+    assert given.network.log_std_init == -0.5
+    Steady.steps = 0
+    ends = examine("PPO", resolve_settings("PPO", {"env": Endless, "env_config": {"ends": 20}}).config)
+    assert not ends.network.pipeline.normalize and ends.network.log_std_init == 0 and Steady.steps == 20
+    assert adapted("PPO", "HalfCheetah-v5")["normalize_observations"] == (True, why)
+    Steady.steps = 0
+    assert adapted("SAC", Endless)["normalize_observations"][0] is False and Steady.steps == 0
+    assert "normalize_observations" not in adapted("PPO", Endless, normalize_observations=False) and Steady.steps == 0
+
+
+def test_a_step_of_the_look_may_fail() -> None:
+    assert adapted("PPO", Endless, env_config={"fails": 3})["normalize_observations"][0] is False
+    for how in ("raise", "hang", "exit"):
+        spec = EnvSpec(env=Endless, env_config={"fails": 3, "how": how})
+        found = sample_apart(spec, 1.0 if how == "hang" else 60.0, lambda found: "steps")
+        assert found.first is not None and found.terminates is None
+    assert sample_apart(EnvSpec(env=Endless), 60.0, lambda found: "steps").terminates is False
 
 
 def test_where_it_cannot_be_it_is_left() -> None:
