@@ -390,6 +390,8 @@ ALGORITHMS: dict[str, str] = {
 COMMANDS = {
     "learn": "train", "fit": "train", "run": "train", "evaluate": "eval", "enjoy": "eval", "rollout": "eval", "play": "eval",
     "test": "eval", "optimize": "tune", "search": "tune", "sweep": "tune", "new": "init", "diagnose": "doctor", "ls": "list",
+    **dict.fromkeys(("resume", "continue", "restore"), "train --resume"),
+    **dict.fromkeys(("check", "validate"), "check-env"), **dict.fromkeys(("record", "video", "render"), "eval --video FILE"),
 }  # fmt: skip
 """What other libraries call the commands -> ours. They are accepted where they mean just that (`SAME_COMMANDS`)."""
 SAME_COMMANDS = {"learn": "train", "fit": "train", "evaluate": "eval"}

@@ -96,6 +96,8 @@ def test_every_answer_stands_on_the_page() -> None:
     )
     for name, sentence in (item for group in answers for item in group.items()):
         assert sentence in PAGE or sentence.replace("`", "") in PAGE, name
+    for name in names.COMMANDS.keys() - names.SAME_COMMANDS.keys():
+        assert f"`raypid {name}`" in PAGE
     for name in (*names.ATTRIBUTES, "nosuch"):
         assert not hasattr(raypid, name)
     assert not ALIASES.keys() & {*names.SETTINGS, *ELSEWHERE} and not names.SETTINGS.keys() & ELSEWHERE.keys()

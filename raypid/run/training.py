@@ -21,6 +21,7 @@ from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, di
 from raypid.config import Config, ConfigError, Given, Source, overlay, read_otherwise, renamed, setting_told
 from raypid.errors import Diverged, Halted, shown
 from raypid.keywords import DIR, EPISODES, OBS, other_words
+from raypid.neighbours import refuse_file_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
 from raypid.ops.normalizer import saved_moments
@@ -755,8 +756,16 @@ class Training(metaclass=_Answering):
     ) -> Path:
         """Write a checkpoint, completely or not at all; returns its folder. The checkpoint with the highest `score` is the best.
 
-        patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
+        Args:
+            folder: where the folder of the checkpoint goes, such as checkpoint_000012; by default checkpoints/ in the run's folder.
+            score: higher is better.
+            patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
+
+        Raises:
+            UserError: `folder` has the name of a file, such as model.zip.
         """
+        if folder is not None:
+            refuse_file_name(folder, "save")
         path = self._write_checkpoint(folder, score, patience_s)
         if self.callbacks is not None:
             try:
