@@ -290,7 +290,8 @@ class Replay(_Role):
 
         Raises:
             UserError: there is no such folder.
-            ReplayDamaged: a file is missing, cut short or altered, or the rows come from another environment.
+            ReplayDamaged: a file is missing, cut short or altered.
+            OtherTask: the rows come from another environment.
         """
         folder = check_folder("Replay.load", folder)
         if not os.path.isdir(folder):

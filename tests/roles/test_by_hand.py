@@ -201,6 +201,22 @@ def test_stale_data_are_the_loops_business() -> None:
         raypid.setup("IMPALA", "CartPole-v1", max_staleness=0)
 
 
+def test_rows_of_another_task_are_no_damage(tmp_path: Path) -> None:
+    setup = raypid.setup("SAC", "Pendulum-v1", seed=0)
+    rollout, replay = roles.Rollout(setup), roles.Replay(setup)
+    replay.add(0, rollout.collect(roles.Learner(setup).weights())[1])
+    replay.save(tmp_path)
+    other = roles.Replay(raypid.setup("SAC", "MountainCarContinuous-v0", seed=0))
+    with pytest.raises(
+        UserError, match=r"another task. observations: shape \[3\] there, shape \[2\] in this run. Load"
+    ) as error:
+        other.load(tmp_path)
+    assert str(tmp_path) in str(error.value) and "damaged" not in str(error.value)
+    other = roles.Replay(raypid.setup("DQN", "CartPole-v1", seed=0))
+    with pytest.raises(UserError, match=r"actions: shape \[1\] there, shape \[\] in this run; observations: "):
+        other.load(tmp_path)
+
+
 def test_setup_takes_workers_that_share_exploration() -> None:
     explore = [raypid.setup("ApeX", "CartPole-v1", num_workers=n, start_steps=0, noisy=0).config for n in (2, 8)]
     low = [raypid.algorithms.dqn.ApeX.exploration(c, 1, 1)["epsilon"].min() for c in explore]  # type: ignore[attr-defined]
