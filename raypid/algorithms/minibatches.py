@@ -47,7 +47,8 @@ class _Held:
 
 @dataclass(slots=True)
 class Batch(_Held, Generic[ArrayT]):
-    """Valid rows of a trajectory, flattened: n rows. The argument `batch` of an actor-critic's `loss`."""
+    """Valid rows of trajectories, flattened: n rows. The argument `batch` of an actor-critic's `loss`. (`TransitionBatch` is that of algorithms
+    with replay.)"""
 
     inputs: Inputs | TorchInputs | None
     """[n, *] network inputs; None if the network has evaluated whole streams."""
