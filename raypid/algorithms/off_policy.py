@@ -13,6 +13,7 @@ import numpy as np
 from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
+from raypid.names import Named
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
@@ -181,7 +182,7 @@ class TemperatureConfig:
 
 
 @dataclass(slots=True)
-class TransitionBatch:
+class TransitionBatch(Named):
     """N rows of a sample as tensors on the learner's device: what `OffPolicy.step` learns from."""
 
     inputs: TorchInputs

@@ -25,7 +25,7 @@ from raypid.neighbours import refuse_file_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
 from raypid.ops.normalizer import saved_moments
-from raypid.outcome import Outcome
+from raypid.outcome import Outcome, Result
 from raypid.outputs import ErrorFile
 from raypid.phases import Tell, nobody, phase
 from raypid.registry import ALGORITHMS, Registries, get_registry
@@ -606,7 +606,7 @@ class Training(metaclass=_Answering):
         episodes = [r.episode_metrics for r in turn.reports]
         for name in sorted({n for metrics in episodes for n in metrics}):
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
-        return {**result, **self.more_metrics()}
+        return Result({**result, **self.more_metrics()})
 
     def _write_crashes(self, crashes: list[str], where: str) -> None:
         """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
