@@ -740,23 +740,40 @@ RESULTS: dict[str, str] = {
     "config": "config of the agent has the settings.",
     **dict.fromkeys(("num_env_steps_trained", "num_env_steps_trained_lifetime", "num_agent_steps_sampled_lifetime", "agent_timesteps_total",
     "num_agent_steps_sampled"), "It is timesteps_total."),
-    **dict.fromkeys(("fps", "time/fps", "SPS", "charts/SPS", "num_env_steps_sampled_per_second", "num_env_steps_sampled_throughput_per_sec"),
-    "It is env_steps_per_s."),
-    "charts/episodic_length": "It is episode_len_mean.",
-    "episode_return_max": "It is episode_reward_max.",
-    "episode_return_min": "It is episode_reward_min.",
-    "std_reward": "It is episode_reward_std.",
-    **dict.fromkeys(("train/learning_rate", "charts/learning_rate", "learning_rate", "curr_lr"), "It is learner/lr."),
-    **dict.fromkeys(("train/policy_gradient_loss", "train/actor_loss", "losses/actor_loss", "mean_pi_loss"), "It is learner/policy_loss."),
-    **dict.fromkeys(("train/critic_loss", "losses/qf_loss", "vf_loss"), "It is learner/value_loss, of actor-critics."),
-    "train/entropy_loss": "learner/entropy is the entropy itself.",
-    **dict.fromkeys(("train/approx_kl", "losses/approx_kl", "mean_kl_loss"), "It is learner/kl."),
-    **dict.fromkeys(("losses/clipfrac", "clipfrac"), "It is learner/clip_fraction."),
     "custom_metrics": "Metrics of callbacks are keys custom/NAME.",
-    **dict.fromkeys(("fault_tolerance", "num_healthy_workers"), "What was lost is counted by keys lost/NAME."),
+    "fault_tolerance": "What was lost is counted by keys lost/NAME: lost/workers.",
     "done": "fit ends at its stop criteria; a loop of your own ends itself.",
 }  # fmt: skip
-"""Keys of other libraries' results -> where to look. Those that stop criteria know (`STOPS`) are answered too."""
+"""Keys of other libraries' results -> where to look. Those that stop criteria know (`STOPS`) and metrics (`METRICS`) are answered too."""
+
+METRICS: dict[str, str] = {
+    **dict.fromkeys(("fps", "SPS"), "env_steps_per_s"),
+    "episodic_length": "episode_len_mean",
+    "episodic_return": "episode_reward_mean",
+    "episode_return_max": "episode_reward_max",
+    "episode_return_min": "episode_reward_min",
+    "std_reward": "episode_reward_std",
+    "mean_ep_length": "episode_len_mean",
+    **dict.fromkeys(("policy_gradient_loss", "actor_loss"), "policy_loss"),
+    **dict.fromkeys(("vf_loss", "vf_loss_unclipped"), "value_loss"),
+    "entropy_loss": "entropy",
+    **dict.fromkeys(("approx_kl", "mean_kl_loss"), "kl"),
+    "clipfrac": "clip_fraction",
+    "vf_explained_var": "explained_variance",
+    **dict.fromkeys(("learning_rate", "default_optimizer_learning_rate"), "lr"),
+    "gradients_default_optimizer_global_norm": "grad_norm",
+    **dict.fromkeys(("qf_loss", "qf1_loss", "qf2_loss"), "critic_loss"),
+    "td_loss": "loss",
+    **dict.fromkeys(("q_values", "qf1_values", "qf2_values", "qf_mean"), "q"),
+    "td_error_mean": "td_error",
+    **dict.fromkeys(("ent_coef", "alpha_value"), "alpha"),
+    "exploration_rate": "epsilon",
+    "num_env_steps_stored": "replay_rows",
+    "n_updates": "learner_updates_total",
+    "num_remote_worker_restarts": "workers",
+    "diff_num_grad_updates_vs_sampler_policy": "staleness",
+}  # fmt: skip
+"""Last parts of the names of other libraries' metrics -> last parts of ours: train/approx_kl is learner/kl."""
 
 
 class Named:

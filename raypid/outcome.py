@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from raypid.errors import reason
-from raypid.names import RESULTS, STOPS, STOPS_ANSWERED, Named
+from raypid.names import METRICS, RESULTS, STOPS, STOPS_ANSWERED, Named
 from raypid.registry import suggest
 
 if TYPE_CHECKING:
@@ -37,16 +37,18 @@ class Result(dict[str, float]):
 
     def _meant(self, key: str) -> str:
         """What a key is called here, or which is near."""
-        ours, last = STOPS.get(key, key), key.rpartition("/")[2]
+        last = key.rpartition("/")[2]
+        name = STOPS.get(last) or METRICS.get(last, last)
+        ours = STOPS.get(key) or (f"evaluation/{name}" if key.startswith(("eval/", "evaluation/")) else name)
         if ours in self:
             return f"It is {ours}."
         if told := RESULTS.get(key):
             return told
         if ours.startswith("evaluation/") and "training_iteration" in self:
             return f"{RESULTS['evaluation']} eval() evaluates now."
-        by_last = {**{name.rpartition("/")[2]: name for name in self}, **{name: name for name in self}}
-        if found := by_last.get(STOPS.get(last, last)):
-            return f"It is {found}."
+        by_last = {known.rpartition("/")[2]: known for known in self}
+        if name in by_last:
+            return f"It is {by_last[name]}."
         near = suggest(key, self) or [by_last[name] for name in suggest(last, by_last)]
         if near:
             return f"Did you mean {' or '.join(map(repr, near))}?"

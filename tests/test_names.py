@@ -34,7 +34,7 @@ from raypid.config import (
     type_hints,
 )
 from raypid.errors import UserError
-from raypid.outcome import NoSuchResult, Outcome
+from raypid.outcome import NoSuchResult, Outcome, Result
 from raypid.registry import ALGORITHMS, ENVS
 from raypid.roles.evaluator import Evaluation
 
@@ -513,3 +513,28 @@ def test_an_evaluation_and_an_outcome_answer_too(agent: Any, tmp_path: Path) -> 
         _ = outcome.result["num_env_steps_sampled_lifetime"]
     with pytest.raises(AttributeError, match="It is folder"):
         _ = outcome.path
+
+
+def metrics_of(page: str) -> list[tuple[str, str]]:
+    """(theirs, ours) of each metric in a page's tables for which a result has a key."""
+    found = []
+    ours = re.compile(
+        r"`((?:learner|lost|evaluation)/\w+|episode_\w+|time_total_s|\w+_total|env_steps_per_s|training_iteration)`"
+    )
+    text = (ROOT / "docs" / "coming-from" / page).read_text()
+    for theirs, here in re.findall(r"^\| (`.*?) \| (`.*?) \|", text, re.MULTILINE):
+        given, keys = re.findall(r"`([\w/]+)`", theirs), here.split(", ")
+        if len(given) == len(keys):
+            found += [(name, key[1]) for name, part in zip(given, keys) if (key := ours.fullmatch(part))]
+    return found
+
+
+@pytest.mark.parametrize("page", ["rllib.md", "stable-baselines3.md", "cleanrl.md"])
+def test_a_metric_of_another_library_is_answered(page: str) -> None:
+    pairs = metrics_of(page)
+    assert len(pairs) > 8
+    result = Result({ours: 1.0 for _, ours in pairs})
+    for theirs, ours in pairs:
+        if theirs not in result:
+            with pytest.raises(KeyError, match=f"It is {ours}\\.$"):
+                _ = result[theirs]
