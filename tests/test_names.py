@@ -511,6 +511,8 @@ def test_an_evaluation_and_an_outcome_answer_too(agent: Any, tmp_path: Path) -> 
     outcome = agent.fit(agent.timesteps + 8, out=tmp_path, quiet=True, final_episodes=0)
     with pytest.raises(KeyError, match="It is timesteps_total"):
         _ = outcome.result["num_env_steps_sampled_lifetime"]
+    with pytest.raises(KeyError, match="It is timesteps_total"):  # of a run that was at its end
+        _ = agent.fit(agent.timesteps, quiet=True).result["num_env_steps_sampled"]
     with pytest.raises(AttributeError, match="It is folder"):
         _ = outcome.path
 

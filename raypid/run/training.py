@@ -106,13 +106,13 @@ def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
         ValueError, KeyError, TypeError: one is missing or cannot be.
     """
     counters = _checked(counters)
-    return {
-        "training_iteration": counters["iteration"],
-        "timesteps_total": counters["timesteps_total"],
-        "episodes_total": counters["num_episodes"],
-        "learner_updates_total": counters["num_updates"],
-        "time_total_s": counters["time_total_s"],
-    }
+    return Result(
+        training_iteration=counters["iteration"],
+        timesteps_total=counters["timesteps_total"],
+        episodes_total=counters["num_episodes"],
+        learner_updates_total=counters["num_updates"],
+        time_total_s=counters["time_total_s"],
+    )
 
 
 def _numbers(array: Array) -> list[float]:
