@@ -36,6 +36,7 @@ import numpy as np
 
 from raypid.changes import CHANGES, Change, as_it_was, read_changes
 from raypid.errors import UserError, shown
+from raypid.neighbours import nothing_at, refuse_file
 from raypid.outputs import Unwritten, is_disk_full, why_unwritten
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import parse_json
@@ -224,7 +225,11 @@ def find(path: Path | str) -> Path:
     chosen: Path | None = path
     if not is_named and not os.path.isfile(_current(path) / "manifest.json"):
         if not os.path.exists(path):
-            raise CheckpointError(f"There is nothing at {shown(str(path))}.")
+            raise CheckpointError(nothing_at(path))
+        try:
+            refuse_file(path)
+        except UserError as error:
+            raise CheckpointError(str(error)) from None
         chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import math
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.errors import ConfigError, reason, shown
+from raypid.neighbours import near
 from raypid.plain_data import check_events, check_size, read_json
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def check_file(name: str) -> None:
     if is_there and not os.path.isfile(name):
         raise ConfigError(f"There is no file {given}: it is a device or a pipe.")
     if not is_there:
-        raise ConfigError(f"There is no file {given}.{_near(name)}")
+        raise ConfigError(f"There is no file {given}.{near(name, files=True)}")
     if name.endswith((".py", ".ipynb")):
         raise ConfigError(f"{given} is code, not settings: run it with Python, or give a YAML or JSON file.")
 
@@ -109,24 +109,6 @@ def _in_folder(name: str) -> str:
         return f"It holds a search: --tuned {folder} takes the settings that it has found."
     found = sorted(entry.name for entry in folder.glob("*") if entry.suffix in (".yaml", ".yml", ".json"))[:3]
     return f"In it there is {', '.join(found)}." if found else "No YAML or JSON file is in it."
-
-
-def _near(name: str) -> str:
-    """Say which file there is with nearly that name."""
-    folder, _, last = name.rpartition("/")
-    try:
-        names = [
-            entry.name for entry in os.scandir(folder or ("/" if name.startswith("/") else ".")) if entry.is_file()
-        ]
-    except (OSError, ValueError):
-        return "" if not folder or len(folder) > 200 else f" There is no folder {shown(folder)} either."
-    same = [one for one in names if os.path.splitext(one)[0] == os.path.splitext(last)[0]]
-    near = same or difflib.get_close_matches(last, names[:MOST_NAMES], 1, 0.75)
-    return f" Did you mean {shown(os.path.join(folder, near[0]))}?" if near else ""
-
-
-MOST_NAMES = 1000
-"""Files of a folder among which one with a near name is looked for."""
 
 
 def _leaves(value: object, keys: Keys) -> Iterator[tuple[Keys, object]]:

@@ -7,7 +7,7 @@ Settings that mean the same in unit and effect are accepted (`raypid.config.ALIA
 from __future__ import annotations
 
 import difflib
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from raypid.errors import UserError, shown
 
@@ -390,6 +390,8 @@ ALGORITHMS: dict[str, str] = {
 COMMANDS = {
     "learn": "train", "fit": "train", "run": "train", "evaluate": "eval", "enjoy": "eval", "rollout": "eval", "play": "eval",
     "test": "eval", "optimize": "tune", "search": "tune", "sweep": "tune", "new": "init", "diagnose": "doctor", "ls": "list",
+    **dict.fromkeys(("resume", "continue", "restore"), "train --resume"),
+    **dict.fromkeys(("check", "validate"), "check-env"), **dict.fromkeys(("record", "video", "render"), "eval --video FILE"),
 }  # fmt: skip
 """What other libraries call the commands -> ours. They are accepted where they mean just that (`SAME_COMMANDS`)."""
 SAME_COMMANDS = {"learn": "train", "fit": "train", "evaluate": "eval"}
@@ -622,6 +624,202 @@ ROLE_METHODS: dict[str, dict[str, str]] = {
 """Methods of roles by other names -> what to call here."""
 
 
+_OBS = ("observations", "observation", "states")
+_NEXT = ("next_observations", "next_observation", "obs_next", "new_obs", "next_states", "next_state")
+_ACTIONS, _REWARDS, _DONES = ("actions", "act"), ("rewards", "rew"), ("dones", "done")
+_LOG_PROBS = ("log_probs", "logprobs", "logprob", "logp", "old_log_prob", "old_log_probs", "action_logp")
+_VALUES = ("values", "old_values", "vf_preds")
+_ADVANTAGES = ("advantages", "adv")
+_TARGETS = ("returns", "value_targets", "ret")
+_COMPUTED = "The learner computes it; a loop of your own has raypid.ops.returns.gae."
+_DISCOUNTED = "discount is 0 where the episode terminated, and else gamma to the power of the steps that were folded."
+_INPUTS = "inputs has the observations as the network takes them, normalised and stacked."
+_COLUMNS = 'columns has it, by name: columns["log_prob"].'
+_SUMMARY = 'summary() has it, by name: summary()["episode_reward_mean"].'
+_FINAL = 'final has what the best policy reached at the end: final["episode_reward_mean"].'
+_STEP_FIELDS: dict[str, str] = {
+    **dict.fromkeys(_OBS, "It is obs."),
+    **dict.fromkeys(_ACTIONS, "It is action."),
+    **dict.fromkeys(_REWARDS, "It is reward."),
+}
+_BATCH_FIELDS: dict[str, str] = {
+    **dict.fromkeys(("obs", *_OBS), _INPUTS),
+    **dict.fromkeys(_ACTIONS, "It is action."),
+}
+_REPLAYED_FIELDS: dict[str, str] = {
+    **_BATCH_FIELDS,
+    **dict.fromkeys(_REWARDS, "It is reward."),
+    **dict.fromkeys(("weights", "is_weights"), "It is weight."),
+}
+FIELDS: dict[str, dict[str, str]] = {
+    "Rows": {
+        **_STEP_FIELDS,
+        **dict.fromkeys(("next_obs", *_NEXT), "obs has a row more than reward: obs[1:] are the next observations, and final has the true last "
+        "ones of episodes whose environment reset within the step."),
+        **dict.fromkeys(_DONES, "An episode ends in one of two ways: terminated | truncated."),
+        **dict.fromkeys(("terminations", "terminateds"), "It is terminated."),
+        **dict.fromkeys(("truncations", "truncateds", "timeouts"), "It is truncated."),
+        **dict.fromkeys(("episode_starts", "is_first"), "It is first."),
+        **dict.fromkeys(("mask", "masks"), "It is valid."),
+    },
+    "Trajectory": {
+        **dict.fromkeys(("log_prob", *_LOG_PROBS), "It is behaviour[\"log_prob\"]."),
+        **dict.fromkeys(("value", *_VALUES), "It is behaviour[\"value\"]."),
+        **dict.fromkeys(("advantage", *_ADVANTAGES, *_TARGETS), _COMPUTED),
+        **dict.fromkeys(("infos", "info"), "The worker keeps no infos: on_episode_end of raypid.Callbacks gets the last one of each episode."),
+        **dict.fromkeys(("hidden", "hidden_state", "lstm_states", "state_in"), "It is state."),
+        **dict.fromkeys(("num_steps", "steps"), "num_valid is the number of real steps, num_rows that of rows for each environment."),
+    },
+    "Transition": {
+        **_STEP_FIELDS,
+        **dict.fromkeys(_NEXT, "It is next_obs."),
+        **dict.fromkeys((*_DONES, "terminated", "terminations", "terminateds"), _DISCOUNTED),
+        **dict.fromkeys(("weight", "weights", "id", "indices", "probability"), "It is beside data: sample.weight, sample.id, sample.probability."),
+    },
+    "Sample": {
+        **dict.fromkeys(("obs", *_OBS, "next_obs", *_NEXT, "action", *_ACTIONS, "reward", *_REWARDS, "discount", *_DONES),
+        "data has the transitions: sample.data.obs, action, reward, discount and next_obs."),
+        **dict.fromkeys(("indices", "idxs", "idx", "ids", "batch_indexes"), "It is id."),
+        **dict.fromkeys(("is_weights", "importance_weights"), "It is weight."),
+        "priorities": "Learner.learn returns new ones, for Replay.set_priorities.",
+    },
+    "Weights": {
+        **dict.fromkeys(("state_dict", "parameters", "params", "arrays", "items", "keys"), "as_dict() returns the arrays by name."),
+    },
+    "Report": {
+        **dict.fromkeys(("steps", "num_env_steps", "env_steps", "timesteps", "num_timesteps", "num_env_steps_sampled"), "It is num_steps."),
+        **dict.fromkeys(("rewards", "ep_rewards", "episode_returns"), "It is episode_rewards, those of the episodes that ended."),
+        **dict.fromkeys(("lengths", "episode_lens"), "It is episode_lengths, those of the episodes that ended."),
+        **dict.fromkeys(("episode_reward_mean", "episode_return_mean", "mean_reward"), "It is the mean of episode_rewards, if there are any."),
+        **dict.fromkeys(("num_episodes", "episodes"), "It is len(episode_rewards)."),
+        **dict.fromkeys(("worker", "worker_id"), "It is worker_index."),
+    },
+    "Evaluation": {
+        **dict.fromkeys(("episode_reward_mean", "episode_return_mean", "mean_reward", "mean", "std_reward", "std"), _SUMMARY),
+        **dict.fromkeys(("returns", "episode_rewards", "episode_returns"), "It is rewards."),
+        **dict.fromkeys(("episode_lengths", "episode_lens"), "It is lengths."),
+    },
+    "Outcome": {
+        **dict.fromkeys(("episode_reward_mean", "episode_return_mean", "mean_reward"), _FINAL),
+        **dict.fromkeys(("metrics", "results", "last_result"), "It is result."),
+        **dict.fromkeys(("path", "out", "log_dir", "logdir"), "It is folder."),
+        **dict.fromkeys(("policy", "model", "best_policy", "act", "predict"), "load_policy() returns the best policy, which acts."),
+        "best_checkpoint": "checkpoint is the newest one; load_policy() returns the best policy.",
+    },
+    "Batch": {
+        **_BATCH_FIELDS,
+        **dict.fromkeys(_LOG_PROBS, "It is log_prob."),
+        **dict.fromkeys(_VALUES, "It is value."),
+        **dict.fromkeys(_ADVANTAGES, "It is advantage."),
+        **dict.fromkeys(_TARGETS, "It is target."),
+    },
+    "Streams": {
+        **_BATCH_FIELDS,
+        **dict.fromkeys(("log_prob", *_LOG_PROBS, "value", *_VALUES, "advantage", *_ADVANTAGES, "target", *_TARGETS), _COLUMNS),
+        **dict.fromkeys(("mask", "masks"), "It is valid."),
+    },
+    "TransitionBatch": {
+        **_REPLAYED_FIELDS,
+        **dict.fromkeys(("next_obs", *_NEXT), "It is next_inputs."),
+        **dict.fromkeys(_DONES, _DISCOUNTED),
+    },
+    "SequenceBatch": {
+        **_REPLAYED_FIELDS,
+        **dict.fromkeys(_DONES, "It is ended."),
+    },
+}  # fmt: skip
+"""Fields of data by other names, by the class of `raypid.types` and its like -> ours."""
+
+_FLAT = "Results are flat: episode_reward_mean, episode_len_mean, timesteps_total and episodes_total are keys of it."
+RESULTS: dict[str, str] = {
+    **dict.fromkeys(("env_runners", "sampler_results", "rollout"), _FLAT),
+    **dict.fromkeys(("learners", "learner", "info", "train", "losses"), "What the learner reports are keys learner/NAME: learner/policy_loss."),
+    **dict.fromkeys(("timers", "perf"), "Seconds of each part are keys timing/NAME: timing/learner."),
+    **dict.fromkeys(("evaluation", "eval"), "Evaluations are keys evaluation/NAME, of iterations that evaluated: evaluation/episode_reward_mean."),
+    **dict.fromkeys(("hist_stats", "episodes_this_iter", "episode_rewards"), "rewards and lengths of the agent have the last 100 episodes."),
+    "config": "config of the agent has the settings.",
+    **dict.fromkeys(("num_env_steps_trained", "num_env_steps_trained_lifetime", "num_agent_steps_sampled_lifetime", "agent_timesteps_total",
+    "num_agent_steps_sampled"), "It is timesteps_total."),
+    "custom_metrics": "Metrics of callbacks are keys custom/NAME.",
+    "fault_tolerance": "What was lost is counted by keys lost/NAME: lost/workers.",
+    "done": "fit ends at its stop criteria; a loop of your own ends itself.",
+}  # fmt: skip
+"""Keys of other libraries' results -> where to look. Those that stop criteria know (`STOPS`) and metrics (`METRICS`) are answered too."""
+
+METRICS: dict[str, str] = {
+    **dict.fromkeys(("fps", "SPS"), "env_steps_per_s"),
+    "episodic_length": "episode_len_mean",
+    "episodic_return": "episode_reward_mean",
+    "episode_return_max": "episode_reward_max",
+    "episode_return_min": "episode_reward_min",
+    "std_reward": "episode_reward_std",
+    "mean_ep_length": "episode_len_mean",
+    **dict.fromkeys(("policy_gradient_loss", "actor_loss"), "policy_loss"),
+    **dict.fromkeys(("vf_loss", "vf_loss_unclipped"), "value_loss"),
+    "entropy_loss": "entropy",
+    **dict.fromkeys(("approx_kl", "mean_kl_loss"), "kl"),
+    "clipfrac": "clip_fraction",
+    "vf_explained_var": "explained_variance",
+    **dict.fromkeys(("learning_rate", "default_optimizer_learning_rate"), "lr"),
+    "gradients_default_optimizer_global_norm": "grad_norm",
+    **dict.fromkeys(("qf_loss", "qf1_loss", "qf2_loss"), "critic_loss"),
+    "td_loss": "loss",
+    **dict.fromkeys(("q_values", "qf1_values", "qf2_values", "qf_mean"), "q"),
+    "td_error_mean": "td_error",
+    **dict.fromkeys(("ent_coef", "alpha_value"), "alpha"),
+    "exploration_rate": "epsilon",
+    "num_env_steps_stored": "replay_rows",
+    "n_updates": "learner_updates_total",
+    "num_remote_worker_restarts": "workers",
+    "diff_num_grad_updates_vs_sampler_policy": "staleness",
+}  # fmt: skip
+"""Last parts of the names of other libraries' metrics -> last parts of ours: train/approx_kl is learner/kl."""
+
+
+class Named:
+    """Base of classes of data: a field by another library's name, or a subscript, is answered with the field that is meant."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_field(self, name)
+
+        def __getitem__(self, key: object) -> NoReturn:
+            raise no_mapping(self, key)
+
+        __iter__ = None  # what can be subscripted would be iterated by whole numbers
+
+
+def missing_field(owner: object, name: str) -> AttributeError:
+    """The error for a field that an object of data lacks, with what the name means here, or with the nearest."""
+    cls = type(owner)
+    text = f"{cls.__name__!r} object has no attribute {name!r}"
+    told = "" if name.startswith("_") or name in dir(cls) else _field_told(cls, name) or _near(name, cls)
+    return AttributeError(f"{text}. {told}" if told else text, name=name)
+
+
+def no_mapping(owner: object, key: object) -> TypeError:
+    """The error for an object of data that is subscripted, as others' batches and results are."""
+    cls, told = type(owner), "Its fields are attributes."
+    if isinstance(key, str) and key in dir(cls):
+        told = f"Its fields are attributes: .{key}."
+    elif isinstance(key, str):
+        told += f" {_field_told(cls, key) or _near(key, cls) or FIELDS.get(cls.__name__, {}).get('keys', '')}"
+    return TypeError(f"{cls.__name__!r} object is not subscriptable. {told}".rstrip())
+
+
+def _field_told(cls: type, name: str) -> str:
+    return next((told for base in cls.__mro__ if (told := FIELDS.get(base.__name__, {}).get(name))), "")
+
+
+def _near(name: str, cls: type) -> str:
+    """A question after the attribute of a class that is spelt most like a name; "" if none is near."""
+    near = difflib.get_close_matches(name, [known for known in dir(cls) if known[0] == name[:1]], 1, 0.8)
+    return f"Did you mean {near[0]!r}?" if near else ""
+
+
 def missing_of_role(owner: object, name: str) -> AttributeError:
     """The error for an attribute that a role by hand lacks, with what the name means here, or with the nearest."""
     cls = type(owner)
@@ -629,8 +827,7 @@ def missing_of_role(owner: object, name: str) -> AttributeError:
     if name.startswith("_"):
         return AttributeError(text)
     told = next((found for base in cls.__mro__ if (found := ROLE_METHODS.get(base.__name__, {}).get(name))), "")
-    near = difflib.get_close_matches(name, [known for known in dir(cls) if known[0] == name[0]], 1, 0.8)
-    told = told or (f"Did you mean {near[0]!r}?" if near else "")
+    told = told or _near(name, cls)
     return AttributeError(f"{text}. {told}" if told else text, name=name)
 
 
@@ -648,8 +845,7 @@ def missing_method(owner: object, name: str, told: str = "") -> AttributeError:
     told = METHODS.get(name, "") or (BUILT if name in BUILDER else told)
     if told not in ("", _ACTION) and not hasattr(cls, "fit"):
         told = f"A policy acts, and no more; of an agent: {told}"
-    near = difflib.get_close_matches(name, [known for known in dir(cls) if known[0] == name[0]], 1, 0.8)
-    told = told or (f"Did you mean {near[0]!r}?" if near else "")
+    told = told or _near(name, cls)
     return AttributeError(f"{text}. {told}" if told else text, name=name)  # named, so that Python adds no guess
 
 

@@ -11,6 +11,7 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from raypid.errors import UserError, reason, shown
+from raypid.neighbours import refuse_file_name
 
 
 class Unwritten(RuntimeError):
@@ -165,8 +166,9 @@ def check_folder_writable(folder: Path, option: str) -> None:
     """Check that `folder` can be made and files be written into it. Nothing of the trial stays.
 
     Raises:
-        UserError: it cannot, and why.
+        UserError: it cannot, and why; or it has the name of a file.
     """
+    refuse_file_name(folder, option)
     with usable(folder, option):
         _try_folder(folder)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid.errors import UserError, reason, shown
+from raypid.neighbours import near
 from raypid.outputs import explained, replacing
 from raypid.ownership import data_folder
 from raypid.plain_data import read_json
@@ -77,7 +78,7 @@ def load(name: str) -> dict[str, Any]:
         raise UserError(
             f"There are no tuned settings called {name!r}.{_those_there(name)}"
             if not is_file
-            else f"There is no file {path}."
+            else f"There is no file {path}.{near(path)}"
         )
     try:
         entry = read_json(path.read_text())

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar,
 import numpy as np
 from numpy.typing import NDArray
 
+from raypid.names import Named
+
 if TYPE_CHECKING:
     import torch
 
@@ -81,7 +83,7 @@ def tree_concat(trees: Sequence[Tree], axis: int = 0) -> Tree:
 
 
 @dataclass(slots=True)
-class Final:
+class Final(Named):
     """The true last observations of K episodes whose environment reset within the same step.
 
     obs[k] follows row t[k] of stream b[k].
@@ -117,7 +119,7 @@ class Moments(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rows:
+class Rows(Named):
     """T consecutive rows of B streams.
 
     obs and first have one row more than the other fields. `valid` is False on rows that are not real
@@ -158,7 +160,7 @@ class Trajectory(Rows):
     moments: Moments | None = None
     """Moments of the observations in this fragment; None if observations are not normalised."""
     policy_id: str = "default"
-    """Always "default"."""
+    """Always "default": reserved for runs of several policies."""
 
     @property
     def num_rows(self) -> int:
@@ -212,7 +214,7 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
 
 
 @dataclass(slots=True)
-class Weights:
+class Weights(Named):
     """One version of a policy's parameters: a flat buffer and a table that names its parts."""
 
     version: int
@@ -224,7 +226,7 @@ class Weights:
     extra: dict[str, Array] = field(default_factory=dict)
     """Arrays of any dtype that are not trained, such as the normaliser's moments."""
     policy_id: str = "default"
-    """Always "default"."""
+    """Always "default": reserved for runs of several policies."""
 
     def as_dict(self) -> dict[str, Array]:
         """Return views of the buffer, by name."""
@@ -274,7 +276,7 @@ class Collective(Protocol):
 
 
 @dataclass(slots=True)
-class Transition:
+class Transition(Named):
     """N rows for off-policy learning, each folded from up to n consecutive steps."""
 
     obs: Tree
@@ -290,7 +292,7 @@ class Transition:
 
 
 @dataclass(slots=True)
-class Sample:
+class Sample(Named):
     """N rows drawn from a replay buffer, with their probabilities and importance weights."""
 
     data: Transition
@@ -320,7 +322,7 @@ class Sequences(Rows):
 
 
 @dataclass(slots=True)
-class Gradients:
+class Gradients(Named):
     """The gradient of a loss over a worker's own rows, taken at the weights that the worker acted with."""
 
     flat: Array
@@ -340,7 +342,7 @@ class Gradients:
 
 
 @dataclass(slots=True)
-class Fitness:
+class Fitness(Named):
     """Returns of n pairs of antithetic perturbations.
 
     Pair k played weights + sigma * e and weights - sigma * e, where e is the slice of P numbers of the noise table that
@@ -376,7 +378,7 @@ def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 @dataclass(slots=True)
-class Update:
+class Update(Named):
     """The result of one update of the learner."""
 
     metrics: dict[str, float]
@@ -404,7 +406,7 @@ class LearnerCopy:
 
 
 @dataclass(slots=True)
-class Report:
+class Report(Named):
     """Counts and times of one collect call. The loop reads the report, while the data are passed on by reference."""
 
     worker_index: int

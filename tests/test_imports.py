@@ -33,6 +33,7 @@ FILES = {
         "modules.py",
         "extras.py",
         "address.py",
+        "neighbours.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
     "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "keywords.py"],

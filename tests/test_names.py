@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import json
+import pickle
 import re
 import shlex
 import subprocess
@@ -15,8 +18,8 @@ import gymnasium
 import pytest
 
 import raypid
-from raypid import names, stops
-from raypid.algorithms import ppo
+from raypid import names, stops, types
+from raypid.algorithms import minibatches, off_policy, ppo, r2d2
 from raypid.cli import main
 from raypid.cli.train import SAME_AS_STOP
 from raypid.config import (
@@ -31,7 +34,9 @@ from raypid.config import (
     type_hints,
 )
 from raypid.errors import UserError
+from raypid.outcome import NoSuchResult, Outcome, Result
 from raypid.registry import ALGORITHMS, ENVS
+from raypid.roles.evaluator import Evaluation
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "names.md").read_text()
@@ -63,7 +68,7 @@ def test_the_page_says_what_happens(name: str, kind: str, here: str, example: st
         if kind == "works":
             assert eval(example, dict(KNOWN))
             return
-        with pytest.raises((AttributeError, UserError)) as error:
+        with pytest.raises((AttributeError, UserError, TypeError, NoSuchResult)) as error:
             eval(example, dict(KNOWN))
         said = str(error.value)
     else:
@@ -93,9 +98,13 @@ def test_every_answer_stands_on_the_page() -> None:
         names.KEYWORDS,
         names.VALUES,
         *names.ROLE_METHODS.values(),
+        *names.FIELDS.values(),
+        names.RESULTS,
     )
     for name, sentence in (item for group in answers for item in group.items()):
         assert sentence in PAGE or sentence.replace("`", "") in PAGE, name
+    for name in names.COMMANDS.keys() - names.SAME_COMMANDS.keys():
+        assert f"`raypid {name}`" in PAGE
     for name in (*names.ATTRIBUTES, "nosuch"):
         assert not hasattr(raypid, name)
     assert not ALIASES.keys() & {*names.SETTINGS, *ELSEWHERE} and not names.SETTINGS.keys() & ELSEWHERE.keys()
@@ -437,3 +446,97 @@ def test_a_name_that_is_nearly_known_is_answered(case: str) -> None:
     run, settings, told = NEAR[case]
     with pytest.raises(ConfigError, match=re.escape(told)):
         ALGORITHMS.get(run).Config().replace(settings)
+
+
+DATA = (
+    types.Trajectory, types.Sequences, types.Transition, types.Sample, types.Weights, types.Report, types.Gradients, types.Fitness,
+    types.Update, types.Final, Evaluation, Outcome, minibatches.Batch, minibatches.Streams, off_policy.TransitionBatch, r2d2.SequenceBatch,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", DATA)
+def test_a_field_by_another_name_is_answered(cls: type) -> None:
+    made: Any = object.__new__(cls)
+    tables = [names.FIELDS.get(base.__name__, {}) for base in reversed(cls.__mro__)]
+    for name, told in {name: told for table in tables for name, told in table.items()}.items():
+        if hasattr(cls, name):  # a field of a subclass
+            continue
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}. {told}")):
+            getattr(made, name)
+        with pytest.raises(TypeError, match=re.escape(f"is not subscriptable. Its fields are attributes. {told}")):
+            _ = made[name]
+    field = max(cls.__dataclass_fields__, key=len)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=f"Did you mean '{field}'"):
+        getattr(made, f"{field}x")
+    with pytest.raises(TypeError, match=rf"attributes: \.{field}\."):
+        _ = made[field]
+    with pytest.raises(TypeError, match="not iterable|unpack"):
+        _, _ = made
+    assert not hasattr(made, "__array__") and not hasattr(made, "nothing_like_it")
+
+
+def test_data_are_copied_and_pickled_as_before() -> None:
+    report = types.Report(worker_index=0, num_steps=3, version=1)
+    assert pickle.loads(pickle.dumps(report)) == copy.deepcopy(report) == copy.copy(report) == report
+
+
+def test_a_result_is_a_dict_that_answers_other_names(agent: Any) -> None:
+    result = agent.train()
+    plain = dict(result)
+    assert result == plain and json.loads(json.dumps(plain)) == json.loads(json.dumps(result))
+    for copied in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result), copy.copy(result), result | {}):
+        assert type(copied) is dict and copied.keys() == plain.keys()
+    assert result.get("env_runners") is None and "env_runners" not in result
+    for key, told in names.RESULTS.items():
+        with pytest.raises(KeyError, match=re.escape(f"This result has no {key!r}. {told}")):
+            _ = result[key]
+    for key, ours in names.STOPS.items():
+        with pytest.raises(KeyError) as error:
+            _ = result[key]
+        assert f"It is {ours}." in str(error.value) or ours.startswith("evaluation/") and "eval()" in str(error.value)
+    for key, told in {
+        "losses/policy_loss": "It is learner/policy_loss.", "kl": "It is learner/kl.", "episode_reward_meen": "'episode_reward_mean'",
+        "explained_varience": "'learner/explained_variance'", "score": "mean return of training", "nosuch": "It has training_iteration",
+        "evaluation/episode_reward_mean": "eval() evaluates now",
+    }.items():  # fmt: skip
+        with pytest.raises(KeyError, match=re.escape(told)):
+            _ = result[key]
+
+
+def test_an_evaluation_and_an_outcome_answer_too(agent: Any, tmp_path: Path) -> None:
+    evaluated = agent.eval(1)
+    for key, told in {"mean_reward": "episode_reward_mean", "eval/mean_reward": "episode_reward_mean"}.items():
+        with pytest.raises(KeyError, match=f"It is {told}."):
+            _ = evaluated[key]
+    outcome = agent.fit(agent.timesteps + 8, out=tmp_path, quiet=True, final_episodes=0)
+    with pytest.raises(KeyError, match="It is timesteps_total"):
+        _ = outcome.result["num_env_steps_sampled_lifetime"]
+    with pytest.raises(KeyError, match="It is timesteps_total"):  # of a run that was at its end
+        _ = agent.fit(agent.timesteps, quiet=True).result["num_env_steps_sampled"]
+    with pytest.raises(AttributeError, match="It is folder"):
+        _ = outcome.path
+
+
+def metrics_of(page: str) -> list[tuple[str, str]]:
+    """(theirs, ours) of each metric in a page's tables for which a result has a key."""
+    found = []
+    ours = re.compile(
+        r"`((?:learner|lost|evaluation)/\w+|episode_\w+|time_total_s|\w+_total|env_steps_per_s|training_iteration)`"
+    )
+    text = (ROOT / "docs" / "coming-from" / page).read_text()
+    for theirs, here in re.findall(r"^\| (`.*?) \| (`.*?) \|", text, re.MULTILINE):
+        given, keys = re.findall(r"`([\w/]+)`", theirs), here.split(", ")
+        if len(given) == len(keys):
+            found += [(name, key[1]) for name, part in zip(given, keys) if (key := ours.fullmatch(part))]
+    return found
+
+
+@pytest.mark.parametrize("page", ["rllib.md", "stable-baselines3.md", "cleanrl.md"])
+def test_a_metric_of_another_library_is_answered(page: str) -> None:
+    pairs = metrics_of(page)
+    assert len(pairs) > 8
+    result = Result({ours: 1.0 for _, ours in pairs})
+    for theirs, ours in pairs:
+        if theirs not in result:
+            with pytest.raises(KeyError, match=f"It is {ours}\\.$"):
+                _ = result[theirs]

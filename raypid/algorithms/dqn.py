@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from raypid.algorithms.module_names import offer_defaults
-from raypid.algorithms.off_policy import Batch, OffPolicy, OffPolicyConfig, one_discrete
+from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig, TransitionBatch, one_discrete
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.q_head import q_logits, q_values
@@ -123,7 +123,7 @@ class DQN(OffPolicy[DQNConfig]):
         self.networks = {"acting": self.online, **({"target": self.target} if c.target_network else {})}
         self.optimizers = {"acting": FlatAdam(self.online, c.lr, c.adam_eps, c.max_grad_norm)}
 
-    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def step(self, b: TransitionBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
         if self.config.noisy:
             self.online.perturb(self.rng)
             if self.target is not self.online:
@@ -133,7 +133,7 @@ class DQN(OffPolicy[DQNConfig]):
         self.track("target", "acting")
         return error, {"loss": loss.detach(), **metrics, "td_error": error.mean()}
 
-    def loss(self, b: Batch) -> TDLoss:
+    def loss(self, b: TransitionBatch) -> TDLoss:
         """The weighted loss, |TD error| [N] (the cross-entropy, where returns have a distribution), and metrics: the mean of Q(s, a)."""
         import torch
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 import numpy as np
 
 from raypid.algorithms.joint_batch import Share, share_of_rows
+from raypid.names import Named
 from raypid.nn.pipeline import Inputs
 from raypid.types import Array, ArrayT, Collective, Tensor, TreeOf, to_numpy, tree_map
 
@@ -33,7 +34,7 @@ LossGradient: TypeAlias = tuple[Array, float, Array, dict[str, float]]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Held:
+class _Held(Named):
     """The part of a batch that this learner holds."""
 
     share: Share | None = None
@@ -47,7 +48,8 @@ class _Held:
 
 @dataclass(slots=True)
 class Batch(_Held, Generic[ArrayT]):
-    """Valid rows of a trajectory, flattened: n rows. The argument `batch` of an actor-critic's `loss`."""
+    """Valid rows of trajectories, flattened: n rows. The argument `batch` of an actor-critic's `loss`. (`TransitionBatch` is that of algorithms
+    with replay.)"""
 
     inputs: Inputs | TorchInputs | None
     """[n, *] network inputs; None if the network has evaluated whole streams."""

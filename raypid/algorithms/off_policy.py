@@ -13,6 +13,7 @@ import numpy as np
 from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
+from raypid.names import Named
 from raypid.nn.distributions import ActionDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
@@ -189,7 +190,7 @@ class TemperatureConfig:
 
 
 @dataclass(slots=True)
-class Batch:
+class TransitionBatch(Named):
     """N rows of a sample as tensors on the learner's device: what `OffPolicy.step` learns from."""
 
     inputs: TorchInputs
@@ -205,10 +206,12 @@ class Batch:
     weight: Tensor
     """[N] importance weights."""
 
-    def take(self, rows: slice) -> Batch:
+    def take(self, rows: slice) -> TransitionBatch:
         """Select rows."""
         inputs, following = self.inputs.take(rows), self.next_inputs.take(rows)
-        return Batch(inputs, self.action[rows], self.reward[rows], self.discount[rows], following, self.weight[rows])
+        return TransitionBatch(
+            inputs, self.action[rows], self.reward[rows], self.discount[rows], following, self.weight[rows]
+        )
 
 
 class Drawable(Protocol):
@@ -316,14 +319,14 @@ class OffPolicy(Algorithm[OffPolicyT]):
         """Draw the data of `num_updates` updates from a buffer in this process; returns the argument of `update`."""
         return replay.sample(num_updates * self.rows, beta)
 
-    def batches(self, sample: Sample | Sequences) -> Iterator[Batch]:
+    def batches(self, sample: Sample | Sequences) -> Iterator[TransitionBatch]:
         """Yield one batch of tensors for each update, in the order of the sample. With several learners, each yields its own part of
         every batch; in rank order, these parts form the batch of one learner."""
         rows = self.tensors(sample)
         for start in range(0, len(sample.id), self.rows):
             yield rows.take(slice(start, start + self.rows))
 
-    def tensors(self, sample: Sample | Sequences) -> Batch:
+    def tensors(self, sample: Sample | Sequences) -> TransitionBatch:
         """Move a sample to the learner's device, and multiply its rewards by `reward_factor`."""
         from raypid.nn.networks import on_device
 
@@ -333,7 +336,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
         flat = action[0][:, 0].astype(np.int64, copy=False) if self.discrete else np.concatenate(action, 1)
         obs, following = self.inputs(d.obs), self.inputs(d.next_obs)
         reward = move(d.reward * self.reward_factor)
-        return Batch(obs, move(flat), reward, move(d.discount), following, move(sample.weight))
+        return TransitionBatch(obs, move(flat), reward, move(d.discount), following, move(sample.weight))
 
     def inputs(self, obs: Tree) -> TorchInputs:
         """Convert raw observations [N, *] to network inputs, normalised with the newest moments."""
@@ -377,7 +380,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
         super().scale_lr(factor)
 
     @abstractmethod
-    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def step(self, b: TransitionBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Make one update: a gradient step of each network, then `track` for each target network.
 
         Returns:

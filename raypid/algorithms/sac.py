@@ -14,10 +14,10 @@ import numpy as np
 from raypid.algorithms.base import State
 from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import (
-    Batch,
     CriticsConfig,
     PolicyAndCritics,
     TemperatureConfig,
+    TransitionBatch,
     continuous,
     one_discrete,
 )
@@ -72,7 +72,7 @@ class SAC(PolicyAndCritics[SACConfig]):
         super().meet(collective)
         self.critics.collective = collective  # statistics of batches are those of all learners' rows
 
-    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def step(self, b: TransitionBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
         c, alpha = self.config, self.temperature().detach()
         loss, error, q = self.critic_loss(b, alpha)
         self.optimizers["critics"].minimise(loss)
@@ -86,7 +86,7 @@ class SAC(PolicyAndCritics[SACConfig]):
         self.track("target", "critics")
         return error, metrics
 
-    def critic_loss(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def critic_loss(self, b: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean squared TD error summed over critics, |TD error| [N] of their mean, and Q [K, N]."""
         import torch
 
@@ -102,7 +102,7 @@ class SAC(PolicyAndCritics[SACConfig]):
         loss = (b.weight * error * error).mean(1).sum()
         return loss, error.detach().abs().mean(0), q.detach()
 
-    def taken(self, q: Tensor, b: Batch) -> Tensor:
+    def taken(self, q: Tensor, b: TransitionBatch) -> Tensor:
         """Q [K, N] of the actions that were taken, from what critics say of them (or, [K, N, A], of all discrete ones)."""
         return q.gather(-1, b.action.expand(len(q), -1)[..., None])[..., 0] if self.discrete else q
 
@@ -110,7 +110,7 @@ class SAC(PolicyAndCritics[SACConfig]):
         """V(s) [N] = E_pi[min_k Q_k(s, a) - alpha * log pi(a|s)] (equation 3), from Q [K, N] or [K, N, A] of `choices`."""
         return self.mean(q.amin(0) - alpha * log_pi, log_pi)
 
-    def policy_loss(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_loss(self, b: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """E[alpha * log pi - min_k Q_k] (equation 9), and the policy's entropy."""
         action, log_pi = self.choices(b.inputs)
         q = self.critics(b.inputs, action).amin(0)
@@ -143,7 +143,7 @@ class SAC(PolicyAndCritics[SACConfig]):
         log_prob = (-0.5 * noise * noise - deviation - 0.5 * math.log(2 * math.pi) - slope).sum(-1)
         return torch.tanh(u), log_prob
 
-    def _crossq(self, b: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def _crossq(self, b: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Q [K, N] and targets [N] from one pass over both batches, so that their statistics are the same (CrossQ, figure 2)."""
         import torch
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.module_names import offer_defaults
-from raypid.algorithms.off_policy import Batch, TemperatureConfig
+from raypid.algorithms.off_policy import TemperatureConfig, TransitionBatch
 from raypid.nn.q_head import q_values
 from raypid.types import Tensor, Weights
 
@@ -57,14 +57,14 @@ class SQN(DQN):
         DQN.build(self, seed)
         self.add_temperature(self.config, 0.25 * math.log(self.spec.actions[0].num_params), 0.5)
 
-    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def step(self, b: TransitionBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
         error, metrics = DQN.step(self, b)
         alpha = self.temperature().detach()[0]
         if self.config.alpha is None:
             self.optimizers["alpha"].minimise(self.temperature.loss(metrics["entropy"]))
         return error, {**metrics, "alpha": alpha}
 
-    def loss(self, b: Batch) -> TDLoss:
+    def loss(self, b: TransitionBatch) -> TDLoss:
         """The weighted loss, |TD error| [N], and metrics: the means of Q(s, a) and of the policy's entropy."""
         import torch
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypid.algorithms.module_names import offer_defaults
-from raypid.algorithms.off_policy import Batch, CriticsConfig, PolicyAndCritics, continuous
+from raypid.algorithms.off_policy import CriticsConfig, PolicyAndCritics, TransitionBatch, continuous
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
@@ -60,7 +60,7 @@ class TD3(PolicyAndCritics[TD3Config]):
         self.target_policy = self.make_policy(seed)
         self.networks |= {"target_policy": self.target_policy, "target_critics": FlatParameters(self.target_critics)}
 
-    def step(self, b: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def step(self, b: TransitionBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
         loss, error, q = self.critic_loss(b)
         self.optimizers["critics"].minimise(loss)
         metrics = {"critic_loss": loss.detach(), "q": q.mean()}
@@ -72,7 +72,7 @@ class TD3(PolicyAndCritics[TD3Config]):
         self.track("target_critics", "critics")
         return error, metrics
 
-    def critic_loss(self, b: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def critic_loss(self, b: TransitionBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Mean squared TD error summed over critics, |TD error| [N] of their mean, and Q [K, N]."""
         import torch
 
@@ -87,7 +87,7 @@ class TD3(PolicyAndCritics[TD3Config]):
         error = q - target
         return (b.weight * error * error).mean(1).sum(), error.detach().abs().mean(0), q.detach()
 
-    def policy_loss(self, b: Batch) -> Tensor:
+    def policy_loss(self, b: TransitionBatch) -> Tensor:
         """-E[Q_1(s, pi(s))] (equation 8)."""
         return -self.critics(b.inputs, self.policy(b.inputs)[0].tanh())[0].mean()
 

@@ -182,7 +182,9 @@ def _refuse_command(arguments: Sequence[str]) -> NoReturn:
         which = "train" if given.partition("=")[0] in known else "COMMAND"
         raise UserError(f"Name a command before {given}: raypid {which} {given} ... `raypid --help` shows them.")
     if given in names.COMMANDS:
-        raise UserError(f"Unknown command {given!r}. Here it is `raypid {names.COMMANDS[given]}`.")
+        ours = names.COMMANDS[given]
+        folder = f" {shlex.quote(arguments[1]) if arguments[1:] else 'DIR'}" if ours.endswith("--resume") else ""
+        raise UserError(f"Unknown command {given!r}. Here it is `raypid {ours}{folder}`.")
     if ALGORITHMS.canonical(given) in ALGORITHMS:
         env = arguments[1] if arguments[1:] and not arguments[1].startswith("-") else "NAME"
         line = shlex.join(["raypid", "train", "--run", ALGORITHMS.canonical(given), "--env", env, *arguments[2:]])

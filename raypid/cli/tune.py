@@ -273,15 +273,13 @@ def _resumed(options: argparse.Namespace) -> Any:
     Raises:
         UserError: the folder holds none, or options are given that a search has from its beginning.
     """
-    from raypid.experiments.search import SEARCH, read_search
+    from raypid.experiments.search import read_search
 
-    if not (Path(options.resume) / SEARCH).is_file():
-        raise ConfigError(f"{options.resume} holds no search to resume: it has no {SEARCH}.")
+    task, plan, trials, more = read_search(Path(options.resume))
     kept = ("--resume", "--quiet", "tune")
     words = [word for word in options.argv if word.startswith("--") or word == "tune"]
     if other := next((word for word in words if word.partition("=")[0] not in kept), None):
         raise ConfigError(f"--resume goes on with the search as it was begun: leave {other} out, or begin a new one.")
-    task, plan, trials, more = read_search(Path(options.resume))
     return task, plan, trials, Path(options.resume), more
 
 

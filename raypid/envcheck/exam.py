@@ -24,7 +24,7 @@ from raypid.envcheck.apart import CALLS, CLOSE, MAKE, RESET, STEP, STEP_AFTER_EN
 from raypid.envcheck.finding import Finding, Severity
 from raypid.envcheck.single import AsOne, made_alone, takes_all_as_dict
 from raypid.envcheck.watch import Observations, Rewards, quantiles, unbounded_words, words
-from raypid.envs import EnvSpec
+from raypid.envs import EnvSpec, results
 from raypid.envs.adapter import Adapted, is_seeded
 from raypid.envs.errors import EnvError
 from raypid.envs.python_vector import WAITING_S
@@ -158,6 +158,8 @@ class Exam:
             if self._is_old_gym():
                 return None
             return self.find("problem", "interface", str(error).removeprefix(HEAD))
+        if isinstance(error, ValueError) and not where and (step := self._step_alone()) is not None:
+            return self.find("problem", "step", *results.misfit(step, results.STEP))
         inner = error
         while inner.__cause__ is not None:
             inner = inner.__cause__
@@ -274,19 +276,24 @@ class Exam:
         self.episode += self._has_stepped
         self._has_stepped, self._fresh = False, None
         result = self._call(RESET, self.env.reset, **given)
-        if not (isinstance(result, tuple) and len(result) == 2):
+        if not results.fits(result, results.RESET):
             if self._is_old_gym():
                 raise Broken
-            self.find(
-                "problem", "reset", f"reset() returns {described(result)}.",
-                "Return (observation, info), as Gymnasium's environments do.",
-            )  # fmt: skip
+            self.find("problem", "reset", *results.misfit(result, results.RESET))
             raise Broken
         obs, info = result
         if not isinstance(info, Mapping):
             self.find("problem", "reset", f"reset() returns {shown(info)} as info; it must be a dict.", key="info")
         self._look(obs, 0)
         return obs
+
+    def _step_alone(self) -> object:
+        """What step() returns without the wrappers, which could not take it apart; None if it is a tuple of 5, or cannot be told."""
+        with contextlib.suppress(Exception):
+            self.env.unwrapped.reset()
+            step = self.env.unwrapped.step(self.env.action_space.sample())
+            return None if results.fits(step, results.STEP) else step
+        return None
 
     def _is_old_gym(self) -> bool:
         """Whether both methods return what those of Gym before 0.26 did; then that is said."""
@@ -298,8 +305,8 @@ class Exam:
             is_old = not isinstance(first, tuple) and isinstance(step, tuple) and len(step) == 4
             if is_old:
                 self.find(
-                    "problem", "interface", f"this is old Gym's interface: reset() returns {described(first)}, step() a tuple of 4.",
-                    "reset() -> (obs, info); step() -> 5 values (obs, reward, terminated, truncated, info).",
+                    "problem", "interface", f"this is old Gym's interface: reset() returns {results.described(first)}, step() a tuple of 4.",
+                    f"In reset() {_then(results.misfit(first, results.RESET)[1])}; in step() {_then(results.misfit(step, results.STEP)[1])}",
                 )  # fmt: skip
             return is_old
         return False
@@ -364,12 +371,8 @@ class Exam:
     def step(self, action: Any, number: int) -> tuple[Any, float, bool, bool]:
         """Step, check what comes, and return the observation, the reward and the two flags."""
         result = self._call(STEP, self.env.step, action, step=number)
-        if not (isinstance(result, tuple) and len(result) == 5):
-            old = " as Gym did before 0.26" if isinstance(result, tuple) and len(result) == 4 else ""
-            self.find(
-                "problem", "step", f"step() returns {described(result)}{old}.",
-                "Return (observation, reward, terminated, truncated, info).",
-            )  # fmt: skip
+        if not results.fits(result, results.STEP):
+            self.find("problem", "step", *results.misfit(result, results.STEP))
             raise Broken
         self.num_steps, self._has_stepped = self.num_steps + 1, True
         obs, reward, terminated, truncated, info = result
@@ -439,7 +442,7 @@ class Exam:
                 key=name,
             )  # fmt: skip
             return False
-        self.find("note", name, f"it is {shown(value)}, {described(value)}, not a bool; raypid converts it.", key=name)  # fmt: skip
+        self.find("note", name, f"it is {shown(value)}, {results.described(value)}, not a bool; raypid converts it.", key=name)  # fmt: skip
         return bool(array.item())
 
     def _judge_info(self, info: Any) -> None:
@@ -667,10 +670,9 @@ def shorten(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def described(value: object) -> str:
-    """The type of a value with its article: "a tuple of 4", "an ndarray"."""
-    name = f"tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
-    return f"{'an' if name[0] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
+def _then(sentence: str) -> str:
+    """A sentence as it goes on within another."""
+    return sentence[0].lower() + sentence[1:]
 
 
 def copied(obs: Any) -> Any:

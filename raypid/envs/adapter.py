@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from raypid.envs.errors import EnvError
+from raypid.envs.results import RESET, STEP, fits, misfit_text
 
 
 class OBSERVATION(NamedTuple):
@@ -52,19 +53,13 @@ class Adapted(gymnasium.Env[Any, Any]):
             return result.observation, dict(result.info)
         if type(result) is tuple and len(result) == 2 and isinstance(result[1], Mapping):
             return result[0], dict(result[1])
-        raise EnvError(
-            f"Environment {self.name}: reset() must return raypid.OBSERVATION(observation), or (observation, info) as Gymnasium's "
-            f"environments do; it returned {_described(result)}."
-        )
+        raise EnvError(f"Environment {self.name}: {misfit_text(result, RESET, adapted=True)}")
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        if isinstance(result, tuple) and len(result) == 5:
+        if fits(result, STEP):
             return tuple(result)
-        raise EnvError(
-            f"Environment {self.name}: step() must return raypid.OBSERVATION(observation, reward, terminated, truncated, info), or "
-            f"such a tuple; it returned {_described(result)}."
-        )
+        raise EnvError(f"Environment {self.name}: {misfit_text(result, STEP, adapted=True)}")
 
     def render(self) -> Any:
         return self.env.render()
@@ -72,10 +67,6 @@ class Adapted(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         if callable(getattr(self.env, "close", None)):
             self.env.close()
-
-
-def _described(result: object) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
 
 
 def takes_seed(env: object) -> bool:

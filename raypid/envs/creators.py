@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,8 +33,9 @@ from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import PythonEnv
-from raypid.envs.wrappers import ActionRepeat, Checked
+from raypid.envs.wrappers import ActionRepeat, checked
 from raypid.extras import install_command
+from raypid.registry import did_you_mean
 from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
@@ -69,7 +71,7 @@ def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     Raises:
         EnvError: its constructor raised, or did not return an environment.
     """
-    with quiet(), _making(resolved.name):
+    with quiet(), _making(spec, resolved):
         quiet_mujoco()
         made = _make_gym(spec, resolved, stream) if resolved.kind in GYM else call(resolved.creator, spec, stream)
         env = wrap(made, spec, resolved)
@@ -147,7 +149,7 @@ def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:
 
 def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
     """Make the vector that `vectorizer` names ("auto": a loop that may turn to threads)."""
-    with quiet(), _making(resolved.name):
+    with quiet(), _making(spec, resolved):
         own = {"async": _async_vector, "envpool": _envpool_vector, "ale": _ale_vector}.get(vectorizer)
         if own is not None:
             return own(spec, resolved)
@@ -163,7 +165,8 @@ _LACKED = {"box2d": "box2d", "mujoco": "mujoco", "opencv": "atari", "cv2": "atar
 
 
 @contextmanager
-def _making(name: str) -> Iterator[None]:
+def _making(spec: EnvSpec, resolved: Resolved) -> Iterator[None]:
+    name = resolved.name
     try:
         yield
     except EnvError:
@@ -177,13 +180,22 @@ def _making(name: str) -> Iterator[None]:
     except BaseException as error:
         reraise_signal(error)
         theirs = f"{HEAD}{user_traceback()}\nraypid: " if is_users(error) else ""
-        lacks = (
-            isinstance(error, KeyError) and is_users(error) and len(error.args) == 1 and isinstance(error.args[0], str)
-        )
-        more = f'. If it is a key of env_config, give it: env_config={{"{error.args[0]}": ...}}.' if lacks else ""
         raise EnvError(
-            f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}{more}"
+            f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}{_of_config(error, spec, resolved)}"
         ) from error
+
+
+def _of_config(error: BaseException, spec: EnvSpec, resolved: Resolved) -> str:
+    """What an error of a constructor has to do with env_config, as the end of a message: a key that it lacks, or does not take."""
+    if isinstance(error, KeyError) and is_users(error) and len(error.args) == 1 and isinstance(error.args[0], str):
+        return f'. If it is a key of env_config, give it: env_config={{"{error.args[0]}": ...}}.'
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
+    if unknown is None or unknown[1] not in spec.env_config:
+        return ""
+    target = load(gymnasium.registry[resolved.name].entry_point) if resolved.kind in GYM else resolved.creator
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    takes = [name for name, p in parameters(target).items() if p.kind in kinds]
+    return f". {unknown[1]!r} is a key of env_config, which takes what the constructor takes.{did_you_mean(unknown[1], takes)}"
 
 
 def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
@@ -311,13 +323,13 @@ class QuietAsyncVectorEnv(AsyncVectorEnv):
                 super()._raise_if_errors(successes)
 
 
-def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> gymnasium.Env[object, object]:
+def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     if multiprocessing.current_process().daemon:
         # one of the vector's processes: Ctrl-C and the end of the terminal are the parent's business
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if hasattr(signal, "SIGHUP"):  # Windows has none
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return Checked(make_env(spec, resolved, stream), resolved.name, stream)
+    return checked(make_env(spec, resolved, stream), resolved.name, stream)
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:

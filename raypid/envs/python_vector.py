@@ -24,6 +24,7 @@ from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.forked import Forked, ForkedLost, can_fork
 from raypid.envs.observation_checks import action_rows
+from raypid.envs.results import RESET, STEP, misfit_text
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
 from raypid.errors import UserError, shown
@@ -32,10 +33,6 @@ from raypid.types import Array, Tree
 Argument = TypeVar("Argument")
 Served: TypeAlias = "tuple[list[object], list[str], list[tuple[float, bool]]]"
 """What a copy returns of its part: results, tracebacks of environments that raised, and of each the limit and whether its episode is over."""
-_RESULTS = {
-    2: "reset() must return (obs, info)",
-    5: "step() must return (obs, reward, terminated, truncated, info)",
-}
 WAITING_S = 0.5e-3
 """Wall seconds per environment step from which threads can pay for themselves."""
 NUM_TIMED_STEPS = 3
@@ -107,7 +104,7 @@ class PythonVector(VectorEnv):
             self._take(self._split)
             self._forks = False
         results = self._each(self._reset_one, self._seeds(seeds) or [None] * self.num_envs)
-        observations = [self._unpack(result, stream, 2)[0] for stream, result in enumerate(results)]
+        observations = [self._unpack(result, stream, RESET)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
         self._elapsed = [0] * self.num_envs
         return self._checked(self._layout.stack(observations), of_reset=True)
@@ -156,10 +153,10 @@ class PythonVector(VectorEnv):
         infos: dict[int, Mapping[str, object]] = {}
         for stream, result in enumerate(results):
             if self._ended[stream]:
-                obs, _ = self._unpack(result, stream, 2)
+                obs, _ = self._unpack(result, stream, RESET)
                 first[stream], self._ended[stream], self._elapsed[stream] = True, False, 0
             else:
-                obs, rewards[stream], terminates, truncates, info = self._unpack(result, stream, 5)
+                obs, rewards[stream], terminates, truncates, info = self._unpack(result, stream, STEP)
                 # the usual case costs three comparisons
                 if type(terminates) is not bool and type(terminates) is not np.bool_:
                     terminates = self._flag("terminated", terminates, stream)
@@ -194,18 +191,10 @@ class PythonVector(VectorEnv):
         return np.array([self._scalar(reward, stream) for stream, reward in enumerate(rewards)], np.float32)
 
     def _unpack(self, result: object, stream: int, count: int) -> tuple[Any, ...]:
-        """Check that reset() returned a tuple of 2, or step() a tuple of 5."""
+        """Check that reset() returned a tuple of 2 (`RESET`), or step() a tuple of 5 (`STEP`)."""
         if type(result) is tuple and len(result) == count:
             return result
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        more = ""
-        if count == 5 and isinstance(result, tuple) and len(result) == 4:
-            more = " Split done into terminated (it ended by itself) and truncated (it ran out of time)."
-        elif count == 2 and not isinstance(result, tuple):
-            more = " Write: return obs, {}"
-        raise EnvError(
-            f"{self._where(stream)}: {_RESULTS[count]}, as Gymnasium's environments do; it returned {got}.{more}"
-        )
+        raise EnvError(f"{self._where(stream)}: {misfit_text(result, count)}")
 
     def _scalar(self, reward: object, stream: int) -> float:
         """Convert a reward that came as an array of one element."""

@@ -9,6 +9,7 @@ import gymnasium
 
 from raypid.envs.errors import EnvError
 from raypid.envs.observation_checks import ObservationError, ObservationLayout
+from raypid.envs.results import RESET, STEP, fits, misfit_text
 from raypid.envs.vector import Info, PythonEnv
 
 
@@ -22,7 +23,10 @@ class ActionRepeat(gymnasium.Wrapper[object, object, object, object]):
     def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Info]:
         total = 0.0
         for _ in range(self.num_repeats):
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            result = self.env.step(action)
+            if not fits(result, STEP):
+                return result  # whoever steps this says what is wrong
+            obs, reward, terminated, truncated, info = result
             total += float(reward)
             if terminated or truncated:
                 break
@@ -44,8 +48,20 @@ def strip_limit(env: PythonEnv) -> tuple[PythonEnv, float]:
     return inner, limit
 
 
-class Checked(gymnasium.ObservationWrapper[object, object, object]):
-    """Raises EnvError on observations that do not fit. In a process of its own, nothing else sees them whole."""
+def checked(env: PythonEnv, name: str, stream: int) -> PythonEnv:
+    """Put `Checked` around an environment, below what takes its results apart: limits and repeated actions."""
+    around: Any = None
+    inner: Any = env
+    while isinstance(inner, (gymnasium.wrappers.TimeLimit, gymnasium.wrappers.OrderEnforcing, ActionRepeat)):
+        around, inner = inner, inner.env
+    if around is None:
+        return Checked(inner, name, stream)
+    around.env = Checked(inner, name, stream)
+    return env
+
+
+class Checked(gymnasium.Wrapper[object, object, object, object]):
+    """Raises EnvError on results and observations that do not fit. In a process of its own, nothing else sees them whole."""
 
     def __init__(self, env: Any, name: str, stream: int) -> None:
         super().__init__(env)
@@ -54,13 +70,20 @@ class Checked(gymnasium.ObservationWrapper[object, object, object]):
 
     def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Info]:
         self._num_steps += 1
-        return super().step(action)
+        result: Any = self._whole(self.env.step(action), STEP)
+        return result
 
-    def observation(self, observation: object) -> object:
+    def reset(self, **given: Any) -> tuple[object, dict[str, Any]]:
+        result: Any = self._whole(self.env.reset(**given), RESET)
+        return result
+
+    def _whole(self, result: Any, count: int) -> object:
+        """The result of reset() (`RESET`) or step() (`STEP`), if it is what it must be."""
         try:
-            self._layout.stack([observation])
+            if fits(result, count):
+                self._layout.stack([result[0]])
+                return result
+            said = misfit_text(result, count)
         except ObservationError as error:
-            raise EnvError(
-                f"Environment {self._name}, stream {self._stream}, step {self._num_steps}: {error}"
-            ) from None
-        return observation
+            said = str(error)
+        raise EnvError(f"Environment {self._name}, stream {self._stream}, step {self._num_steps}: {said}")

@@ -27,6 +27,7 @@ from raypid.experiments.propose import Proposer, check_proposer, make_proposer
 from raypid.experiments.search_trials import Kind, SearchTrial, TrialLog, mean_return, read_trials
 from raypid.experiments.space import SearchSpace, at, dotted, fixed_by, sample, search_space
 from raypid.experiments.space import units as units_of
+from raypid.neighbours import nothing_at
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.plain_data import read_json
 from raypid.registry import ALGORITHMS
@@ -506,7 +507,7 @@ def read_search(out: Path) -> tuple[Task, Plan, list[SearchTrial], dict[str, Any
     """
     path = out / SEARCH
     if not path.is_file():
-        raise UserError(f"{out} holds no search to resume: it has no {SEARCH}.")
+        raise UserError(f"{out} holds no search to resume: it has no {SEARCH}." if out.exists() else nothing_at(out))
     try:
         about = read_json(path.read_text())
         assert isinstance(about, dict)

@@ -54,6 +54,10 @@ class ReplayDamaged(CheckpointError):
     """A saved replay buffer that cannot be read."""
 
 
+class OtherTask(CheckpointError):
+    """A saved replay buffer of an environment with other observations or actions."""
+
+
 @dataclass(slots=True)
 class SavedRows:
     """What was loaded."""
@@ -180,12 +184,12 @@ def _linked(head: Mapping[str, Any], folder: Path, previous: Path | None) -> lis
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """What a save says of itself, once all of its files have been compared with their checksums.
+    """What a save says of itself, once all of its files have been compared with their checksums, and the `folder` that it is in.
 
     Raises:
         ValueError, KeyError, TypeError, OSError: what is wrong.
     """
-    index = _checked_index(folder)
+    index = {**_checked_index(folder), "folder": str(folder)}
     for name, checksum in _checksums(index).items():
         if sha256_of(confined(folder, name)) != checksum:
             raise ValueError(f"{name} was altered or cut short")
@@ -265,11 +269,11 @@ def _read_columns(file: Path, num_rows: int) -> dict[str, Array]:
     return columns
 
 
-def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int) -> None:
+def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int, folder: str) -> None:
     """Check that rows have the columns of the buffer's environment, and of the rows before.
 
     Raises:
-        ValueError: names what differs.
+        OtherTask: observations or actions have other shapes. ValueError: names what else differs.
     """
     wanted = {**buffer.spec.columns, **dict.fromkeys(("reward", "terminated", "truncated", "first"), ())}
     wanted |= {name: column.shape[1:] for name, column in buffer.columns.items() if name not in CHANGING}
@@ -277,8 +281,25 @@ def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int) -> 
     kinds = {name for name, values in columns.items() if values.dtype.kind not in "biuf"}
     if buffer.spec.columns or buffer.columns:
         wrong = [name for name in sorted(wanted.keys() | here.keys()) if wanted.get(name) != here.get(name)] or kinds
+        if spaces := [name for name in wrong if name.startswith(("obs/", "action/")) and name not in kinds]:
+            told = "; ".join(
+                f"{_words(name)}: {_shape(here, name)} there, {_shape(wanted, name)} in this run" for name in spaces
+            )
+            raise OtherTask(
+                f"The replay buffer in {folder} is of another task. {told}. Load it into a run with the environment that it was saved with."
+            )
         for name in wrong:
             raise ValueError(f"row {start} has {name} {here.get(name, 'not')}, this run has {wanted.get(name, 'none')}")
+
+
+def _words(column: str) -> str:
+    """What a column of observations or actions holds: "observations", "observations 'image'"."""
+    what, _, key = column.partition("/")
+    return {"obs": "observations", "action": "actions"}[what] + (f" {key!r}" if key else "")
+
+
+def _shape(columns: Mapping[str, tuple[int, ...]], name: str) -> str:
+    return f"shape {list(columns[name])}" if name in columns else "none"
 
 
 class Loading:
@@ -286,7 +307,7 @@ class Loading:
     there is room for, the buffer takes the newest. The steps are apart, since the save may be on another node's disk.
 
     Raises:
-        ValueError, KeyError, TypeError: it does not hold rows such as this buffer's.
+        OtherTask: it holds rows of another environment. ValueError, KeyError, TypeError: it is damaged.
     """
 
     def __init__(self, buffer: Buffer, index: dict[str, Any], after: bool) -> None:
@@ -305,7 +326,7 @@ class Loading:
 
     def take(self, start: int, fixed: Mapping[str, Array], changing: Mapping[str, Array]) -> None:
         """Take the rows from `start` on. All from `first` on are to come, in order."""
-        _check_columns(self.buffer, fixed, start)
+        _check_columns(self.buffer, fixed, start, self.index["folder"])
         links = {name: values for name, values in changing.items() if name in CHANGING}
         for name in LINKS if self.after else ():
             links[name] = np.where(links[name] >= self.first, links[name] + self.shift, NO_ROW)

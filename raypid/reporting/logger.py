@@ -21,8 +21,9 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid.errors import UserError, reason, shown
+from raypid.errors import UserError, reason
 from raypid.modules import name_of
+from raypid.neighbours import nothing_at, refuse_file
 from raypid.outputs import AppendFile, Unwritten, explained, replacing
 from raypid.ownership import with_signature
 from raypid.plain_data import read_json
@@ -209,8 +210,9 @@ def read_results(folder: str | os.PathLike[str]) -> list[dict[str, int | float |
         UserError: the folder has none, or a line is not JSON.
     """
     path = Path(folder) / RESULTS
-    if not os.path.isdir(path.parent):
-        raise UserError(f"no such folder: {shown(str(path.parent))}")
+    refuse_file(folder)
+    if not os.path.isdir(folder):
+        raise UserError(nothing_at(folder))
     if not os.path.isfile(path):
         raise UserError(f"no {RESULTS} in {path.parent}: give the folder of a run (the --out of `raypid train`)")
     return [{k: nan if v is None else v for k, v in row.items()} for _, row in _lines(path)]

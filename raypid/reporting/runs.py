@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypid.changes import CHANGES, later, read_changes
 from raypid.errors import UserError, reason, shown
+from raypid.neighbours import nothing_at
 from raypid.registry import did_you_mean, suggest
 from raypid.reporting.ending import Ending, read_ending
 from raypid.reporting.logger import PROGRESS, RESULTS, read_params, read_results
@@ -180,7 +181,7 @@ def _why_none(path: Path) -> str:
     if os.path.exists(path) and not os.path.isdir(path):
         return f"{shown(str(path))} is a file: give the folder of a run, or one with runs in it"
     if not os.path.isdir(path):
-        return f"no such folder: {shown(str(path))}"
+        return nothing_at(path)
     if why := why_without_results(path):
         return why
     return f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"

@@ -24,6 +24,7 @@ from raypid.checkpoint import CheckpointError, find_policy
 from raypid.errors import UserError, reason
 from raypid.keywords import other_words
 from raypid.names import missing_of_role
+from raypid.neighbours import nothing_at
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
@@ -289,11 +290,12 @@ class Replay(_Role):
 
         Raises:
             UserError: there is no such folder.
-            ReplayDamaged: a file is missing, cut short or altered, or the rows come from another environment.
+            ReplayDamaged: a file is missing, cut short or altered.
+            OtherTask: the rows come from another environment.
         """
         folder = check_folder("Replay.load", folder)
         if not os.path.isdir(folder):
-            raise UserError(f"Replay.load: there is no folder {folder}. Give one that Replay.save wrote.")
+            raise UserError(f"Replay.load takes a folder that Replay.save wrote. {nothing_at(folder)}")
         return self._buffer.load(folder)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from raypid.algorithms.base import check_table
 from raypid.errors import ConfigError, UserError, shown
+from raypid.neighbours import refuse_file_name
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
@@ -101,9 +102,11 @@ def check_folder(call: str, folder: object) -> str:
     """Check the path of a folder.
 
     Raises:
-        UserError: it is no path.
+        UserError: it is no path, or one to be written to has the name of a file.
     """
     if isinstance(folder, (str, os.PathLike)) and (path := os.fspath(folder)) and isinstance(path, str):
+        if call.endswith(".save"):
+            refuse_file_name(path, call)
         return path
     raise UserError(f"{call}: folder must be the path of a folder, not {described(folder)}.")
 

@@ -21,6 +21,7 @@ from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
 from raypid.config import Config, ConfigError
 from raypid.errors import Diverged, Halted, UserError, reason
+from raypid.neighbours import nothing_at
 from raypid.outcome import Outcome as Outcome
 from raypid.outcome import end_by
 from raypid.outputs import (
@@ -120,7 +121,7 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool, python: bool = Fal
             f"{out} holds another run. Resume it ({resuming}), replace it ({replacing}), or choose another {other}."
         )
     if resume and not holds_run:
-        raise ConfigError(f"{out} holds no run to resume.")
+        raise ConfigError(f"{out} holds no run to resume." if out.exists() else nothing_at(out))
     check_folder_writable(out, "The run's folder")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
 from raypid.errors import UserError
+from raypid.neighbours import nothing_at
 from raypid.outputs import ERRORS
 from raypid.reporting.ending import LOCK, is_held, read_end_by_error
 from raypid.reporting.logger import PARAMS, RESULTS
@@ -89,8 +90,10 @@ def read_record(folder: Path) -> Record:
     Raises:
         UserError: there is no such folder, or nothing in it that a run writes.
     """
+    if not folder.exists():
+        raise UserError(nothing_at(folder))
     if not folder.is_dir():
-        raise UserError(f"{folder} is {'a file' if folder.exists() else 'not there'}: give the folder of a run.")
+        raise UserError(f"{folder} is a file: give the folder of a run.")
     if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS)) and (why := why_without_results(folder)):
         raise UserError(why)
     if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS, "checkpoints")):

@@ -28,10 +28,21 @@ _BY_HAND = {
     "num_replay_shards": "make each Replay(setup, shard, num_shards={value}) yourself",
     "parameter_server": "make a ParameterServer(setup), and call push and pull",
     **dict.fromkeys(
-        ("evaluation_interval", "evaluation_parallel"),
+        ("evaluation_interval", "evaluation_parallel", "evaluation_num_episodes"),
         "make an Evaluator(setup), and call evaluate(weights, num_episodes) when you want",
     ),
-    **dict.fromkeys(("address", "backend", "num_cpus", "num_cpus_per_worker", "wait_for_room_s"), _RAY),
+    **dict.fromkeys(("address", "backend", "num_cpus", "num_cpus_per_worker", "wait_for_room_s", "fit"), _RAY),
+    "gpu": "device, such as cuda:0, says where the Learner computes, and .options(num_gpus=1) of an actor reserves a GPU",
+    "worker_timeout_s": "ray.get(future, timeout=SECONDS) says how long your loop waits",
+    "exact_resume": "Learner.state_dict and Replay.save keep what your loop goes on from",
+    **dict.fromkeys(
+        ("on_divergence", "max_rollbacks"),
+        "catch raypid.errors.Diverged, and go on from a state_dict that your loop has kept",
+    ),
+    "save_replay": "call Replay.save when you want",
+    "steps_per_iteration": "your loop has no iterations but those that it makes",
+    "max_staleness": "compare the version of what a Rollout collected with that of Learner.weights, and drop what is too old",
+    "fragments_in_flight": "your loop decides how many calls of a Rollout it has under way",
 }
 """Settings that no role looks at -> what to do in a loop of one's own."""
 
@@ -50,7 +61,7 @@ def _check_by_hand(name: str, algorithm: AlgorithmClass, given: Mapping[str, obj
     told = [
         f"{key} belongs to an agent: by hand, {here.format(value=value)}. Leave it out."
         for key, here in _BY_HAND.items()
-        if (value := values.get(key))
+        if ((value := values.get(key)) or (value == 0 and key == "max_staleness"))
         and value != getattr(default, key, value)
         and not (shares and key == "num_workers")
     ]

@@ -21,10 +21,11 @@ from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, di
 from raypid.config import Config, ConfigError, Given, Source, overlay, read_otherwise, renamed, setting_told
 from raypid.errors import Diverged, Halted, shown
 from raypid.keywords import DIR, EPISODES, OBS, other_words
+from raypid.neighbours import refuse_file_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
 from raypid.ops.normalizer import saved_moments
-from raypid.outcome import Outcome
+from raypid.outcome import Outcome, Result
 from raypid.outputs import ErrorFile
 from raypid.phases import Tell, nobody, phase
 from raypid.registry import ALGORITHMS, Registries, get_registry
@@ -105,13 +106,13 @@ def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
         ValueError, KeyError, TypeError: one is missing or cannot be.
     """
     counters = _checked(counters)
-    return {
-        "training_iteration": counters["iteration"],
-        "timesteps_total": counters["timesteps_total"],
-        "episodes_total": counters["num_episodes"],
-        "learner_updates_total": counters["num_updates"],
-        "time_total_s": counters["time_total_s"],
-    }
+    return Result(
+        training_iteration=counters["iteration"],
+        timesteps_total=counters["timesteps_total"],
+        episodes_total=counters["num_episodes"],
+        learner_updates_total=counters["num_updates"],
+        time_total_s=counters["time_total_s"],
+    )
 
 
 def _numbers(array: Array) -> list[float]:
@@ -605,7 +606,7 @@ class Training(metaclass=_Answering):
         episodes = [r.episode_metrics for r in turn.reports]
         for name in sorted({n for metrics in episodes for n in metrics}):
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
-        return {**result, **self.more_metrics()}
+        return Result({**result, **self.more_metrics()})
 
     def _write_crashes(self, crashes: list[str], where: str) -> None:
         """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
@@ -755,8 +756,16 @@ class Training(metaclass=_Answering):
     ) -> Path:
         """Write a checkpoint, completely or not at all; returns its folder. The checkpoint with the highest `score` is the best.
 
-        patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
+        Args:
+            folder: where the folder of the checkpoint goes, such as checkpoint_000012; by default checkpoints/ in the run's folder.
+            score: higher is better.
+            patience_s: where the run has failed: leave out the state of workers that do not answer within these seconds.
+
+        Raises:
+            UserError: `folder` has the name of a file, such as model.zip.
         """
+        if folder is not None:
+            refuse_file_name(folder, "save")
         path = self._write_checkpoint(folder, score, patience_s)
         if self.callbacks is not None:
             try:

@@ -88,6 +88,8 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
     [
         (["trian"], "Did you mean train?"),
         (["enjoy", "runs/a"], "Here it is `raypid eval`."),
+        (["resume", "runs/my run"], "Here it is `raypid train --resume 'runs/my run'`."),
+        (["continue"], "Here it is `raypid train --resume DIR`."),
         (["PPO"], "`raypid train --run PPO --env NAME`"),
         (["ppo", "Pendulum-v1", "--lr", "1"], "`raypid train --run PPO --env Pendulum-v1 --lr 1`"),
         (["mine.py"], "An environment is named by --env mine.py."),

@@ -145,6 +145,11 @@ class HangingReset(Fine):
             time.sleep(0.01)
 
 
+class FourValues(Fine):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
 class OnlyObservation(Fine):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed=seed)[0]

@@ -74,7 +74,7 @@ def test_each_fault_is_named_once() -> None:
         ("no reward", "it is None; it must be one number"),
         ("text reward", r"it is text \('1'\); it must be one number"),
         pytest.param("two rewards", r"it is array\(\[1., 1.\]\); it must be one number", marks=pytest.mark.ci_slow),
-        ("four", "returns a tuple of 4 as Gym did before 0.26"),
+        ("four", r"it returned a tuple of 4. Split done into terminated .*, as Gym did in 0.26"),
         ("raise", r"step\(\) at step 10 of episode 1 raises IndexError: no such cell \(.*broken.py:\d+ in step\)"),
         ("sys.exit", "raises SystemExit: 4"),
         ("exit", r"step\(\) at step 10 of episode 1 ends its process \(exit code 3\)"),
@@ -91,7 +91,10 @@ def test_what_a_step_does_wrong_is_a_problem(fault: str, text: str) -> None:
     ("env", "text"),
     [
         (broken.RaisingConstructor, r"RuntimeError: no licence \(.*broken.py:\d+ in __init__\)"),
-        (broken.OnlyObservation, "returns an ndarray. Return \\(observation, info\\)"),
+        (
+            broken.OnlyObservation,
+            r"reset\(\) must return \(obs, info\).*; it returned an ndarray. Write: return obs, {}",
+        ),
         (broken.OldGym, r"this is old Gym's interface: reset\(\) returns an ndarray, step\(\) a tuple of 4"),
         (broken.Text, "observation space is Text, which cannot be handled"),
         (broken.GlobalRandom, "global generator of numpy"),
@@ -111,6 +114,15 @@ def test_what_a_step_does_wrong_is_a_problem(fault: str, text: str) -> None:
 def test_what_is_wrong_elsewhere_is_a_problem_too(env: object, text: str) -> None:
     report = looked_at(env)
     assert not report.ok and re.search(text, told(report, "problem")), report
+
+
+def test_a_step_of_old_gym_is_seen_behind_a_time_limit() -> None:
+    gymnasium.register("FourAndALimit-v0", broken.FourValues, max_episode_steps=50)
+    try:
+        report = looked_at("FourAndALimit-v0")
+    finally:
+        gymnasium.registry.pop("FourAndALimit-v0")
+    assert "it returned a tuple of 4. Split done into terminated" in told(report, "problem"), report
 
 
 def test_much_that_does_little_harm_is_no_problem() -> None:

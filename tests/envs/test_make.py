@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 import cases
@@ -173,12 +174,34 @@ class _Slips(gymnasium.Env[Any, Any]):
     ("config", "text"),
     [
         ({}, r'KeyError: .slip.. If it is a key of env_config, give it: env_config=\{"slip": ...\}'),
-        ({"slip": "reset"}, r"returned a ndarray. Write: return obs, \{\}"),
+        ({"slip": "reset"}, r"returned an ndarray. Write: return obs, \{\}"),
         ({"slip": "step"}, r"a tuple of 4. Split done into terminated"),
     ],
 )
-def test_slips_of_old_environments_are_explained(config: dict[str, Any], text: str) -> None:
-    with pytest.raises(EnvError, match=text):
-        vector = make_vector(EnvSpec(env=_Slips, env_config=config, num_envs=1, vectorizer="sync"))
+@pytest.mark.parametrize(("vectorizer", "limit"), [("sync", None), ("async", None), ("async", 9)])
+def test_slips_of_old_environments_are_explained(
+    config: dict[str, Any], text: str, vectorizer: Any, limit: int | None
+) -> None:
+    """Also where a time limit would take the result apart in a process of its own."""
+    spec = EnvSpec(env=_Slips, env_config=config, num_envs=1, vectorizer=vectorizer, time_limit=limit)
+    with pytest.raises(EnvError, match=text), closing(make_vector(spec)) as vector:
         vector.reset()
         vector.step(np.zeros(1, np.int64))
+
+
+def test_a_repeated_action_hands_on_what_is_no_step() -> None:
+    spec = EnvSpec(env=_Slips, env_config={"slip": "step"}, num_envs=1, action_repeat=2)
+    with (
+        pytest.raises(EnvError, match="a tuple of 4. Split done into terminated"),
+        closing(make_vector(spec)) as vector,
+    ):
+        vector.reset()
+        vector.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("vectorizer", ["sync", "async", "native"])
+def test_a_key_that_the_constructor_does_not_take_is_answered(vectorizer: Any) -> None:
+    with pytest.raises(EnvError, match="'render_mod' is a key of env_config.* Did you mean 'render_mode'"):
+        make_vector(EnvSpec(env="CartPole-v1", env_config={"render_mod": "human"}, vectorizer=vectorizer))
+    with pytest.raises(EnvError, match="'nonsense' is a key of env_config.* Known: render_mode, sutton_barto_reward"):
+        make_vector(EnvSpec(env="CartPole-v1", env_config={"nonsense": 1}, vectorizer=vectorizer))

@@ -176,7 +176,7 @@ def test_a_short_write_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_reading_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no such folder"):
+    with pytest.raises(ValueError, match="There is nothing at"):
         read_results(tmp_path / "no")
     with pytest.raises(ValueError, match=r"no result\.json"):
         read_results(tmp_path)

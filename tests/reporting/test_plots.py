@@ -225,7 +225,7 @@ def test_command_says_what_is_wrong(tmp_path: Path) -> None:
     early = write_run(tmp_path / "early", iterations=1)
     (tmp_path / "empty").mkdir()
     for words, message in [
-        (["no-such"], "no such folder: 'no-such'"),
+        (["no-such"], "There is nothing at 'no-such'"),
         ([str(tmp_path / "empty")], r"no result\.json"),
         ([str(early)], "no episode has ended"),
         ([str(run), "--out", str(tmp_path / "c.xyz")], "xyz"),

@@ -46,7 +46,7 @@ def test_what_is_not_ours_below_a_parent_is_left_out_and_named(tmp_path: Path) -
 def test_no_run_says_what_one_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no result\.json in .* or in a folder below it: give the folder of a run"):
         find_runs([tmp_path])
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="There is nothing at"):
         find_runs([tmp_path / "none"])
 
 
@@ -155,7 +155,7 @@ def test_why_there_is_nothing_to_draw(tmp_path: Path) -> None:
         (run / "result.json", f"is a part of the run '{run}': give that folder"),
         (tmp_path / "python", "agent.train() returns them, and writes none"),
         (tmp_path / "python" / "checkpoints", "agent.train() returns them, and writes none"),
-        (tmp_path / "nowhere", "no such folder"),
+        (tmp_path / "nowhere", "There is nothing at"),
         (tmp_path / "afile", "/afile' is a file: give the folder of a run"),
         (saved, "no result.json in"),
     ):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +16,12 @@ import pytest
 
 import raypid
 from raypid import roles
+from raypid.config import type_hints
 from raypid.errors import UserError
+from raypid.registry import ALGORITHMS
+from raypid.run.setup import _BY_HAND
 
+PACKAGE = Path(raypid.__file__).parent
 SETTINGS: dict[str, Any] = {"seed": 3, "num_envs_per_worker": 2, "fragment_length": 32, "num_epochs": 2}
 
 
@@ -147,6 +153,13 @@ BY_HAND: dict[str, tuple[dict[str, Any], str]] = {
     "evaluation": ({"evaluation_interval": 5}, r"make an Evaluator\(setup\).*Leave it out"),
     "shards": ({"num_replay_shards": 3}, r"Replay\(setup, shard, num_shards=3\) yourself"),
     "two": ({"address": "auto", "num_workers": 2}, r"num_workers belongs .*address belongs"),
+    "fit": ({"fit": True}, "fit belongs to an agent: by hand, your program starts or joins Ray"),
+    "gpu": ({"gpu": "0"}, "gpu belongs to an agent: by hand, device, such as cuda:0"),
+    "timeout": ({"worker_timeout_s": 5}, "ray.get"),
+    "resume": ({"exact_resume": True}, "Learner.state_dict and Replay.save"),
+    "divergence": ({"on_divergence": "rollback", "max_rollbacks": 1}, "on_divergence belongs .*Diverged.*max_rollbacks belongs"),
+    "episodes": ({"evaluation_num_episodes": 3}, r"evaluate\(weights, num_episodes\)"),
+    "iterations": ({"steps_per_iteration": 10}, "no iterations"),
 }  # fmt: skip
 
 
@@ -155,6 +168,53 @@ def test_setup_refuses_what_no_role_looks_at(case: str) -> None:
     settings, told = BY_HAND[case]
     with pytest.raises(UserError, match=told):
         raypid.setup("SAC", "Pendulum-v1", **settings)
+
+
+def read_by_setup() -> str:
+    """The source of the functions of run/assembly.py that `raypid.setup` calls, itself or through others."""
+    text = (PACKAGE / "run" / "assembly.py").read_text()
+    functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    found, todo = set(), {"examine", "learner_threads", "replay_spec", "resolve_settings", "rollout_spec"}
+    while todo:
+        found |= todo
+        named = {node.id for name in todo for node in ast.walk(functions[name]) if isinstance(node, ast.Name)}
+        todo = named & functions.keys() - found
+    return "\n".join(ast.unparse(functions[name]) for name in found)
+
+
+def test_setup_refuses_all_that_no_role_looks_at() -> None:
+    """A new setting that only agents read belongs to the table."""
+    layers = ("roles", "algorithms", "nn", "envs", "replay", "ops")
+    texts = [file.read_text() for layer in layers for file in (PACKAGE / layer).rglob("*.py")]
+    seen = {
+        name
+        for text in [*texts, read_by_setup()]
+        for name in re.findall(r"\b(?:config|settled|self|c)(?=\.(\w+))", text)
+    }
+    configs = [ALGORITHMS.get(run).Config for run in ALGORITHMS.names() if ALGORITHMS.is_own(run)]
+    settings = {name for config in configs for name in type_hints(config)}
+    assert settings - seen - {"callbacks"} <= _BY_HAND.keys() <= settings
+
+
+def test_stale_data_are_the_loops_business() -> None:
+    with pytest.raises(UserError, match="max_staleness belongs to an agent: by hand, compare the version"):
+        raypid.setup("IMPALA", "CartPole-v1", max_staleness=0)
+
+
+def test_rows_of_another_task_are_no_damage(tmp_path: Path) -> None:
+    setup = raypid.setup("SAC", "Pendulum-v1", seed=0)
+    rollout, replay = roles.Rollout(setup), roles.Replay(setup)
+    replay.add(0, rollout.collect(roles.Learner(setup).weights())[1])
+    replay.save(tmp_path)
+    other = roles.Replay(raypid.setup("SAC", "MountainCarContinuous-v0", seed=0))
+    with pytest.raises(
+        UserError, match=r"another task. observations: shape \[3\] there, shape \[2\] in this run. Load"
+    ) as error:
+        other.load(tmp_path)
+    assert str(tmp_path) in str(error.value) and "damaged" not in str(error.value)
+    other = roles.Replay(raypid.setup("DQN", "CartPole-v1", seed=0))
+    with pytest.raises(UserError, match=r"actions: shape \[1\] there, shape \[\] in this run; observations: "):
+        other.load(tmp_path)
 
 
 def test_setup_takes_workers_that_share_exploration() -> None:

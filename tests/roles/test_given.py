@@ -119,7 +119,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "priorities nan": (lambda r: r.dqn.replay.set_priorities(r.dqn.sample, np.full(32, np.nan)), r"above 0, not nan"),
     "save to None": (lambda r: r.dqn.replay.save(None), r"folder must be the path of a folder, not None"),
     "save below a file": (lambda r: r.dqn.replay.save(f"{__file__}/rows"), r"cannot be written: Not a directory. Give another"),
-    "load nothing": (lambda r: r.dqn.replay.load("no/such/rows"), r"there is no folder no/such/rows"),
+    "load nothing": (lambda r: r.dqn.replay.load("no/such/rows"), r"There is nothing at .no/such/rows"),
     # ParameterServer
     "push None": (lambda r: r.ppo.server.push(None), r"push takes Weights"),
     "push narrow": (lambda r: r.ppo.server.push(r.narrow.weights), r"ParameterServer.push: .* another network"),

@@ -441,7 +441,11 @@ def test_checkpoints_that_are_damaged_or_not_finite(copy: Path) -> None:
 
 def test_what_holds_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    for path, says in ((tmp_path, "holds no run"), (tmp_path / "file", "a file"), (tmp_path / "none", "not there")):
+    for path, says in (
+        (tmp_path, "holds no run"),
+        (tmp_path / "file", "a file"),
+        (tmp_path / "none", "There is nothing at"),
+    ):
         assert main(["doctor", str(path)]) == 2
         err = capsys.readouterr().err
         assert says in err and err.count("\n") == 1

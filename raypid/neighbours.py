@@ -1,0 +1,102 @@
+"""What lies near a path at which nothing is, and names of files where folders are meant: for the messages that say so."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from raypid.errors import UserError, shown
+
+MOST_NAMES = 1000
+"""Names in a folder among which a near one is looked for."""
+_MOST_TOLD = 5
+_RUNS = Path("runs")
+"""Where runs lie that were given no folder."""
+_MARKS = ("params.json", "result.json", "checkpoints", "experiment.json", "search.json")
+"""A folder with one of these is that of a run, of an experiment or of a search."""
+_FILE_ENDINGS = frozenset(
+    ".zip .pt .pth .pkl .pickle .ckpt .h5 .keras .onnx .npz .npy .safetensors .tar .gz .joblib .msgpack .json .yaml .yml".split()
+)
+"""Endings of files in which programs save models and settings."""
+
+
+def nothing_at(path: str | os.PathLike[str]) -> str:
+    """Say that nothing is at a path, and what lies near: another folder or file, or the runs beside it."""
+    return f"There is nothing at {shown(str(path))}.{near(path)}"
+
+
+def near(path: str | os.PathLike[str], *, files: bool = False) -> str:
+    """The end of a message that nothing is at a path: what may be meant; "" if nothing lies near.
+
+    Args:
+        files: a file is looked for, so no folder is meant.
+    """
+    path = Path(path)
+    try:
+        found = _meant(path, files) or (_meant(_RUNS / path, files) if not path.is_absolute() else [])
+        if found:
+            return f" Did you mean {shown(str(found[0]))}?"
+        if path.parent.is_dir():
+            return "" if files else _runs_in(path.parent) or _runs_in(_RUNS)
+    except (OSError, ValueError):  # a name that no file can have
+        return ""
+    folder = str(path.parent)
+    return f" There is no folder {shown(folder)} either." if len(folder) <= 200 else ""
+
+
+def _meant(path: Path, files: bool) -> list[Path]:
+    """What is there with nearly this path, in folders with nearly this one's."""
+    parents = [path.parent] if path.parent.is_dir() else _meant(path.parent, False) if path.name else []
+    for parent in parents:
+        if not files and (parent / path.name).exists():
+            return [parent / path.name]
+        names = sorted(entry.name for entry in os.scandir(parent) if entry.is_file() or not files)[:MOST_NAMES]
+        same = [name for name in names if os.path.splitext(name)[0] == path.stem]
+        if found := same[:1] or difflib.get_close_matches(path.name, names, 1, 0.75):
+            return [parent / found[0]]
+    return []
+
+
+def _runs_in(folder: Path) -> str:
+    """The end of a message that names the runs in a folder; "" if there are none."""
+    if not folder.is_dir():
+        return ""
+    runs = [entry for entry in sorted(folder.iterdir())[:MOST_NAMES] if any((entry / mark).exists() for mark in _MARKS)]
+    more = f" and {len(runs) - _MOST_TOLD} more" if len(runs) > _MOST_TOLD else ""
+    there = f"In {shown(str(folder))}" if str(folder) != "." else "Here"
+    return f" {there} there is {', '.join(run.name for run in runs[:_MOST_TOLD])}{more}." if runs else ""
+
+
+def refuse_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a file where a folder of raypid is to be read, such as the model of another library.
+
+    Raises:
+        UserError: it is a file.
+    """
+    if os.path.isfile(path):
+        own = any((Path(path).parent / name).is_file() for name in ("policy.json", "manifest.json", "params.json"))
+        told = (
+            f"Give the folder that it lies in: {shown(str(Path(path).parent))}."
+            if own
+            else "Models of other libraries cannot be loaded."
+        )
+        raise UserError(
+            f"{shown(str(path))} is a file; runs, checkpoints and policies are folders, as save and fit write them. {told}"
+        )
+
+
+def refuse_file_name(folder: str | os.PathLike[str], what: str) -> None:
+    """Refuse the name of a file for a folder that will be written.
+
+    Args:
+        what: begins the message: what takes the folder.
+
+    Raises:
+        UserError: its ending is that of a file, and no such folder is there.
+    """
+    path = Path(folder)
+    if path.suffix.lower() in _FILE_ENDINGS and not path.is_dir():
+        raise UserError(
+            f"{what}: {shown(str(path))} is the name of a file, and a folder will be written. Give {shown(str(path.with_suffix('')))}."
+        )
