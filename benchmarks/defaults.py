@@ -82,8 +82,11 @@ def _tasks() -> dict[str, Task]:
         ("Walker2d-v5", 3_500, 20_000, {"PPO": (180, 540)}),
         ("HalfCheetah-v5", 5_000, 20_000, {"PPO": (120, 360), "SAC": (700, 2100)}),
         ("Hopper-v5", 2_000, 10_000, {"SAC": (600, 1800)}),
+        ("CartPole-v1", 475, 2_000, {"A3C": (5, 15), "ARS": (5, 15), "Rainbow": (20, 60)}),
+        ("Pendulum-v1", -170, 1_000, {"DDPG": (20, 60)}),
+        ("raypid/PositionCartPole-v0", 475, 2_000, {"R2D2": (60, 180)}),
     ]  # fmt: skip
-    off_policy = ("DQN", "SAC", "TD3", "SQN")
+    off_policy = ("DQN", "SAC", "TD3", "SQN", "Rainbow", "DDPG", "R2D2")
     return {
         f"{algorithm}:{env}": Task(env, threshold, median, worst, every if algorithm in off_policy else 2 * every)
         for env, threshold, every, by_algorithm in goals
