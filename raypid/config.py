@@ -815,15 +815,16 @@ class Config(Settings):
     def refuse(self, idle: Mapping[str, str], given: Mapping[str, str]) -> None:
         """Refuse settings that the user gave for nothing: those in `idle` and `given` (`given_names`) that differ from the defaults.
 
-        Values of saved runs and of tuned settings are not given, and may have no effect.
+        Values of saved runs and of tuned settings are not given, and may have no effect. 0 and false of a setting that is open by default may, too.
 
         Raises:
             ConfigError: names the setting, the reason and the default.
         """
         default = type(self)()
         for name in sorted(idle.keys() & set(given)):
-            plain = attrgetter(name)(default)
-            if attrgetter(name)(self) != plain:
+            plain, value = attrgetter(name)(default), attrgetter(name)(self)
+            is_off = plain is None and value == 0  # of a setting that is open: it asks for nothing
+            if value != plain and not is_off:
                 shown = "none" if plain is None else json.dumps(plain)
                 called = f"{given[name]}, here {name}," if given[name] in ALIASES else name
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")

@@ -217,3 +217,12 @@ def test_the_command_line_says_so(
     assert main([*command, "--out", "plain"]) == 0
     assert "normalize_observations" not in capfd.readouterr().out
     assert read_params("plain")["normalize_observations"] is False
+
+
+def test_an_open_setting_that_is_off_may_be_without_effect() -> None:
+    """So the model of a run's params.json can be given to another one."""
+    config = resolve_settings("PPO", {"env": "CartPole-v1", "model": {"log_std_init": 0.0}}).config
+    examine("PPO", config, given={"model": {"log_std_init": 0.0}})
+    config = resolve_settings("PPO", {"env": "CartPole-v1", "model": {"log_std_init": -1.0}}).config
+    with pytest.raises(raypid.ConfigError, match="log_std_init has no effect"):
+        examine("PPO", config, given={"model": {"log_std_init": -1.0}})
