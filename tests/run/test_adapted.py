@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 import raypid
 from raypid.cli import main
+from raypid.config import ConfigError
 from raypid.envs import EnvSpec, sample_apart
 from raypid.envs.make import LOOK
 from raypid.registry import ENVS
@@ -224,5 +225,5 @@ def test_an_open_setting_that_is_off_may_be_without_effect() -> None:
     config = resolve_settings("PPO", {"env": "CartPole-v1", "model": {"log_std_init": 0.0}}).config
     examine("PPO", config, given={"model": {"log_std_init": 0.0}})
     config = resolve_settings("PPO", {"env": "CartPole-v1", "model": {"log_std_init": -1.0}}).config
-    with pytest.raises(raypid.ConfigError, match="log_std_init has no effect"):
+    with pytest.raises(ConfigError, match="log_std_init has no effect"):
         examine("PPO", config, given={"model": {"log_std_init": -1.0}})
