@@ -42,6 +42,13 @@ def run(words: list[str], timeout_s: float) -> tuple[int, float]:
     return int(found[1]), float(found[2])
 
 
+def run_part(words: list[str], timeout_s: float) -> tuple[int, float]:
+    """The same; of a part that kills a node, the first run in which it was killed before the return was there."""
+    while float(words[-1] if "--kill" in words else 0) > (measured := run(words, timeout_s))[1]:
+        print(f"{' '.join(words)} was done before the kill: once more", flush=True)
+    return measured
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -62,7 +69,7 @@ def main() -> None:
     }
     for _ in range(1 if options.quick else options.runs):
         for name, words in PARTS.items():
-            measured[name].append(run(words, options.timeout))
+            measured[name].append(run_part(words, options.timeout))
             print(name, *measured[name][-1], flush=True)
     rates = {name: statistics.median(steps / seconds for steps, seconds in runs) for name, runs in measured.items()}
     first = next(iter(rates.values()))

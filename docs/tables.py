@@ -207,8 +207,8 @@ def results(name: str) -> str:
         [[row[0], row[1], *row[4:7], row[3]] for row in rows],
     )
     about = (
-        "Seconds from the start of the process, on two cores, to a return that two greedy evaluations in a row hold; evaluations are left out. "
-        "No seed of these chose a setting. [How it is measured](../../benchmarks/defaults.py), "
+        "Seconds from the start of the process, on two cores, until two greedy evaluations in a row reach the return, without the "
+        "time of evaluations. Settings were chosen on other seeds. [How it is measured](../../benchmarks/defaults.py), "
         "[every evaluation](../../benchmarks/results/runs.csv)."
     )
     return f"{found}\n\n{about}"

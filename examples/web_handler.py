@@ -38,4 +38,6 @@ def server(folder, port=8000):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python web_handler.py RUN, the folder of a run such as runs/first")
     server(sys.argv[1]).serve_forever()

@@ -204,7 +204,7 @@ def known_as(raw_key: str, hints: Mapping[str, object]) -> str:
     """Say what a setting of another library is called here, or what to do in its place; "" if it is not known."""
     given = raw_key.replace("-", "_").partition(".")[0]
     ours = ELSEWHERE.get(given, given)
-    told = answer(given) or answer(canonical(given)) or answer(f"--{given}")
+    told = answer(given) or answer(canonical(given)) or answer(f"--{given}") or KEYWORDS.get(given, "")
     if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
         return f" Here it is called 'model.{ours}'."
     return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""
@@ -726,7 +726,7 @@ class Config(Settings):
     """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit. On Ray that holds for PPO and A2C alone, which
     take workers' data in a fixed order."""
     worker_timeout_s: float = 300.0
-    """Seconds that one call of a worker on Ray may take before it is killed and replaced, and that one of several learners waits for another."""
+    """Seconds without an answer after which a worker on Ray is killed and replaced. Several learners wait for each other as long."""
     max_restarts: int = 10
     """Lost processes of one kind within an hour that are replaced; one more, and the run ends. Those of a lost node do not count. It also limits how
     often environments of a worker may crash, apart from one crash in 1,000 steps."""

@@ -151,7 +151,7 @@ SETTINGS: dict[str, str] = {
     "min_time_s_per_iteration": "An iteration ends after fragment_length rows of each environment, or steps_per_iteration steps with replay.",
     "min_sample_timesteps_per_iteration": "An iteration ends after fragment_length rows of each environment, or steps_per_iteration steps with "
     "replay.",
-    **dict.fromkeys(("log_level", "log_sys_usage"), "--quiet (in Python quiet=True) shows only what goes wrong."),
+    **dict.fromkeys(("log_level", "log_sys_usage"), "--quiet (in Python fit(quiet=True)) shows only what goes wrong."),
     "entropy_coeff_schedule": "entropy_coef is one number for the whole run.",
     **dict.fromkeys((
         "policies", "policy_mapping_fn", "policies_to_train", "count_steps_by", "observation_fn", "algorithm_config_overrides_per_module",
@@ -232,15 +232,15 @@ SETTINGS: dict[str, str] = {
 }  # fmt: skip
 """Settings and options of other libraries -> what to do here."""
 
-_SEEN = "Progress is shown where the output is a terminal; --quiet (in Python quiet=True) leaves it out."
+_SEEN = "Progress is shown where the output is a terminal; --quiet (in Python fit(quiet=True)) leaves it out."
 _TRACKERS = (
     "Results are written for TensorBoard (events.out.tfevents.*) and as JSON lines (result.json), which trackers read."
 )
 _CONFIG = "--config takes settings as JSON, '{\"lr\": 0.001}', or a YAML or JSON file of them."
 _FOLDER = "--out DIR (in Python out=DIR) is the run's folder; it has TensorBoard's events, checkpoints and results."
-_OF_A_RUN = "It belongs to a run: fit(stop=N, checkpoint_interval=4), and raypid.train takes it too."
+_OF_A_RUN = "It belongs to a run: fit(stop=N, checkpoint_interval=4, quiet=True), and raypid.train takes it too."
 OPTIONS: dict[str, str] = {
-    **dict.fromkeys(("checkpoint_interval", "keep_checkpoints", "final_episodes", "overwrite"), _OF_A_RUN),
+    **dict.fromkeys(("checkpoint_interval", "keep_checkpoints", "final_episodes", "overwrite", "quiet"), _OF_A_RUN),
     "verbose": _SEEN,
     "progress": _SEEN,
     "progress_bar": _SEEN,
