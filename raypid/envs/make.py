@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import signal
@@ -78,6 +79,7 @@ LOOK = 100
 
 
 def only_spaces(found: Sample) -> Depth:
+    """Look no further than at the spaces."""
     return "spaces"
 
 
@@ -109,7 +111,7 @@ def _sampling(spec: EnvSpec, looks: Looks) -> Iterator[Sample]:
 
 def _terminates(vector: VectorEnv) -> bool | None:
     """Step an environment that was reset, whose actions are a Box, at random until an episode terminates, at most LOOK times."""
-    space = vector.action_space
+    space = copy.deepcopy(vector.action_space)  # it may be the class's, from which environments draw too
     space.seed(0)
     for _ in range(LOOK):
         step = vector.step(np.array([space.sample()], space.dtype))
@@ -145,8 +147,9 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
         found: object = here.recv()
         if isinstance(found, Sample):
             with suppress(EOFError):  # nothing more is known
-                for _ in range(DEPTHS.index(looks(found))):
-                    found = here.recv() if here.poll(timeout_s) else found
+                further = DEPTHS.index(looks(found))
+                while further and here.poll(timeout_s):
+                    found, further = here.recv(), further - 1
     except EOFError:
         process.join(5)
         how = f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"

@@ -154,6 +154,20 @@ def test_where_nothing_terminates_soon_observations_are_normalised() -> None:
     assert "normalize_observations" not in adapted("PPO", Endless, normalize_observations=False) and Steady.steps == 0
 
 
+def test_the_look_leaves_the_generator_of_a_shared_space_alone() -> None:
+    class Sharing(Endless):
+        actions = spaces.Box(-1, 1, (1,), np.float32)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = Sharing.actions
+
+    Sharing.actions.seed(5)
+    before = Sharing.actions.np_random.bit_generator.state
+    assert adapted("PPO", Sharing)["normalize_observations"][0] is True
+    assert Sharing.actions.np_random.bit_generator.state == before
+
+
 def test_a_step_of_the_look_may_fail() -> None:
     assert adapted("PPO", Endless, env_config={"fails": 3})["normalize_observations"][0] is False
     for how in ("raise", "hang", "exit"):
