@@ -73,7 +73,8 @@ def evaluate_policy(
         (`Evaluation.summary`, what policy.json says of the policy). The latter also has `actions`: how they were chosen.
 
     Raises:
-        UserError: the environment cannot be found, or its spaces differ from the policy's. UntrustedError: as `environment_of`.
+        UserError: the environment cannot be found, or its spaces differ from the policy's.
+        UntrustedError: as `environment_of`.
     """
     limit_threads(1)
     place = find_policy(folder)
@@ -99,7 +100,8 @@ def environment_of(
     """The environment that the policy in `folder` was trained in, or `env` in its place; `env_config` is added to its arguments.
 
     Raises:
-        UserError: it cannot be imported. UntrustedError: only the folder names it, and it is not trusted.
+        UserError: it cannot be imported.
+        UntrustedError: only the folder names it, and it is not trusted.
     """
     *_, info, signed = read_saved_policy(find_policy(folder))
     with refusing(f"The policy {folder}", passing=CheckpointError):

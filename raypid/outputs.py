@@ -147,7 +147,8 @@ def usable(path: Path, option: str) -> Iterator[None]:
     """Turn an error of the file system, or a name that it cannot have, into an error that names the option and the path.
 
     Raises:
-        UserError: the place cannot be written to. Unwritten: the disk is full.
+        UserError: the place cannot be written to.
+        Unwritten: the disk is full.
     """
     try:
         yield

@@ -32,8 +32,9 @@ def load_project(place: Path | str = ".", *, trust: bool = False) -> Path:
         trust: import them though this user has not made the project here: a copy, a clone, or somebody else's.
 
     Raises:
-        UserError: `place` lies in no project, or in one that this user has not made; a module has a syntax error, or another package
-            hides it. CodeError: a module raised.
+        UserError: `place` lies in no project, or in one that this user has not made; a module has a syntax error, or another
+            package hides it.
+        CodeError: a module raised.
     """
     root = foreign_project(Path(place)) if trust else None
     root = root or project_of(Path(place))

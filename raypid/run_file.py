@@ -425,7 +425,8 @@ def read_for(name: str | None, text: str | Path, *, trust: bool, given: Mapping[
         given: settings that will lie above it.
 
     Raises:
-        ConfigError: as `read_run`, or the file names no algorithm and `name` is None. UntrustedError: see `check_trust`.
+        ConfigError: as `read_run`, or the file names no algorithm and `name` is None.
+        UntrustedError: see `check_trust`.
     """
     file = read_run(text, option="config")
     check_trust(text, trust=trust, given={**given, **({} if name is None else {"algorithm": name})})

@@ -49,7 +49,8 @@ def save(name: str, entry: Mapping[str, object]) -> Path:
     """Save settings under a name, in place of earlier ones; returns the file.
 
     Raises:
-        UserError: the name cannot be one. Unwritten: the file cannot be written.
+        UserError: the name cannot be one.
+        Unwritten: the file cannot be written.
     """
     path = _path(check_name(name))
     with explained(path):

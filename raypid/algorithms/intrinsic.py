@@ -71,7 +71,8 @@ def intrinsic_class(entry: object) -> Any:
     """The IntrinsicReward that a setting names.
 
     Raises:
-        ConfigError: it is none. UserError: an unknown name.
+        ConfigError: it is none.
+        UserError: an unknown name.
     """
     found = INTRINSIC_REWARDS.get(entry) if isinstance(entry, str) else entry
     if not (inspect.isclass(found) and issubclass(found, IntrinsicReward)):

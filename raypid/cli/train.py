@@ -372,7 +372,8 @@ def files_of(options: argparse.Namespace, flags: Mapping[str, object]) -> RunFil
     """What the files of --config say together.
 
     Raises:
-        ConfigError: something in them is wrong. UntrustedError: one in a run's folder names code that may not be imported.
+        ConfigError: something in them is wrong.
+        UntrustedError: one in a run's folder names code that may not be imported.
     """
     from raypid.run_file import check_trust, joined, read_run
 
@@ -387,7 +388,8 @@ def settings_of(options: argparse.Namespace) -> Given:
     """The settings that a search is given on the command line; flags win over --config.
 
     Raises:
-        ConfigError: what is wrong with a file, or a search has no use for. UntrustedError: see `files_of`.
+        ConfigError: what is wrong with a file, or a search has no use for.
+        UntrustedError: see `files_of`.
     """
     flags = flags_of(options)
     file = files_of(options, flags)
@@ -636,7 +638,8 @@ def _experiments(
     """The experiments of --file, with what the command line says laid over them.
 
     Raises:
-        ConfigError: something in it is wrong. UntrustedError: it lies in a run's folder, and names code that may not be imported.
+        ConfigError: something in it is wrong.
+        UntrustedError: it lies in a run's folder, and names code that may not be imported.
     """
     from raypid.experiments.experiment import Above, read_experiments
     from raypid.marked import read_marked

@@ -361,7 +361,8 @@ def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Populatio
         trust: import what only this file names, though this user's raypid did not write it.
 
     Raises:
-        ConfigError: there is no experiment, or its file is damaged. UntrustedError: it names code that may not be imported.
+        ConfigError: there is no experiment, or its file is damaged.
+        UntrustedError: it names code that may not be imported.
     """
     path = out / PLAN
     if not path.is_file():
@@ -441,8 +442,8 @@ def check_new(out: Path, *, overwrite: bool) -> None:
     """Check that a new experiment may have this folder, and can write to it. It may replace one of which no trial has begun.
 
     Raises:
-        UserError: it cannot be written. ConfigError: it holds something, and `overwrite` is not given or it is no experiment; or a
-            running process writes to it.
+        UserError: it cannot be written.
+        ConfigError: it holds something, and `overwrite` is not given or it is no experiment; or a running process writes to it.
     """
     with usable(out, "The experiment's folder"):
         if out.exists() and not out.is_dir():
@@ -468,7 +469,8 @@ def begin(planned: Sequence[tuple[Experiment, Sequence[Trial]]], *, overwrite: b
     """Write what the trials of new experiments are, of all before the first one starts, so that all can be resumed.
 
     Raises:
-        UserError: as `check_new`, before anything is written. Unwritten: a folder cannot be written.
+        UserError: as `check_new`, before anything is written.
+        Unwritten: a folder cannot be written.
     """
     for experiment, _ in planned:
         check_new(experiment.out, overwrite=overwrite)

@@ -202,8 +202,10 @@ class Search:
         """Search. Afterwards `found` is known, and `trials` has everything.
 
         Raises:
-            UserError: settings that cannot work. CodeError: the environment raises. Unwritten: the disk is full. RuntimeError: no trial
-                could be judged, or they die.
+            UserError: settings that cannot work.
+            CodeError: the environment raises.
+            Unwritten: the disk is full.
+            RuntimeError: no trial could be judged, or they die.
         """
         try:
             self._run_all(self._explore(), self._explore_until, lambda: self.halving.rungs[self.halving.first or 0])
@@ -437,7 +439,9 @@ class Search:
         """Show a traceback once; end the search where nothing can work.
 
         Raises:
-            UserError: the defaults are refused. Unwritten: the disk is full. CodeError, RuntimeError: many have failed in a row, or all.
+            UserError: the defaults are refused.
+            Unwritten: the disk is full.
+            CodeError, RuntimeError: many have failed in a row, or all.
         """
         if trial.state != "failed":
             self._failed = []

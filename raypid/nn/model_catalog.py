@@ -72,7 +72,8 @@ class ModelCatalog:
         `dist_class(params, log_std)` has sample, mode, log_prob and entropy (`BoundDistribution`). log_std is None but for a Gaussian.
 
         Raises:
-            SpaceError: a space that cannot be handled. ConfigError: a setting that does not exist or does not fit.
+            SpaceError: a space that cannot be handled.
+            ConfigError: a setting that does not exist or does not fit.
         """
         leaves = tuple(action_leaf(leaf, _config(model)) for leaf in space_leaves(action_space, "action"))
         return partial(BoundDistribution, ActionDistribution(leaves)), sum(leaf.num_params for leaf in leaves)
@@ -87,7 +88,8 @@ class ModelCatalog:
         ({"network": "lstm"}), the next call takes `state` along. `module.log_std` goes to `dist_class`.
 
         Raises:
-            SpaceError: a space that cannot be handled. ConfigError: a setting that does not exist or does not fit, or torch is missing.
+            SpaceError: a space that cannot be handled.
+            ConfigError: a setting that does not exist or does not fit, or torch is missing.
         """
         spec = build_spec(observation_space, action_space, _config(model))
         need({"torch": "ModelCatalog.get_model"})

@@ -211,7 +211,8 @@ def try_policy(folder: Path, spec: NetworkSpec, weights: Weights) -> NetworkPoli
     found before it plays. (A model of the user's own is not asked.)
 
     Raises:
-        CheckpointError: it cannot act. UserError: its network cannot be found.
+        CheckpointError: it cannot act.
+        UserError: its network cannot be found.
     """
     with refusing(f"The policy {folder}"), np.errstate(all="ignore"):
         policy = make_policy(spec)

@@ -192,7 +192,8 @@ class Replay(Buffer, ABC):
         NOT_SEEN if this process does not see the files in `proof`.
 
         Raises:
-            ReplayDamaged: a file is missing, cut short or altered. OtherTask: the rows come from another environment.
+            ReplayDamaged: a file is missing, cut short or altered.
+            OtherTask: the rows come from another environment.
         """
         if not self.sees(proof or {}):
             return NOT_SEEN

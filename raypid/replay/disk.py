@@ -273,7 +273,8 @@ def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int, fol
     """Check that rows have the columns of the buffer's environment, and of the rows before.
 
     Raises:
-        OtherTask: observations or actions have other shapes. ValueError: names what else differs.
+        OtherTask: observations or actions have other shapes.
+        ValueError: names what else differs.
     """
     wanted = {**buffer.spec.columns, **dict.fromkeys(("reward", "terminated", "truncated", "first"), ())}
     wanted |= {name: column.shape[1:] for name, column in buffer.columns.items() if name not in CHANGING}
@@ -307,7 +308,8 @@ class Loading:
     there is room for, the buffer takes the newest. The steps are apart, since the save may be on another node's disk.
 
     Raises:
-        OtherTask: it holds rows of another environment. ValueError, KeyError, TypeError: it is damaged.
+        OtherTask: it holds rows of another environment.
+        ValueError, KeyError, TypeError: it is damaged.
     """
 
     def __init__(self, buffer: Buffer, index: dict[str, Any], after: bool) -> None:

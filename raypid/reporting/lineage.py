@@ -57,7 +57,9 @@ def lineage(out: Path) -> Path | None:
     """Draw lineage.png into the folder of an experiment; returns its path, or None if the experiment has no population.
 
     Raises:
-        UserError: no member has a score yet. ValueError: a file is damaged. Unwritten: the picture cannot be written.
+        UserError: no member has a score yet.
+        ValueError: a file is damaged.
+        Unwritten: the picture cannot be written.
     """
     if not (out / _PLAN).is_file():
         return None

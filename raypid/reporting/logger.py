@@ -122,7 +122,8 @@ class RunLogger:
         In a long run they may be put off, to be written together with those of the next iterations.
 
         Raises:
-            UserError: a value is not a number; the message names its key. FolderLost: as `check`, within a second or two.
+            UserError: a value is not a number; the message names its key.
+            FolderLost: as `check`, within a second or two.
         """
         if (now := time.monotonic()) >= self._check_due:
             self.check()

@@ -281,7 +281,8 @@ def draw(
     """Draw what `curves` computed with the same arguments, into `out`; returns its path.
 
     Raises:
-        ValueError: the format is unknown. Unwritten: the disk is full. An earlier picture is as it was.
+        ValueError: the format is unknown.
+        Unwritten: the disk is full. An earlier picture is as it was.
     """
     from matplotlib.figure import Figure
 

@@ -52,7 +52,8 @@ class FitnessRollout(RolloutWorker):
         """Evaluate exploration["pairs"] pairs of perturbations with deviation exploration["sigma"].
 
         Raises:
-            UserError: an episode does not end. Halted: `halted` says so.
+            UserError: an episode does not end.
+            Halted: `halted` says so.
         """
         assert exploration is not None
         self.reset_timing()

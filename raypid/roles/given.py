@@ -135,7 +135,8 @@ class NetworkCheck:
         """Check weights.
 
         Raises:
-            ConfigError: they belong to another network. UserError: they are no Weights, or their array is not what its table says.
+            ConfigError: they belong to another network.
+            UserError: they are no Weights, or their array is not what its table says.
         """
         if not isinstance(weights, Weights):
             why = ""

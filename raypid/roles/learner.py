@@ -266,7 +266,8 @@ class Learner:
         """Go on from what `state_dict` returned.
 
         Raises:
-            CheckpointError: it is no such state. ConfigError: it is that of other networks.
+            CheckpointError: it is no such state.
+            ConfigError: it is that of other networks.
         """
         with refusing("The learner's state in the checkpoint"):
             self.algorithm.load_state_dict(state)

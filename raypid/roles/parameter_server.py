@@ -61,7 +61,8 @@ class ParameterServer:
         """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
 
         Raises:
-            ConfigError: they belong to another network. CheckpointError: nothing there, or damaged.
+            ConfigError: they belong to another network.
+            CheckpointError: nothing there, or damaged.
         """
         _, weights, _ = read_policy_weights(find_policy(Path(folder)))
         if self._weights is not None and weights.table != self._weights.table:

@@ -107,8 +107,8 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
     """The tuned settings for an algorithm on an environment: those that come with raypid, or by `name` those of a search.
 
     Raises:
-        ConfigError: there are none. The message lists the environments that have some. UserError: none of that name, or they are
-            for another algorithm or environment.
+        ConfigError: there are none. The message lists the environments that have some.
+        UserError: none of that name, or they are for another algorithm or environment.
     """
     ALGORITHMS.get(run)
     if isinstance(name, str):

@@ -75,7 +75,8 @@ class DistributedAgent:
             all hidden layers.
 
     Raises:
-        ConfigError: a setting that does not exist or does not fit. EnvError: the environment cannot be used.
+        ConfigError: a setting that does not exist or does not fit.
+        EnvError: the environment cannot be used.
     """
 
     algorithm: ClassVar[str] = "IMPALA"
@@ -216,8 +217,9 @@ class DistributedAgent:
                 instead of the faster NumPy kernel.
 
         Raises:
-            ConfigError: a value that does not fit. ResourceError: not even one actor fits on the machine. KeyboardInterrupt: after
-                the checkpoint that Ctrl-C asks for.
+            ConfigError: a value that does not fit.
+            ResourceError: not even one actor fits on the machine.
+            KeyboardInterrupt: after the checkpoint that Ctrl-C asks for.
         """
         counts = {"num_train_steps": num_train_steps, "num_eval_episodes": num_eval_episodes}
         intervals = {"log_interval": log_interval, "eval_interval": eval_interval, "save_interval": save_interval}
@@ -294,7 +296,8 @@ class DistributedAgent:
         Settings, `run` and `update` are this agent's, and its results go to a folder of its own.
 
         Raises:
-            CheckpointError: there is none, or it is damaged. ConfigError: it belongs to another algorithm or network.
+            CheckpointError: there is none, or it is damaged.
+            ConfigError: it belongs to another algorithm or network.
         """
         like = read_policy_weights(checkpoint.find(Path(path)) / "policy")[0]
         self._built(like=like).restore(path)

@@ -156,7 +156,8 @@ class Evaluations:
         """Evaluate the current weights at once, and again if the worker that plays is lost.
 
         Raises:
-            WorkersFailed: more workers were lost than max_restarts allows. Halted: there is none, and the run is to end.
+            WorkersFailed: more workers were lost than max_restarts allows.
+            Halted: there is none, and the run is to end.
         """
         while True:
             weights = self.context.learner.submit(Learner.weights)

@@ -130,7 +130,8 @@ def lock_folder(out: Path) -> Iterator[None]:
     """Lock the folder for this process.
 
     Raises:
-        ConfigError: a running process has locked it. Unwritten: the lock cannot be written.
+        ConfigError: a running process has locked it.
+        Unwritten: the lock cannot be written.
     """
     path = out / ".lock"
     with explained(path):

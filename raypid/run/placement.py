@@ -250,7 +250,8 @@ def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[Conf
     """The settings that fit, and notes of what was changed. There are at most as many learners as workers and GPUs can feed.
 
     Raises:
-        ConfigError: the settings that fit do not go together. ResourceError: see `preflight`.
+        ConfigError: the settings that fit do not go together.
+        ResourceError: see `preflight`.
     """
     changes, notes = preflight(needs, has, fit=config.fit, words=words)
     config = config.replace(changes)

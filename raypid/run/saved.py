@@ -27,7 +27,8 @@ def saved_run(
         trust: import what only this folder names, though this user's raypid did not write it.
 
     Raises:
-        CheckpointError: there is none, or it is damaged. UntrustedError: it names code that may not be imported.
+        CheckpointError: there is none, or it is damaged.
+        UntrustedError: it names code that may not be imported.
     """
     folder = checkpoint.find(Path(path))
     manifest = checkpoint.read_manifest(folder)
@@ -61,7 +62,8 @@ def begun_run(
     hide. A run with a program of its own begins anew in Python alone. Arguments as in `saved_run`.
 
     Raises:
-        ConfigError: it is a run of another algorithm than `run`. UntrustedError: it names code that may not be imported.
+        ConfigError: it is a run of another algorithm than `run`.
+        UntrustedError: it names code that may not be imported.
     """
     folder = Path(folder)
     params = read_params(folder)

@@ -88,7 +88,8 @@ def setup(
         tuned: begin with raypid's tuned settings for the environment.
 
     Raises:
-        ConfigError, EnvError: as for an agent. R2D2, callbacks, and settings of what the caller's loop decides are refused.
+        ConfigError: as for an agent. R2D2, callbacks, and settings of what the caller's loop decides are refused.
+        EnvError: as for an agent.
     """
     run = named_algorithm("setup", run, env, settings)
     if run is None:

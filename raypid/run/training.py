@@ -186,8 +186,9 @@ class Training(metaclass=_Answering):
         registry: what `raypid.get_registry()` returns, or nothing: names are looked up in this process in either case.
 
     Raises:
-        ConfigError: a setting that does not exist or does not fit. ResourceError: more workers or GPUs than there are.
-            EnvError: the environment cannot be used. Nothing has been started then.
+        ConfigError: a setting that does not exist or does not fit.
+        ResourceError: more workers or GPUs than there are.
+        EnvError: the environment cannot be used. Nothing has been started then.
     """
 
     algorithm: ClassVar[str | None] = None
@@ -371,7 +372,8 @@ class Training(metaclass=_Answering):
 
         Raises:
             Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
-            Halted: see `halt_when`. ConfigError: a linear schedule has no end.
+            Halted: see `halt_when`.
+            ConfigError: a linear schedule has no end.
         """
         self.check_open()
         if told := self.config.lacks_end():
@@ -629,7 +631,8 @@ class Training(metaclass=_Answering):
         Returns episode_reward_mean, episode_reward_ci95 (half width of the 95% interval), and more (`Evaluation.summary`).
 
         Raises:
-            ConfigError: not a whole number of episodes, or none. RuntimeError: the agent is closed.
+            ConfigError: not a whole number of episodes, or none.
+            RuntimeError: the agent is closed.
         """
         self.check_open()
         seed = (self.config.seed or 0) if seed is None else seed
@@ -723,7 +726,8 @@ class Training(metaclass=_Answering):
         `agent.policy.reset()` at the start of an episode clears them. Normalisers are not updated.
 
         Raises:
-            ValueError: the observation does not have the shape that the policy takes. RuntimeError: the agent is closed.
+            ValueError: the observation does not have the shape that the policy takes.
+            RuntimeError: the agent is closed.
         """
         return self.policy.act(obs, explore=explore)
 
@@ -933,7 +937,8 @@ class Training(metaclass=_Answering):
         """Go on from a checkpoint, a run's folder (its newest checkpoint) or a folder of checkpoints, with this agent's settings.
 
         Raises:
-            CheckpointError: there is none, it is damaged, or of a newer format. ConfigError: it belongs to another algorithm or network.
+            CheckpointError: there is none, it is damaged, or of a newer format.
+            ConfigError: it belongs to another algorithm or network.
         """
         self.check_open()
         folder = checkpoint.find(Path(path))
@@ -1032,7 +1037,8 @@ class Training(metaclass=_Answering):
             trust: import what only the checkpoint names, though this user's raypid did not write it.
 
         Raises:
-            CheckpointError: there is none, or it is damaged. UntrustedError: it names code that may not be imported.
+            CheckpointError: there is none, or it is damaged.
+            UntrustedError: it names code that may not be imported.
         """
         given = overlay(config or {}, settings)
         folder, manifest = saved_run(path, given, trust=trust)
@@ -1168,7 +1174,8 @@ def algorithm_of(run: object) -> str:
     registered under its name.
 
     Raises:
-        ConfigError: it is neither. UserError: an unknown name, with the nearest known ones.
+        ConfigError: it is neither.
+        UserError: an unknown name, with the nearest known ones.
     """
     if isinstance(run, str):
         ALGORITHMS.get(run := ALGORITHMS.canonical(run))

@@ -277,7 +277,8 @@ class LearnerGroup:
         With none in `lost`, learners that have lost their collective meet again.
 
         Raises:
-            LearnersFailed: more were lost within an hour than `max_restarts` allows. Exception: what a factory raised.
+            LearnersFailed: more were lost within an hour than `max_restarts` allows.
+            Exception: what a factory raised.
         """
         said, rebuilt = "", set[int]()
         try:
@@ -312,8 +313,9 @@ class LearnerGroup:
         """Wait until a learner that was lost can be built, as long as one may take to start.
 
         Raises:
-            LearnersFailed: there is no room. Halted: the run is to end. ClusterLost: there is no cluster any more, as the call in
-                the loop says.
+            LearnersFailed: there is no room.
+            Halted: the run is to end.
+            ClusterLost: there is no cluster any more, as the call in the loop says.
         """
         deadline, told = time.monotonic() + self.start_s, False
         while not self.backend.has_room(self._place(rank)):
@@ -466,7 +468,8 @@ class Together(LocalFuture[T]):
 
         Raises:
             LearnersFailed: more learners were lost than `max_restarts` allows; the message names the last one.
-            LearnerRebuilt: one with a buffer of its own was lost while it learnt. ArgumentLost: what a learner was given is gone.
+            LearnerRebuilt: one with a buffer of its own was lost while it learnt.
+            ArgumentLost: what a learner was given is gone.
             Exception: what a learner itself raised, rather than what the others raised because of it.
         """
         while True:

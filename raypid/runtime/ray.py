@@ -212,7 +212,8 @@ def _through_client() -> Iterator[None]:
     """For a call that through ray:// says at once that the cluster is gone.
 
     Raises:
-        ClusterLost: it is. Exception: what the call raises otherwise.
+        ClusterLost: it is.
+        Exception: what the call raises otherwise.
     """
     try:
         yield
@@ -743,7 +744,8 @@ class RayBackend:
         """For a call of Ray's, in the middle of which its servers may end.
 
         Raises:
-            ClusterLost: they did. Exception: what the call raises otherwise.
+            ClusterLost: they did.
+            Exception: what the call raises otherwise.
         """
         try:
             yield

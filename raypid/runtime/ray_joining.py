@@ -28,7 +28,8 @@ def joinable(address: str) -> str:
     """Check that a cluster can be joined, since Ray itself tries for 20 seconds and more; returns where it is.
 
     Raises:
-        UserError: there is no cluster, or it does not let this process in. MissingPackage: Ray Client is not installed.
+        UserError: there is no cluster, or it does not let this process in.
+        MissingPackage: Ray Client is not installed.
     """
     if address.startswith(CLIENT) and not installed("grpc"):
         raise MissingPackage(

@@ -247,7 +247,8 @@ class WorkerGroup(Generic[R, D]):
         """Wait until there is a worker.
 
         Raises:
-            Halted: the run is to end. WorkersFailed: there was none for ALONE_S seconds.
+            Halted: the run is to end.
+            WorkersFailed: there was none for ALONE_S seconds.
         """
         until = time.monotonic() + ALONE_S
         while not self.present:
@@ -290,7 +291,8 @@ class WorkerGroup(Generic[R, D]):
         """Prepare for a call to be made again: mend the argument that was lost, or replace the worker.
 
         Raises:
-            The error itself: no argument can be mended. WorkersFailed: see `replace`.
+            The error itself: no argument can be mended.
+            WorkersFailed: see `replace`.
         """
         if not isinstance(error, ArgumentLost):
             self.recover(index, call, error)
@@ -406,7 +408,8 @@ class WorkerGroup(Generic[R, D]):
         there, waits for one.
 
         Raises:
-            Halted: there is no worker, and the run is to end. WorkersFailed: see `replace` and `wait_for_one`.
+            Halted: there is no worker, and the run is to end.
+            WorkersFailed: see `replace` and `wait_for_one`.
         """
         self.look()
         if not self.present and not others:

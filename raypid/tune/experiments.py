@@ -30,11 +30,14 @@ def run_experiments(
         experiments: {name: {"run", "env", "stop", "config", "num_samples", "repeat", "resources", "population", ...}}, or a file that
             holds them. `run` and `env` may be classes.
         overwrite: replace experiments that lie in the same folders.
+        quiet: print errors alone.
         address: of a Ray cluster; None: start Ray here, or use the one that runs in this process.
         max_concurrent: most trials at a time; None: what the experiment says, or as many as fit.
 
     Raises:
-        ConfigError, EnvError, ResourceError: before the first trial of any of them has started.
+        ConfigError: a trial has settings or a stop criterion that do not fit. Nothing has been started then.
+        EnvError: an environment cannot be used. Nothing has been started then.
+        ResourceError: a trial does not fit on the machine or the cluster. Nothing has been started then.
     """
     given = read_experiments(experiments) if isinstance(experiments, str | Path) else experiments_from(experiments)
     check_experiments(given)

@@ -357,9 +357,12 @@ def run_trials(
         population: lets the trials learn from each other.
 
     Raises:
-        ConfigError: a population of which some could not train beside the others. ResourceError: a trial that never fits.
-        UserError: Ray cannot start. Unwritten: the disk is full, or the folder is gone. ExploitError: a member of a population lacks
-            something of what it took over, or its own settings. KeyboardInterrupt: a second Ctrl-C.
+        ConfigError: a population of which some could not train beside the others.
+        ResourceError: a trial that never fits.
+        UserError: Ray cannot start.
+        Unwritten: the disk is full, or the folder is gone.
+        ExploitError: a member of a population lacks something of what it took over, or its own settings.
+        KeyboardInterrupt: a second Ctrl-C.
     """
     if population is not None and (max_concurrent or math.inf) < len(trials):
         raise ConfigError(

@@ -169,7 +169,7 @@ def share(run: str, settings: Mapping[str, object], resources: Mapping[str, floa
 def trainable(
     run: str | type, *, tuned: bool = False, resources: Mapping[str, float] | None = None
 ) -> type[AgentTrainable]:
-    """A Ray Tune class Trainable for an algorithm.
+    """Make a Trainable class for Ray Tune from an algorithm.
 
     Its placement group has what the settings of a trial ask for: a CPU for the trial's own process if that is all there is, else
     CPUs for its workers and learners, and its GPUs. `setup`, `step`, `save_checkpoint`, `load_checkpoint` and `reset_config` are there, so
@@ -181,7 +181,8 @@ def trainable(
         resources: what a trial takes in all, if not that: {"cpu": 2, "gpu": 1, "driver_cpu_limit": 1}.
 
     Raises:
-        ConfigError: `run` names no algorithm. UserError: an unknown name, with the nearest known ones.
+        ConfigError: `run` names no algorithm.
+        UserError: an unknown name, with the nearest known ones.
     """
     name = algorithm_of(run)
     given = dict(resources or {})
