@@ -5,7 +5,7 @@ EXTRAS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install train test test-ci-slow test-slow test-long lint docs types check format version release clean
+.PHONY: help install train test test-ci-slow test-slow test-long lint site docs types check format version release clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*##/\1:/' | awk -F: '{ printf "  make %-14s%s\n", $$1, $$2 }'
@@ -46,9 +46,12 @@ lint: install  ## rules and format (ruff), Dockerfiles (hadolint)
 	$(BIN)/python docs/make_speed.py --check
 	$(BIN)/hadolint docker/*.Dockerfile
 
-docs: install  ## build the site into build/site; dead links and names that do not exist fail it
+site: install  ## build the site into build/site; dead links and names that do not exist fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "Open build/site/index.html"
+
+docs: site  ## the same, and run the quick code of its pages, which takes half a minute more
+	$(BIN)/python -m pytest -q tests/test_documentation.py $(PYTEST_ARGS)
 
 types: install  ## mypy
 	$(BIN)/mypy

@@ -18,6 +18,7 @@ from check_runs import OPEN, all_keys, check_end, check_experiments, check_parts
 
 import raypid
 from raypid.errors import UserError
+from raypid.nn.policy import DeployedPolicy
 from raypid.registry import ALGORITHMS
 from raypid.roles.evaluator import EVALUATION_METRICS
 from raypid.run.training import Training, settings_of
@@ -45,14 +46,20 @@ class Instance:
 
 
 def begun() -> dict[str, object]:
-    """What names mean in the middle of a sentence."""
-    return {"raypid": raypid, "roles": raypid.roles, "agent": Instance(raypid.Agent), **vars_of_roles()}
-
-
-def vars_of_roles() -> dict[str, object]:
-    """The classes of `raypid.roles` and of agents that sentences name without a module."""
-    names = ("Evaluator", "ParameterServer", "Replay", "Rollout", "Setup")  # Learner is another one's name too
-    return {**{name: getattr(raypid.roles, name) for name in names}, "DistributedAgent": raypid.DistributedAgent}
+    """What names mean in the middle of a sentence. Learner is another one's name too."""
+    roles = raypid.roles
+    classes = (
+        roles.Evaluator,
+        roles.ParameterServer,
+        roles.Replay,
+        roles.Rollout,
+        roles.Setup,
+        raypid.DistributedAgent,
+    )
+    objects = {"agent": raypid.Agent, "outcome": raypid.Outcome, "policy": DeployedPolicy}
+    objects |= {"learner": roles.Learner, "rollout": roles.Rollout, "server": roles.ParameterServer}
+    named = {cls.__name__: cls for cls in classes} | {name: Instance(cls) for name, cls in objects.items()}
+    return {"raypid": raypid, "roles": roles, **named}
 
 
 def setting_problems(call: ast.expr) -> list[str]:

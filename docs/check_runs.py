@@ -36,7 +36,7 @@ _PLACEHOLDER = re.compile(r"[A-Z]|[A-Z][A-Z|]+|\.\.\.|.*\$.*")
 _NETWORKS = ("auto", "custom_model")
 """Networks that nobody registers here: the second is that of `raypid init`."""
 _HELP = ("-h", "--help", "--help-all")
-_PREFIX = r"\$|do|then|time|nohup|[A-Za-z_]+=.*"
+_PREFIX = r"\$|do|then|time|nohup|srun|uv|run|(?:\S*/)?python[\d.]*|-m|[A-Za-z_]+=.*"
 """What may stand before `raypid` in a text that is not all commands."""
 
 
@@ -69,7 +69,7 @@ def _commands_of(line: str, all_commands: bool) -> Iterator[list[str]]:
         at = next((i for i, word in enumerate(part) if word.rpartition("/")[2] == "raypid"), None)
         before = part[: at or 0]
         if at is not None and part[at + 1 :] and re.fullmatch(r"[a-z][\w-]*", part[at + 1]):
-            is_prose = line.startswith(" ") and part[at + 1] not in cli.COMMANDS
+            is_prose = line.startswith(" ") and part[at + 1] not in cli.COMMANDS and " --" not in line
             if all_commands or all(re.fullmatch(_PREFIX, word) for word in before) and not is_prose:
                 yield ["raypid", *part[at + 1 :]]
         part = []
@@ -116,8 +116,8 @@ def _parsed(command: str, run: str, words: list[str], own: set[str], whole: bool
     named += [(flag, word) for flag, word in zip(words, words[1:]) if flag in dict(_NAMED) and word in ENVS.names()]
     try:
         parser = _parser(command, *named)
-    except UserError as error:  # a setting without a docstring
-        return [str(error)]
+    except UserError:  # a setting without a docstring, which tables.py reports
+        return []
     flags, open_flags = parser._option_string_actions, set[str]()
     while at := next((i for i, word in enumerate(words) if i and _is_open(word) and words[i - 1] in flags), 0):
         open_flags.add(words[at - 1])

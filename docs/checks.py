@@ -46,9 +46,12 @@ FOREIGN = ("names.md", "coming-from/")
 """Pages that are full of other libraries' names: only what is plainly ours is looked up there."""
 _ANSWERED = "names.md"
 """The page with names that do not exist on purpose. tests/test_names.py runs its rows."""
+_SUFFIXES = r"py|md|jsonl?|csv|ya?ml|toml|npz|sh|ipynb"
 _TOP = ("raypid", "docs", "tests", "benchmarks", "examples")
 _OTHERS = {"runtime_env", "ConstrainRAMSpace", "KillMode"}
 """Words of Ray, SLURM and systemd that look like ours."""
+_FOREIGN_OWNERS = {"gymnasium", "jax", "my_package", "net", "np", "os", "ray", "spaces", "torch", "tune"}
+"""Modules of others, and what else is no object of ours, before a dot."""
 _FOREIGN_FLAGS = {
     *("dashboard_port", "node_manager_port", "object_manager_port", "ray_client_server_port"),  # Ray
     *("build_arg", "shm_size"),  # Docker
@@ -119,13 +122,17 @@ def _language(head: str) -> str:
 
 
 def _block_problems(blocks: list[tuple[str, str]], prose: str, added: set[str]) -> list[str]:
-    """What is wrong with the code of a page, but for its commands. A block of Python knows the names of those above it."""
+    """What is wrong with the code of a page, but for its commands; links in HTML. A block of Python knows the names of those above it."""
     known: dict[str, object] = {}
     trees: list[ast.Module] = []
     found = [
         f"a block in {language!r} is checked by nobody: write one of {', '.join(LANGUAGES)}, or no language for commands"
         for language, _ in blocks
         if language and language not in LANGUAGES
+    ]
+    found += [
+        f"the link {target} is checked by nobody: write it in Markdown, not in HTML"
+        for target in re.findall(r"<\w+ [^>]*\b(?:href|src)\s*=\s*[\"']?([^\s\"'>]*)", INLINE.sub("", prose))
     ]
     if re.search(r"^ *(```|~~~)", prose, re.MULTILINE):
         found.append("a block of code is checked by nobody: begin and end it with ``` at the start of a line")
@@ -172,13 +179,14 @@ def _name_problems(inline: Iterable[str], own: set[str], added: set[str], *, str
         if name.startswith("raypid ") or re.fullmatch(r"raypid(\.\w+)+", name):
             continue  # a command, or a name, which are looked up in any case
         with suppress(SyntaxError):
-            if name.partition(".")[0] in begun() and "." in name:
+            if name.partition(".")[0] in begun() and re.match(rf"\w+\.(?!({_SUFFIXES})$)", name):
                 found += code_problems(ast.parse(name, mode="eval"), begun(), added)
                 continue
-        unknown = [word for word in _unknown_words(name, strict) if word not in own]
-        found += [f"`{word}` is no setting, metric or name of the code" for word in unknown]
-        if not unknown and name not in own:
-            found += [f"`{name}` is no name of raypid: {meant}" for meant in _meant(name)]
+        unknown = _unknown_words(name, strict)
+        if not {*unknown} - own and name not in own:
+            found += (meant := [f"`{name}` is no name of raypid: {told}" for told in _meant(name)])
+            unknown = [] if meant else _unknown_attributes(name)
+        found += [f"`{word}` is no setting, metric or name of the code" for word in unknown if word not in own]
         if re.match(r"\w+=[^=]", name):  # a setting with a value
             with suppress(SyntaxError):
                 found += setting_problems(ast.parse(f"given({name})", mode="eval").body)
@@ -221,9 +229,7 @@ def _is_there(name: str) -> bool:
 
 def _is_unknown_file(name: str) -> bool:
     """Whether this is the name of a file that neither the repository has, nor its code or a page's code mentions."""
-    looks_like_one = re.fullmatch(r"[\w-]+\.(py|md|jsonl?|csv|ya?ml|toml|npz|sh|ipynb)", name) and not name.startswith(
-        "my_"
-    )
+    looks_like_one = re.fullmatch(rf"[\w-]+\.({_SUFFIXES})", name) and not name.startswith("my_")
     return bool(looks_like_one) and name not in _file_names() and name not in _texts() and name not in _shown()
 
 
@@ -247,6 +253,23 @@ def _unknown_words(name: str, strict: bool) -> list[str]:
     rest = re.sub(r"[\w-]+/[\w./-]*|\"[^\"]*\"", "", name)
     words = re.findall(rf"(?<![\w./:-])({word})\b(?![/-])(?!\.(?:py|md|json|yaml)\b)", rest)
     return [word for word in words if word not in _words() | _OTHERS and not word.startswith("my_")]
+
+
+def _unknown_attributes(name: str) -> list[str]:
+    """Words behind a dot, such as `collect` in `rollout.collect(...)`, that nothing of raypid's has."""
+    dotted = re.findall(r"(?<![\w./:\"'-])([A-Za-z_]\w*)((?:\.[A-Za-z_]\w*)+)\b(?![/-])", name)
+    ours = [rest[1:].split(".") for owner, rest in dotted if owner not in _FOREIGN_OWNERS]
+    names = [words for words in ours if not re.fullmatch(rf"{_SUFFIXES}|cff|png|txt|tfevents", words[-1])]
+    return [word for words in names for word in words if word not in _defined() and word != "remote"]
+
+
+@cache
+def _defined() -> frozenset[str]:
+    """Modules, functions, classes, fields and attributes of raypid."""
+    files = sorted((ROOT / "raypid").rglob("*.py"))
+    binds = r"^ *(?:def|class) (\w+)|^ {0,4}(\w+)(?:: | = )|\bself\.(\w+)|(\bstream_index\b)"
+    found = re.findall(binds, "\n".join(path.read_text() for path in files), re.MULTILINE)
+    return frozenset(word for words in found for word in words) | {path.stem for path in files}
 
 
 @cache

@@ -3,7 +3,7 @@
 - Lines such as `<!-- settings: PPO -->`, with what make_pages.py wrote below them, become tables made anew (tables.py).
 - Links to files of the repository outside docs/ lead to copies of these.
 - What is wrong with a page (checks.py) is a warning; MkDocs itself warns of dead links and anchors. Neither runs the code of pages:
-  tests/test_documentation.py does.
+  `make docs` does, by tests/test_documentation.py.
 """
 
 from __future__ import annotations

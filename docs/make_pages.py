@@ -1,13 +1,14 @@
 """Write the tables of the pages that readers of the repository see, below markers such as `<!-- settings: PPO -->` (tables.py).
 
 python docs/make_pages.py            # rewrite the pages
-python docs/make_pages.py --check    # exit 1 if one is out of date
+python docs/make_pages.py --check    # exit 1 if one is out of date, or cannot be written
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import tables
 from checks import BLOCK, DOCS, KINDS, MARKER
@@ -30,15 +31,23 @@ def _filled(found: re.Match[str]) -> str:
 
 def main() -> int:
     """0 if the pages are (now) up to date."""
-    old = [path for path in sorted(DOCS.rglob("*.md")) if written(path.read_text()) != path.read_text()]
+    old, wrong = dict[Path, str](), dict[str, None]()
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text()
+        try:
+            if (made := written(text)) != text:
+                old[path] = made
+        except ValueError as error:
+            wrong[str(error)] = None
+    print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)
     if "--check" in sys.argv:
         for path in old:
             print(f"{path.relative_to(DOCS.parent)} is out of date: python docs/make_pages.py")
-        return int(bool(old))
-    for path in old:
-        path.write_text(written(path.read_text()))
+        return int(bool(old or wrong))
+    for path, made in old.items():
+        path.write_text(made)
         print(path.relative_to(DOCS.parent))
-    return 0
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

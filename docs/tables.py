@@ -137,7 +137,11 @@ def _meaning(cls: type, name: str) -> str:
     """The docstring of a setting."""
     text = field_docs(cls).get(name, "")
     if not text.strip():
-        raise ValueError(f"{cls.__name__}.{name} has no docstring.")
+        owner = next(base for base in cls.__mro__ if name in vars(base).get("__annotations__", {}))
+        file = Path(inspect.getfile(owner)).relative_to(ROOT)
+        raise ValueError(
+            f'{file}: {owner.__name__}.{name} has no docstring. Write one in the line below the setting: """...""".'
+        )
     return text
 
 

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 FENCE = "```"
 UNBUILT = ("README.md", "CONTRIBUTING.md", "SUPPORT.md", "SECURITY.md")
 """Files outside docs/ that are checked as pages are."""
+COPIED = {"conftest.py", "test_documentation.py", "chaos", "patience.py", "processes.py"}
+"""What of tests/ `make docs` needs."""
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,15 @@ DEFECTS = {
     'A value: `optimizer="nosuch"`.': "optimizer takes one of 'adam', 'rmsprop', not 'nosuch'",
     "A part of the network: `model.hiden`.": "`model.hiden` is no name of raypid: is `hidden` meant?",
     "A class: `NosuchConfig`.": "`NosuchConfig` is no setting, metric or name of the code",
+    "A method of an object: `rollout.colect(weights)`.": "`Rollout.colect` does not exist",
+    "A method of an object: `learner.metrixs`.": "`Learner.metrixs` does not exist",
+    "A field of an object: `outcome.reson`.": "`Outcome.reson` does not exist",
+    "A field of an object: `report.num_stepz`.": "`num_stepz` is no setting, metric or name of the code",
+    "A field of an object: `self.config.batch_sise`.": "`batch_sise` is no setting, metric or name of the code",
+    "A command: `raypid trian`.": "there is no command `raypid trian`",
+    "A command: `python -m raypid trian`.": "there is no command `raypid trian`",
+    '<a href="nosuch.md">A link</a>': "the link nosuch.md is checked by nobody: write it in Markdown",
+    "An image: <img width=9 src='nosuch.png'>": "the link nosuch.png is checked by nobody: write it in Markdown",
     "A metric: `learner/nosuch`.": "the metric learner/nosuch is never reported",
     "A metric: `lost/nosuch`.": "the metric lost/nosuch is never reported",
     "A metric: `evaluation/nosuch`.": "the metric evaluation/nosuch is never reported",
@@ -68,6 +79,7 @@ DEFECTS = {
     block("", "A=1 nice ./raypid nosuch && cd runs"): "there is no command `raypid nosuch`",
     block("", "raypid list envs && raypid nosuch"): "there is no command `raypid nosuch`",
     block("text", "$ raypid nosuch"): "there is no command `raypid nosuch`",
+    block("text", "for lr in 1e-3 1e-4; do\n  raypid trian --lr $lr\ndone"): "there is no command `raypid trian`",
     block("", "raypid train --run SAC --vectorizer nosuch"): "vectorizer takes",
     block("", "raypid train --run SAC --config '{\"nosuch\": 3}'"): "Unknown setting 'nosuch'",
     block("", "raypid train --run SAC --stop '{\"learner/nosuch\": 3}'"): "Unknown stop criterion 'learner/nosuch'",
@@ -146,6 +158,7 @@ def test_a_defect_is_refused(checks: Any, planted: str) -> None:
     "sound",
     [
         "`raypid.PPO`, `raypid.config.Config.lr`, `raypid/algorithms/ppo.py`, `params.json`, `--num-workers 8`, `make docs`",
+        "`rollout.collect(server.pull(), done)`, `report.num_steps`, `policy.json`, `np.uint8`, `self.config.lr`, `shard.add.remote(i, data)`",
         "`batch_size 64`, `learner/policy_loss`, `model.memory_size`, `my_model`, `my_package.envs:make_target`",
         "`raypid train --run SAC --buffer-size 100`, `raypid train --run ppo --env CartPole-v1 --num_workers 2`",
         "`raypid eval`, `raypid tune --trials N --budget TIME`, `raypid train --run ... --config FILE`, `raypid train --stop`",
@@ -280,33 +293,39 @@ def test_a_page_says_what_its_command_should_reach(
     assert tables.expected("DDPG") == ""
 
 
-def test_a_setting_needs_a_docstring(checks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_needs_a_docstring(
+    checks: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line names it and its file, however many pages have it."""
+    import make_pages
+
     whole = checks.tables.field_docs
-
-    def lacking(cls: type) -> dict[str, str]:
-        return {**whole(cls), "clip": " "}
-
-    monkeypatch.setattr(checks.tables, "field_docs", lacking)
-    with pytest.raises(ValueError, match=r"PPOConfig\.clip has no docstring"):
+    monkeypatch.setattr(checks.tables, "field_docs", lambda cls: {**whole(cls), "clip": " ", "seed": ""})
+    with pytest.raises(ValueError, match=r"raypid/algorithms/ppo\.py: PPOConfig\.clip has no docstring"):
         checks.tables.table("settings", "PPO")
     with pytest.raises(ValueError, match="'NOSUCH' is no algorithm and no table"):
         checks.tables.table("settings", "NOSUCH")
+    monkeypatch.setattr(sys, "argv", ["make_pages.py", "--check"])
+    assert make_pages.main() == 1
+    said = capsys.readouterr()
+    assert said.out == "" and [line.partition(" has no docstring")[0] for line in said.err.splitlines()] == [
+        "raypid/algorithms/impala.py: APPOConfig.clip",
+        "raypid/config.py: Config.seed",
+        "raypid/algorithms/ppo.py: PPOConfig.clip",
+    ]
 
 
-def test_a_command_of_an_algorithm_whose_setting_has_no_docstring_is_refused(
-    checks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As raypid does, which makes its help of the docstrings."""
-    import check_runs  # type: ignore[import-not-found]
-
-    from raypid.cli import options
-
-    whole = options.field_docs
-    monkeypatch.setattr(options, "field_docs", lambda cls: {n: d for n, d in whole(cls).items() if n != "gae_lambda"})
-    check_runs._parser.cache_clear()
-    said = checks.problems("roles.md", "`raypid train --run PPO`, `raypid train --run SAC`")
-    check_runs._parser.cache_clear()
-    assert len(said) == 1 and "PPOConfig.gae_lambda has no docstring" in said[0]
+def test_each_error_of_a_docstring_has_a_line(checks: Any) -> None:
+    """Else the reference shows the second as part of what is said of the first."""
+    error = r"^ +[A-Z]\w+(?:, \w+)*: .*[.;] [A-Z]\w+: "
+    code = {path: path.read_text() for path in sorted((ROOT / "raypid").rglob("*.py"))}
+    sections = [
+        (path, part)
+        for path, text in code.items()
+        for part in re.findall(r"^ +Raises:\n((?: +\S.*\n)+)", text, re.MULTILINE)
+    ]
+    assert len(sections) > 200
+    assert [(path, part) for path, part in sections if re.search(error, part, re.MULTILINE)] == []
 
 
 def test_links_of_files_that_are_no_pages(checks: Any, tmp_path: Path) -> None:
@@ -325,7 +344,7 @@ def test_links_of_files_that_are_no_pages(checks: Any, tmp_path: Path) -> None:
 @pytest.mark.ci_slow
 @pytest.mark.timeout(170)
 def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
-    """The command of `make docs`, in a copy with three pages and with one defect of each kind."""
+    """The command of `make site`, in a copy with three pages and with one defect of each kind."""
     for folder in ("raypid", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in (
@@ -366,7 +385,7 @@ def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
     site["validation"]["nav"] = {"omitted_files": "ignore"}
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(site))
 
-    recipe = re.search(r"^docs:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    recipe = re.search(r"^site:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
     command = recipe[1].replace("$(BIN)/mkdocs", f"{sys.executable} -m mkdocs")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -393,3 +412,17 @@ def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
     ]
     missing = [(page, text) for page, text in expected if not any(page in line and text in line for line in lines)]
     assert not missing, said
+
+
+@pytest.mark.ci_slow
+def test_code_that_fails_when_it_runs_fails_make_docs(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "roles.md").write_text(f"# Roles\n{block('python', 'print(1)')}{block('python', '1 / 0')}")
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=lambda folder, names: {*names} - COPIED)
+    for name in ("raypid", "benchmarks", "tools", "examples", "pyproject.toml", "Makefile", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    words = ["make", "-o", "install", "-o", "site", "docs", f"BIN={Path(sys.executable).parent}"]
+    done = subprocess.run([*words, "PYTEST_ARGS=-k roles"], cwd=tmp_path, capture_output=True, text=True)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert done.returncode != 0 and len(failed) == 1 and "[roles.md-1]" in failed[0], done.stdout
+    assert "ZeroDivisionError" in done.stdout
