@@ -59,7 +59,7 @@ def _commands_of(line: str, all_commands: bool) -> Iterator[list[str]]:
         words = list(lexer)
     except ValueError:  # a sentence with an apostrophe
         words = line.split()
-    part: list[str] = []
+    part, last = list[str](), ""
     for word in [*words, ";"]:
         if not re.fullmatch(r"[();<>|&]+", word):
             part.append(word)
@@ -69,10 +69,11 @@ def _commands_of(line: str, all_commands: bool) -> Iterator[list[str]]:
         at = next((i for i, word in enumerate(part) if word.rpartition("/")[2] == "raypid"), None)
         before = part[: at or 0]
         if at is not None and part[at + 1 :] and re.fullmatch(r"[a-z][\w-]*", part[at + 1]):
-            is_prose = line.startswith(" ") and part[at + 1] not in cli.COMMANDS and " --" not in line
+            in_sentence = line.startswith(" ") and " --" not in line or last == ";"
+            is_prose = in_sentence and part[at + 1] not in cli.COMMANDS
             if all_commands or all(re.fullmatch(_PREFIX, word) for word in before) and not is_prose:
                 yield ["raypid", *part[at + 1 :]]
-        part = []
+        part, last = [], word
 
 
 def command_problems(words: Sequence[str], own: set[str], *, whole: bool) -> list[str]:

@@ -11,6 +11,7 @@ import raypid
 
 
 def main(steps=200_000, kill_after=10.0):
+    print("Starting Ray and two nodes, about 10 s ...", flush=True)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     second = cluster.add_node(num_cpus=2)
     timer = threading.Timer(kill_after, lambda: cluster.remove_node(second))

@@ -182,7 +182,10 @@ def test_a_defect_is_refused(checks: Any, planted: str) -> None:
             "print(raypid.Mine('X', gap=1).train()['learner/gap'])",
         )
         + "`raypid train --run Mine`",
-        block("text", "anything goes --here (unless it is a command\n  raypid does this"),
+        block(
+            "text",
+            "anything goes --here (unless it is a command\n  raypid does this\naction  0 to 1; raypid scales to the bounds",
+        ),
         block("python", "class Walk:\n    def __init__(self, my_goal, far_goal): ...")
         + block("", "raypid train --run PPO --env walk:Walk --far-goal 3")
         + "`far_goal`",

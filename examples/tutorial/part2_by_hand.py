@@ -57,6 +57,7 @@ if __name__ == "__main__":
     parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--fragment", type=int, default=50)
     args = parser.parse_args()
+    print("Starting Ray and the actors, about 20 s ...", flush=True)
     # a Ray of its own; it starts num_cpus processes in advance, and more for actors
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     main(args.rollouts, args.fragment)

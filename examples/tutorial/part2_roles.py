@@ -51,5 +51,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rollouts", type=int, default=8)
     args = parser.parse_args()
+    print("Starting Ray and the actors, about 20 s ...", flush=True)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     main(args.rollouts)
