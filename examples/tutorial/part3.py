@@ -113,7 +113,7 @@ def main(kill_after, goal=195, seconds=180, num_rollouts=8):
     print("Starting Ray, two nodes and the actors, about 30 s ...", flush=True)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     second = cluster.add_node(num_cpus=1)
-    killer = threading.Timer(kill_after, lambda: (print("killing the second node", flush=True), cluster.remove_node(second)))
+    killer = threading.Timer(kill_after, lambda: (print("killing the second node"), cluster.remove_node(second)))
     try:
         ray.init(cluster.address, log_to_driver=False)
         agent = MyDistributedAgent(MyDQN, Simulator, num_rollouts)

@@ -27,7 +27,9 @@ class Ended:
     """How a trial ended."""
 
     name: str
+    """Such as trial-001-lr=0.001: also the name of its folder."""
     folder: str
+    """The folder of its run."""
     state: str
     """finished, stopped (by the scheduler), failed, or unfinished (the experiment was interrupted)."""
     reason: str
