@@ -83,7 +83,7 @@ def later(changes: Sequence[Change]) -> list[Change]:
 
 _SINCE: dict[str, tuple[object, Callable[[object], bool]]] = {
     "noise_persistence": (1.0, lambda run: run not in ("CustomModel", "ES", "ARS")),
-    "desired_kl": (None, lambda run: run == "PPO"),
+    "desired_kl": (0.0, lambda run: run == "PPO"),
     "start_episodes": (0, lambda run: run in ("SAC", "TD3", "DDPG")),
 }
 """Settings that came later, with a default that changes what a run does -> what runs did before; whether it concerns an algorithm."""

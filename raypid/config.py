@@ -589,8 +589,8 @@ class ModelConfig(Settings):
     """Distribution of continuous actions; auto is a diagonal Gaussian. squashed_gaussian keeps actions within bounds by tanh; deterministic has no
     noise of its own."""
     log_std_init: float | None = tunable(None, -2.0, 0.5, also=(None,))
-    """Log of the standard deviation that a Gaussian starts with; none: -1 where observations are normalised, else 0. 0 is a deviation of half the
-    range of a bounded action; lower explores less at first."""
+    """Log of the standard deviation that a Gaussian starts with. 0 is a deviation of half the range of a bounded action; lower explores less at
+    first. none: -1 if observations have no bounds and no episode terminates within 100 random steps, else 0."""
     custom: dict[str, object] = field(default_factory=dict)
     """Keyword arguments for a registered network or model."""
 
@@ -683,8 +683,8 @@ class Config(Settings):
     """Discount. Rewards count for about 1 / (1 - gamma) steps ahead: 0.99 looks 100 steps ahead."""
     normalize_observations: bool | None = tunable(None, choices=(False, True))
     """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation).
-    none: if bounds or first observations exceed 100; with continuous actions, no replay and open bounds also if no episode terminates within
-    100 random steps. A run keeps what it began with."""
+    none: if bounds or first observations exceed 100; PPO, A2C, A3C, APPO and IMPALA with continuous actions also if observations have no bounds.
+    A run keeps what it began with."""
     normalize_rewards: bool = tunable(False, choices=(False, True))
     """Divide rewards, in the learner, by the running deviation of the discounted return. So the same lr suits tasks with small and with large
     rewards."""

@@ -27,7 +27,9 @@ class PPOConfig(ActorCriticConfig):
     fragment_length: int = tunable(256, 32, 1024, "powers of 2")
     batch_size: int = 128
     lr: float = 5e-4
-    gae_lambda: float = 0.98
+    gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
+    """Lambda of the advantages (equations 11 and 12), lower trusts the learnt values more: less variance, more bias; none: 0.95 where
+    observations are normalised, else 0.98."""
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
     """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones. Higher keeps the policy random for longer, so that it
     explores more."""
@@ -43,11 +45,16 @@ class PPOConfig(ActorCriticConfig):
     """Clip the change of a value in an update to [-x, x] in its loss; none does not."""
     target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
     """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
-    desired_kl: float | None = tunable(0.01, 0.003, 0.1, "log", also=(None,))
+    desired_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(0.0, None))
     """How far an epoch should move the policy (mean of ratio - 1 - log ratio). After one that moved it twice as far, the learning rate falls, down to
-    a fiftieth of lr. After one that moved it half as far, it rises again, up to lr. none: it stays at lr."""
+    a fiftieth of lr. After one that moved it half as far, it rises again, up to lr. 0: it stays at lr. none: 0 where observations are
+    normalised, else 0.01."""
 
-    ranges = {"be above 0": ("clip", "value_clip", "target_kl", "desired_kl"), "be at least 1": ("num_epochs",)}
+    ranges = {
+        "be above 0": ("clip", "value_clip", "target_kl"),
+        "be at least 0": ("desired_kl",),
+        "be at least 1": ("num_epochs",),
+    }
 
     def own_idle(self) -> dict[str, str]:
         return unless(self.num_epochs != 1, "with one epoch, after which nothing is left to stop", "target_kl")
@@ -142,9 +149,15 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     @classmethod
     def for_spaces(cls, config: PPOConfig, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
         is_discrete = any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions)
-        kind, entropy_coef, num_epochs = ("discrete", 0.01, 5) if is_discrete else ("continuous", 0.0, 10)
-        chosen = {"entropy_coef": entropy_coef, "num_epochs": num_epochs}
-        return {name: (x, f"for {kind} actions") for name, x in chosen.items() if getattr(config, name) is None}
+        actions, entropy_coef, num_epochs = ("discrete", 0.01, 5) if is_discrete else ("continuous", 0.0, 10)
+        seen, gae_lambda, desired_kl = ("are", 0.95, 0.0) if spec.pipeline.normalize else ("are not", 0.98, 0.01)
+        chosen: dict[str, tuple[object, str]] = {
+            "gae_lambda": (gae_lambda, f"observations {seen} normalised"),
+            "entropy_coef": (entropy_coef, f"for {actions} actions"),
+            "num_epochs": (num_epochs, f"for {actions} actions"),
+            "desired_kl": (desired_kl, f"observations {seen} normalised"),
+        }
+        return {name: choice for name, choice in chosen.items() if getattr(config, name) is None}
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         c, rows = self.config, self.prepare(batch)
@@ -167,9 +180,9 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     def moved(self, kl: float) -> bool:
         """Adapt the learning rate to how far an epoch's policies were from the one that acted, and return whether to stop the epochs."""
         c = self.config
-        if c.desired_kl is not None and kl > 2 * c.desired_kl:
+        if c.desired_kl and kl > 2 * c.desired_kl:
             self.lr_part = max(self.lr_part / KL_STEP, LEAST_PART)
-        elif c.desired_kl is None or kl < c.desired_kl / 2:
+        elif not c.desired_kl or kl < c.desired_kl / 2:
             self.lr_part = min(self.lr_part * KL_STEP, 1.0)
         return c.target_kl is not None and kl > c.target_kl
 

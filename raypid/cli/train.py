@@ -808,7 +808,7 @@ def _saved(
     return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 
 
-_BY_ENVIRONMENT = ("model.hidden", "normalize_observations")
+_BY_ENVIRONMENT = ("model.hidden", "model.log_std_init", "normalize_observations")
 """Settings that raypid may choose by the environment."""
 
 

@@ -94,7 +94,7 @@ def build_spec(
         channels=model.channels,
         activation=model.activation,
         shared=model.shared,
-        log_std_init=(-1.0 if normalize else 0.0) if model.log_std_init is None else model.log_std_init,
+        log_std_init=model.log_std_init or 0.0,
         custom=dict(model.custom),
         target=_target(network),
         head="model" if whole else "actor_critic",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -18,6 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from raypid import checkpoint, project
+from raypid.algorithms.actor_critic import ActorCritic
 from raypid.algorithms.base import Algorithm, AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
@@ -190,11 +192,12 @@ class Resolved:
     def settle(self, adapted: Adapted) -> None:
         """Take over what the environment has decided. Where that is to leave things as they are, nothing counts as chosen."""
         for name, (value, why) in adapted.items():
-            before = getattr(self.config, name)
+            before = attrgetter(name)(self.config)
             is_changed = value != (
                 False if isinstance(value, bool) and before is None else before
             )  # an open switch is off
-            setattr(self.config, name, value)
+            group, _, part = name.partition(".")
+            setattr(self.config, group, getattr(self.config, group).replace({part: value}) if part else value)
             if is_changed:
                 self.adapt(name, value, why)
 
@@ -467,51 +470,59 @@ def examine(
         ConfigError, EnvError
     """
     callbacks = callbacks_of(config.callbacks)
-    first = _sampled(config, _looks(run, config)) if before is None else before.sample
+    first = _sampled(config, _looks(run, config, is_new=like is None)) if before is None else before.sample
     spaces = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
-    adapted = ALGORITHMS.get(run).for_spaces(config, network) | _normalized(config, network, first)
-    normalize, _ = adapted.get("normalize_observations", (False, ""))
-    if normalize:
-        network = _network(run, config.replace({"normalize_observations": True}), *spaces, like)
+    adapted = _by_environment(run, config, network, first)
+    if adapted:
+        config = config.replace({name: value for name, (value, _) in adapted.items()})
+        network = _network(run, config, *spaces, like)
+    adapted |= ALGORITHMS.get(run).for_spaces(config, network)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     return Examined(first, evaluation_env, network, callbacks, initial, adapted)
 
 
-def _normalized(config: Config, network: NetworkSpec, first: Sample) -> Adapted:
-    """Decide by the environment whether observations are normalised, if the settings leave it open."""
+def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sample) -> Adapted:
+    """Choose, where the settings leave it open, whether observations are normalised and with which deviation a Gaussian starts."""
+    idle = {**config.idle(), **idle_settings(config, network)}
+    chosen: Adapted = {}
     name = "normalize_observations"
-    if config.normalize_observations is not None or name in {**config.idle(), **idle_settings(config, network)}:
-        return {}
-    why = large_element(first.observation_space, network.pipeline, first.first)
-    if not why and first.terminates is False:
-        why = f"no episode terminates within {LOOK} random steps"
-    if not why:
-        return {name: (False, "no large numbers in observations")}
-    try:
-        config.replace({name: True}).validate(open_end=True)
-    except ConfigError:
-        return {name: (False, "other settings forbid it")}
-    return {name: (True, why)}
+    if config.normalize_observations is None and name not in idle:
+        why = large_element(first.observation_space, network.pipeline, first.first)
+        if not why and is_driven(run, first):
+            why = "observations have no bounds"
+        chosen[name] = (bool(why), why or "no large numbers in observations")
+        try:
+            config.replace({name: bool(why)}).validate(open_end=True)
+        except ConfigError:
+            chosen[name] = (False, "other settings forbid it")
+    if first.terminates is False and "model.log_std_init" not in idle and config.model.log_std_init is None:
+        chosen["model.log_std_init"] = (-1.0, f"no episode terminates within {LOOK} random steps")
+    return chosen
+
+
+def is_driven(run: str, found: Sample) -> bool:
+    """Whether an actor-critic without replay acts by numbers on observations without bounds: positions and velocities, mostly."""
+    return issubclass(ALGORITHMS.get(run), ActorCritic) and isinstance(found.action_space, Box) and has_open_bounds(found.observation_space)
 
 
 def sample_key(run: str, config: Config) -> str:
     """Equal for runs that look equally far at environments that, also in evaluations, have the same spaces."""
-    is_open = config.normalize_observations is None
-    steps = is_open and ALGORITHMS.get(run).flow != "replay"
-    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, is_open, steps))
+    depends = issubclass(ALGORITHMS.get(run), ActorCritic), config.normalize_observations, config.model.log_std_init
+    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, depends))
 
 
-def _looks(run: str, config: Config) -> Looks:
-    """How far a run looks at its environment: beyond the spaces only where these leave it open whether observations are normalised, and at
-    steps only for algorithms without replay."""
+def _looks(run: str, config: Config, *, is_new: bool) -> Looks:
+    """How far a run looks at its environment: at a first observation if that may decide whether observations are normalised, and at steps
+    if these decide the first deviation of actions."""
 
     def looks(found: Sample) -> Depth:
-        if config.normalize_observations is not None or not has_open_bounds(found.observation_space):
-            return "spaces"
-        return "steps" if ALGORITHMS.get(run).flow != "replay" and isinstance(found.action_space, Box) else "reset"
+        if is_new and config.model.log_std_init is None and is_driven(run, found):
+            return "steps"
+        is_open = config.normalize_observations is None and has_open_bounds(found.observation_space)
+        return "reset" if is_open else "spaces"
 
     return looks
 

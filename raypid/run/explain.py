@@ -186,7 +186,6 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
     algorithm = ALGORITHMS.get(run)
     settled, _ = algorithm.settled(config, network)
     kinds = "+".join(dict.fromkeys(leaf.kind for leaf in network.pipeline.leaves))
-    normalised = "that are normalised" if network.pipeline.normalize else "as they are"
     choices: dict[str, tuple[object, object, Callable[[], object], str]] = {
         # name -> value that leaves it open, value in the settings, choice, why
         "model.network": ("auto", config.model.network, lambda: network.network, f"for {kinds} observations"),
@@ -194,9 +193,6 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
             "auto", config.model.distribution, lambda: "+".join(a.kind for a in network.actions), "for these actions",
         ),
         "model.hidden": (None, config.model.hidden, lambda: network.hidden, f"for {kinds} observations of this size"),
-        "model.log_std_init": (
-            None, config.model.log_std_init, lambda: network.log_std_init, f"for observations {normalised}",
-        ),
         "backend": ("auto", config.backend, lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
         "address": (
             config.address, config.address, lambda: chosen(config.address) or config.address, f"{ENVIRONMENT} names it",
