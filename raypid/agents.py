@@ -1045,7 +1045,7 @@ class PPO(Agent):
             lr_schedule: Literal['constant', 'linear'] = 'constant',
             schedule_steps: int | None = None,
             schedule_end: float = 0.0,
-            gae_lambda: float = 0.98,
+            gae_lambda: float | None = None,
             value_coef: float = 0.5,
             entropy_coef: float | None = None,
             max_grad_norm: float | None = 0.5,
@@ -1060,7 +1060,7 @@ class PPO(Agent):
             clip_schedule: Literal['constant', 'linear'] = 'constant',
             value_clip: float | None = None,
             target_kl: float | None = None,
-            desired_kl: float | None = 0.01,
+            desired_kl: float | None = None,
         ) -> None: ...
 
 

@@ -28,7 +28,7 @@ class PPOConfig(ActorCriticConfig):
     batch_size: int = 128
     lr: float = 5e-4
     gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
-    """Lambda of the advantages (equations 11 and 12), lower trusts the learnt values more: less variance, more bias; none: 0.95 where
+    """Lambda of the advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more bias; none: 0.95 where
     observations are normalised, else 0.98."""
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
     """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones. Higher keeps the policy random for longer, so that it
