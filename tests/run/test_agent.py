@@ -311,7 +311,7 @@ def test_train_for_so_many_steps() -> None:
 def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     quick = {"evaluation_interval": 0, **({} if run == "ES" else {"num_envs_per_worker": 2, "fragment_length": 16})}
-    quick |= {"desired_kl": None} if run == "PPO" else {}
+    quick |= {"desired_kl": 0} if run == "PPO" else {}
     with Agent(run, env="CartPole-v1", lr_schedule="linear", lr=0.1, seed=0, **quick) as agent:
         for use in (agent.train, agent.fit, lambda: agent.fit({"time_total_s": 9}, out=tmp_path / "no")):
             with pytest.raises(ConfigError, match=r"needs schedule_steps.* fit\(stop=100_000\), --stop 100000"):

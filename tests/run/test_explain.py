@@ -140,11 +140,11 @@ def test_a_person_sees_what_differs_on_one_screen(
     assert main(["train", *CARTPOLE, "--tuned", "--lr", "0.5", "--explain"]) == 0
     text = capfd.readouterr().out
     lines = text.splitlines()
-    assert len(lines) <= 24 and max(map(len, lines)) <= 80 and lines[-1] == "Nothing was run."
-    assert re.search(r"lr {22}0.5 +flag; default 0.0005", text) and "gae_lambda" not in text
+    assert len(lines) <= 26 and max(map(len, lines)) <= 80 and lines[-1] == "Nothing was run."
+    assert re.search(r"lr {22}0.5 +flag; default 0.0005", text) and "value_coef" not in text
     assert main(["train", *CARTPOLE, "--tuned", "--lr", "0.5", "--explain", "all"]) == 0
     everything = capfd.readouterr().out
-    assert "gae_lambda" in everything and "more settings" not in everything
+    assert "value_coef" in everything and "more settings" not in everything
     assert [line for line in everything.splitlines() if not line.startswith(" ")][1:-1] == [
         "run", "environment", "network", "algorithm", "evaluation", "machine",
     ]  # fmt: skip
