@@ -89,7 +89,7 @@ def import_string(entry: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
             raise UserError(
-                f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it.{path_hint()}"
+                f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it.{path_hint(error.name)}"
             ) from error
         if missing := install_hint(error):
             raise MissingPackage(f"{entry!r} imports {error.name}, which is not installed{missing}") from error
