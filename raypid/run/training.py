@@ -18,7 +18,19 @@ import numpy as np
 from raypid import checkpoint, names
 from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.config import Config, ConfigError, Given, Source, overlay, read_otherwise, renamed, setting_told
+from raypid.config import (
+    Config,
+    ConfigError,
+    Given,
+    Source,
+    canonical,
+    check_known,
+    overlay,
+    read_otherwise,
+    renamed,
+    setting_told,
+    type_hints,
+)
 from raypid.errors import Diverged, Halted, shown
 from raypid.keywords import DIR, EPISODES, OBS, other_words
 from raypid.neighbours import refuse_file_name
@@ -213,6 +225,9 @@ class Training(metaclass=_Answering):
         self._closed = True  # until there is something to close
         _check_registry(registry)
         name, notes = self._algorithm(given, run), tuple[str, ...]()
+        given = given if run is not None or self.algorithm is not None else given[1:]
+        if name is not None:
+            refuse_policy(f"raypid.{name}(", name, given, settings)
         if isinstance(config, str | Path):
             from raypid.run_file import read_for
 
@@ -220,7 +235,7 @@ class Training(metaclass=_Answering):
             below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
             out, tuned = out or file.out, tuned or file.tuned
         self.run = name = _named(name)
-        chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
+        chosen = settings_of(given, config, settings)
         check_tuned(tuned, below or {})
         if tuned:
             below = with_tuned(name, tuned, below or {}, chosen)
@@ -1112,6 +1127,35 @@ class Training(metaclass=_Answering):
 _POLICIES_OF_OTHERS = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy")
 
 
+def refuse_policy(call: str, run: str, given: Sequence[object], settings: Mapping[str, object]) -> None:
+    """Refuse the class of a policy in the place of the environment, as Stable-Baselines3 has it, and write the call as it is here.
+
+    Args:
+        call: the call up to the environment, such as "raypid.PPO(".
+        given: what was given by position from the environment on.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    name = given[0] if given and isinstance(given[0], str) else getattr(given[0], "__name__", "") if given else ""
+    if name not in _POLICIES_OF_OTHERS:
+        return
+    hints, more = type_hints(ALGORITHMS.get(run).Config), ""
+    try:
+        check_known(settings, hints)
+    except ConfigError as error:
+        more = f" {error}"
+    env = next((value for value in (*given[1:], settings.get("env")) if value is not None), "CartPole-v1")
+    words = [f'"{env}"' if isinstance(env, str) else "env"]
+    for key, value in settings.items():
+        if key != "env" and canonical(key).partition(".")[0] in hints:
+            words.append(f"{key}={shown(value)}")
+    raise ConfigError(
+        f"There is no {name} here, the network fits the environment by itself: {call}{', '.join(words)}).{more} "
+        'Another network is model={"hidden": [64, 64]}.'
+    )
+
+
 def plain(config: Config) -> dict[str, object]:
     """Settings as JSON, with "module:name" for classes and functions."""
     values: dict[str, object] = config.to_dict()
@@ -1132,11 +1176,6 @@ def settings_of(given: Sequence[object], config: Mapping[str, object] | None, se
     configs = [value for value in (*given, config) if isinstance(value, Mapping)]
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(f"config takes a mapping of settings, not {shown(config)}.")
-    if name := next((value for value in envs if value in _POLICIES_OF_OTHERS), None):
-        raise ConfigError(
-            f"There is no {name} here, the network fits the environment by itself: leave it out. Another network is "
-            'model={"hidden": [64, 64]}.'
-        )
     if len(envs) + ("env" in settings) > 1:
         raise ConfigError(
             f"Give one environment: {' or '.join(shown(env) for env in (*envs, *[settings['env']] * ('env' in settings)))}?"

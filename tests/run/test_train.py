@@ -328,7 +328,13 @@ def test_the_environment_may_come_first() -> None:
     for wrong, said in (
         (lambda: raypid.PPO("CartPole-v1", env="CartPole-v1"), "Give one environment"),
         (lambda: raypid.PPO({"lr": 1}, {"lr": 2}), "config was given twice"),
-        (lambda: raypid.PPO("MlpPolicy", "CartPole-v1"), "There is no MlpPolicy here"),
+        (lambda: raypid.PPO("MlpPolicy", "CartPole-v1"), r'There is no MlpPolicy here.*: raypid.PPO\("CartPole-v1"\)'),
+        (
+            lambda: raypid.PPO("MlpPolicy", gymnasium.make("CartPole-v1"), verbose=1, n_steps=64),
+            r"raypid.PPO\(env, n_steps=64\). Unknown setting 'verbose'. verbose 0 is --quiet",
+        ),
+        (lambda: raypid.train("PPO", "MlpPolicy", "CartPole-v1"), r'raypid.train\("PPO", "CartPole-v1"\)'),
+        (lambda: raypid.setup("PPO", "CnnPolicy", "CartPole-v1"), r'raypid.setup\("PPO", "CartPole-v1"\)'),
         (lambda: raypid.Agent({"env": "CartPole-v1"}), "Name the algorithm"),
         (lambda: raypid.PPO(config="CartPole-v1"), "There is no file 'CartPole-v1'"),
     ):
