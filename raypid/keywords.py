@@ -73,7 +73,7 @@ def _how_to_call(method: Callable[..., object], owner: object, given: Sequence[o
     signature = inspect.signature(method)
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
     form = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    name = method.__qualname__.removesuffix(".__init__")
+    name = type(owner).__name__ + (f".{method.__name__}" if method.__name__ != "__init__" else "")
     doc = inspect.getdoc(owner if method.__name__ == "__init__" else method) or ""
     listed = re.split(r"\n    (\w+): ", doc.partition("\nArgs:")[2].partition("\n\n")[0])
     about = dict(zip(listed[1::2], listed[2::2], strict=True))
