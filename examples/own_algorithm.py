@@ -29,8 +29,9 @@ class Reinforce(ActorCritic):
         return policy_loss + self.config.value_coef * value_loss, {"policy_loss": policy_loss, "value_loss": value_loss}
 
 
-def main(steps=60_000):
-    with raypid.Agent("REINFORCE", env="CartPole-v1", seed=1, lr=3e-3, gae_lambda=1.0) as agent:
+def main(steps=150_000, seed=1):
+    falling = {"lr": 2e-3, "lr_schedule": "linear", "schedule_steps": steps}
+    with raypid.Agent("REINFORCE", env="CartPole-v1", seed=seed, gae_lambda=1.0, **falling) as agent:
         agent.train(num_train_steps=steps)
         mean = agent.eval(num_eval_episodes=10)["episode_reward_mean"]
     print(f"return {mean:.0f} after {steps} steps")

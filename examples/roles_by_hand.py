@@ -4,8 +4,8 @@ import raypid
 from raypid import roles
 
 
-def main(steps=15_000):
-    setup = raypid.setup("SAC", "Pendulum-v1", seed=0)
+def main(steps=30_000, seed=0):
+    setup = raypid.setup("SAC", "Pendulum-v1", seed=seed)
     config = setup.config
     rollout, replay = roles.Rollout(setup), roles.Replay(setup)
     server, learner, evaluator = roles.ParameterServer(setup), roles.Learner(setup), roles.Evaluator(setup)
@@ -23,7 +23,7 @@ def main(steps=15_000):
             _, weights = learner.learn(done, sample)
             owed -= config.updates_per_call
             server.push(weights)
-    mean = evaluator.evaluate(server.pull(), num_episodes=10).summary()["episode_reward_mean"]
+    mean = evaluator.evaluate(server.pull(), num_episodes=20).summary()["episode_reward_mean"]
     print(f"return {mean:.0f} after {done} steps; {learner.metrics()}")
     return mean
 

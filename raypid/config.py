@@ -67,14 +67,14 @@ class Settings:
         """
         changed = copy.copy(self)
         hints, said_again = type_hints(type(self)), self._said_again(values)
-        _check_known(values, hints)
+        check_known(values, hints)
         for raw_key, value in values.items():
             if raw_key.replace("-", "_") in said_again:
                 continue
             key, _, rest = _name_in(raw_key, hints).partition(".")
             current = getattr(changed, key)
             if isinstance(current, Settings):
-                value = _nested(current, key, {rest: value} if rest else value)
+                value = nested(current, key, {rest: value} if rest else value)
             elif rest:
                 if not isinstance(current, dict):
                     raise ConfigError(f"{raw_key!r}: {key} is a single value, it has no {rest!r}.")
@@ -127,7 +127,7 @@ class Settings:
         return plain
 
 
-def _check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> None:
+def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> None:
     """Refuse settings that do not exist, all of them at once.
 
     Raises:
@@ -140,7 +140,8 @@ def _check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> N
         key, _, rest = _name_in(raw_key, hints).partition(".")
         if key not in hints:
             timed = key in ("train_freq", "train_frequency") and "a_l_ratio" in hints
-            found[raw_key] = ("", _advice(raw_key, hints) + (_ratio(values) if timed else ""))
+            yours = _ratio(values) if timed else _network(value) if key == "policy_kwargs" else ""
+            found[raw_key] = ("", _advice(raw_key, hints) + yours)
         elif hints[key] is ModelConfig:
             parts = (
                 [rest]
@@ -200,13 +201,36 @@ def _ratio(values: Mapping[str, object]) -> str:
     return ""
 
 
+def _network(policy_kwargs: object) -> str:
+    """What Stable-Baselines3's policy_kwargs are here, in the reader's values; "" if none of them is a setting."""
+    if not isinstance(policy_kwargs, Mapping):
+        return ""
+    model: dict[str, object] = {}
+    told, widths = "", policy_kwargs.get("net_arch")
+    if isinstance(widths, list) and len(widths) == 1:  # as it was before 1.8: [dict(pi=[64], vf=[64])]
+        widths = widths[0] if isinstance(widths[0], Mapping) else widths
+    if isinstance(widths, Mapping):
+        each = [*widths.values()]
+        widths, told = (each or [None])[0], "" if each[1:] == each[:-1] else f" {VALUES['hidden']}"
+    if isinstance(widths, (list, tuple)):
+        model["hidden"] = list(widths)
+    if (function := policy_kwargs.get("activation_fn")) is not None:
+        name = str(getattr(function, "__name__", function)).lower()
+        choices = type_hints(ModelConfig)["activation"]
+        if name in get_args(choices):
+            model["activation"] = name
+        else:
+            told += f" activation takes {describe_type(choices)}, not {shown(name)}."
+    return (f" Yours is model={shown(model)}." if model else "") + told
+
+
 def known_as(raw_key: str, hints: Mapping[str, object]) -> str:
     """Say what a setting of another library is called here, or what to do in its place; "" if it is not known."""
     given = raw_key.replace("-", "_").partition(".")[0]
     ours = ELSEWHERE.get(given, given)
     told = answer(given) or answer(canonical(given)) or answer(f"--{given}") or KEYWORDS.get(given, "")
     if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
-        return f" Here it is called 'model.{ours}'."
+        return f" Here it is called 'model.{ours}', in Python model={{{ours!r}: ...}}."
     return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""
 
 
@@ -218,19 +242,42 @@ def setting_told(config: Config | None, name: str) -> str:
     return f"It is a setting: config.{ours}." if ours.partition(".")[0] in hints else known_as(name, hints).strip()
 
 
-def _nested(current: Settings, key: str, value: object) -> Settings:
-    """Lay `value` over the group of settings called `key`."""
-    if isinstance(value, Settings):
+def nested(current: C, key: str, value: object) -> C:
+    """Lay `value` over the group of settings called `key`.
+
+    Raises:
+        ConfigError: it is no mapping of such settings.
+    """
+    if isinstance(value, type(current)):
         return value
     if not isinstance(value, Mapping):
         first = dataclasses.fields(current)[0].name
+        what, told = _by_name(key, value)
+        if isinstance(value, str):
+            told = f" Named alone it is {key}={{{first!r}: {shown(value)}}}."
         raise ConfigError(
-            f"{key} takes a mapping such as {{{first!r}: {getattr(current, first)!r}}}, not {shown(value)}."
+            f"{key} takes a mapping such as {{{first!r}: {getattr(current, first)!r}}}, not {what}.{told}"
         )
     try:
         return current.replace(value)
     except ConfigError as error:
         raise ConfigError(f"In {key!r}: {error}") from None
+
+
+def _by_name(key: str, value: object) -> tuple[str, str]:
+    """What a value that does not fit is, and of a class of the user's own, or an object of it, how it is given."""
+    cls: type = value if isinstance(value, type) else type(value)
+    own = value is cls or any(hasattr(cls, method) for method in ("forward", "choose_actions", "fetch_grads"))
+    if key not in ("model", "network", "agent") or cls.__module__ == "builtins" or not own:
+        return shown(value), ""
+    kind = "agent" if key == "agent" else "model" if hasattr(cls, "choose_actions") else "network"
+    name = "Mine" if cls.__module__.startswith("torch.") else cls.__name__
+    given = f'agent="{name.lower()}"' if key == "agent" else f'model={{"network": "{name.lower()}"}}'
+    told = f' A class of your own goes by a name: raypid.register_{kind}("{name.lower()}", {name}), then {given}.'
+    if value is not cls:
+        arguments = "agent_config" if key == "agent" else "model.custom"
+        told += f" Each process makes an object of its own; {arguments} has the constructor's arguments."
+    return f"{'the class' if value is cls else 'an object of class'} {cls.__name__}", told
 
 
 def canonical(key: str) -> str:
@@ -406,7 +453,7 @@ ELSEWHERE = {
     "evaluation_parallel_to_training": "evaluation_parallel", "eval_episodes": "evaluation_num_episodes",
     "n_eval_episodes": "evaluation_num_episodes", "clip_rewards": "reward_clip", "local_gpu_idx": "gpu", "activation_fn": "activation",
     "custom_model": "network", "features_extractor_class": "network", "custom_model_config": "custom", "features_extractor_kwargs": "custom",
-    "share_features_extractor": "shared", "hiddens": "hidden",
+    "share_features_extractor": "shared", "hiddens": "hidden", "lrate": "lr",
 }  # fmt: skip
 """What other libraries call our settings, where they take other values or have another use as well."""
 
@@ -446,7 +493,9 @@ def coerce(key: str, value: object, hint: object) -> object:
         # a mapping for a number is a search space, misspelt; for widths it is Stable-Baselines3's of policy and value
         is_other = isinstance(value, (int, float)) or (isinstance(value, Mapping) and key != "hidden")
         more = "" if is_other or key not in VALUES else f" {VALUES[key]}"
-        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {shown(value)} ({kind}).{more}") from None
+        what, told = _by_name(key, value)
+        what = what if told else f"{what} ({kind})"
+        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {what}.{told or more}") from None
 
 
 _MISFITS = (ValueError, OverflowError)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from raypid.errors import ConfigError
@@ -38,7 +39,12 @@ def other_words(
         @functools.wraps(method)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             if kwargs.keys() <= known.keys():
-                return method(*args, **kwargs)
+                try:
+                    return method(*args, **kwargs)
+                except TypeError as error:
+                    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                        raise  # from within
+                    raise ConfigError(_how_to_call(method, args[0], [*args[1:], *kwargs.values()])) from None
             given: dict[str, Any] = dict(kwargs)
             if stop:
                 before = args[1] if len(args) > 1 else given.get("stop")
@@ -60,6 +66,23 @@ def other_words(
         return called
 
     return decorate
+
+
+def _how_to_call(method: Callable[..., object], owner: object, given: Sequence[object]) -> str:
+    """What to say of a call with too few arguments, or too many: how it is written, and what its docstring says of those it needs."""
+    signature = inspect.signature(method)
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+    form = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    name = type(owner).__name__ + (f".{method.__name__}" if method.__name__ != "__init__" else "")
+    doc = inspect.getdoc(owner if method.__name__ == "__init__" else method) or ""
+    listed = re.split(r"\n    (\w+): ", doc.partition("\nArgs:")[2].partition("\n\n")[0])
+    about = dict(zip(listed[1::2], listed[2::2], strict=True))
+    told = [
+        f"{p.name}: {' '.join(about[p.name].split())}" for p in parameters if p.default is p.empty and p.name in about
+    ]
+    were = ", ".join(type(value).__name__ for value in given) or "nothing"
+    text = " ".join(told or [doc.partition("\n")[0]])
+    return f"Write {name}{form}; given: {were}. {text}".replace("`", "")
 
 
 def _advice(agent: object, key: str, known: Collection[str]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from raypid.errors import UserError
+from raypid.neighbours import near
 from raypid.ownership import run_folder_of
 
 
@@ -79,7 +80,7 @@ def import_named(name: str) -> ModuleType:
 def _import_file(named: Path) -> ModuleType:
     file = Path(here(str(named)))
     if not file.is_file():
-        raise UserError(f"There is no file {str(file)!r}.")
+        raise UserError(f"There is no file {str(file)!r}.{near(file, files=True)}")
     if (folder := run_folder_of(file.parent)) is not None:
         raise UserError(
             f"{file} lies in a run's folder ({folder}), and code is never imported from there: move it elsewhere."

@@ -241,7 +241,8 @@ _FOLDER = "--out DIR (in Python out=DIR) is the run's folder; it has TensorBoard
 _OF_A_RUN = "It belongs to a run: fit(stop=N, checkpoint_interval=4, quiet=True), and raypid.train takes it too."
 OPTIONS: dict[str, str] = {
     **dict.fromkeys(("checkpoint_interval", "keep_checkpoints", "final_episodes", "overwrite", "quiet"), _OF_A_RUN),
-    "verbose": _SEEN,
+    "verbose": "verbose 0 is --quiet, in Python fit(stop=N, quiet=True) and raypid.train(..., quiet=True); without it progress is shown where "
+    "the output is a terminal.",
     "progress": _SEEN,
     "progress_bar": _SEEN,
     "log_dir": _FOLDER,

@@ -52,7 +52,8 @@ def _meant(path: Path, files: bool) -> list[Path]:
         if not files and (parent / path.name).exists():
             return [parent / path.name]
         names = sorted(entry.name for entry in os.scandir(parent) if entry.is_file() or not files)[:MOST_NAMES]
-        same = [name for name in names if os.path.splitext(name)[0] == path.stem]
+        same = [name for name in names if name.lower() == path.name.lower()]
+        same = same or [name for name in names if os.path.splitext(name)[0] == path.stem]
         if found := same[:1] or difflib.get_close_matches(path.name, names, 1, 0.75):
             return [parent / found[0]]
     return []

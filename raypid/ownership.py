@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from raypid.errors import UserError, reason
+from raypid.neighbours import near
 from raypid.outputs import replacing
 
 MARKER = ".raypid-project"
@@ -203,10 +204,10 @@ def put_on_path(arguments: Sequence[str]) -> None:
         sys.path.insert(0, here)
 
 
-def path_hint() -> str:
-    """Say, for a module that was not found, that the current folder was not looked at; "" if it was."""
+def path_hint(module: str) -> str:
+    """Say, for a module that was not found, which file here is nearly called so, or that the current folder was not looked at."""
     if _left_out is None:
-        return ""
+        return near(f"{module.replace('.', '/')}.py", files=True)
     return (
         f" The current folder is not looked at: {_left_out} is a run's folder, and code is never imported from there."
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from raypid.errors import ConfigError, UserError
+from raypid.errors import CodeError, ConfigError, UserError
 from raypid.extras import MissingPackage, install_hint
 from raypid.modules import apart, defined, import_named, located, names_file
 from raypid.names import ALGORITHMS as OTHER_ALGORITHMS
@@ -26,6 +28,7 @@ _ALIKE = 0.1
 """What is less near than the best by more than this is not suggested beside it."""
 _MOST_KNOWN = 40
 """Most names that a message lists."""
+_PACKAGE = str(Path(__file__).parent)
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -89,7 +92,7 @@ def import_string(entry: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
             raise UserError(
-                f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it.{path_hint()}"
+                f"{entry!r}: there is no module {error.name!r} on the path: run from its folder, or install it.{path_hint(error.name)}"
             ) from error
         if missing := install_hint(error):
             raise MissingPackage(f"{entry!r} imports {error.name}, which is not installed{missing}") from error
@@ -101,6 +104,30 @@ def import_string(entry: str) -> Any:
         near = suggest(attribute, defined(module, lambda cls: True))
         hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
         raise UserError(f"{entry!r}: {what}{module_name!r} has no {attribute!r}.{hint}") from error
+
+
+def called(owner: str, method: str, function: Callable[..., T], *args: object, **keywords: object) -> T:
+    """Call a method of a user's class.
+
+    Raises:
+        CodeError: what it raised, with the traceback from the user's first line on.
+    """
+    try:
+        return function(*args, **keywords)
+    except UserError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this one
+        theirs = [
+            place
+            for place, frame in enumerate(frames)
+            if not frame.filename.startswith(_PACKAGE) and "site-packages" not in frame.filename
+        ]
+        frames = frames[theirs[0] if theirs else 0 :]
+        place = f" ({frames[0].filename}:{frames[0].lineno})" if frames else ""
+        raise CodeError.after(
+            frames, error, f"{owner}.{method}() raised {type(error).__name__}{place}{install_hint(error)}."
+        ) from None
 
 
 def within_remote(entry: Any) -> Any:

@@ -65,15 +65,15 @@ def test_own_environment() -> None:
 
 
 def test_own_algorithm() -> None:
-    assert example("own_algorithm")["main"](steps=20_000) > 60
+    assert example("own_algorithm")["main"](steps=40_000) > 100  # actions at random: 22
 
 
 def test_own_agent() -> None:
-    assert example("own_agent")["main"](steps=20_000) > 25
+    assert example("own_agent")["main"](steps=50_000) > 100  # actions at random: 22
 
 
 def test_roles_by_hand() -> None:
-    assert -2000 < example("roles_by_hand")["main"](steps=5_000) < 0
+    assert example("roles_by_hand")["main"](steps=10_000) > -700  # actions at random: -1,200
 
 
 def test_web_handler(tmp_path: Path) -> None:

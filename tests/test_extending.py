@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 import raypid
 from raypid.algorithms.ppo import PPO
 from raypid.cli import main
-from raypid.errors import UserError
+from raypid.errors import CodeError, UserError
 from raypid.registry import ALGORITHMS, INTRINSIC_REWARDS, NETWORKS
 
 SOURCE = Path(__file__).parent / "chaos" / "extension.py"
@@ -242,3 +242,52 @@ def test_a_network_that_does_not_fit_is_refused(run: str, env: str, model: dict[
     # with workers: nothing has been started on Ray when it is refused
     with pytest.raises(UserError, match=says):
         raypid.Agent(run, env=env, model=model, num_workers=1, address="127.0.0.1:1")
+
+
+def test_a_network_for_other_observations_is_told_their_shape() -> None:
+    import torch
+
+    @raypid.register_network("seven")
+    class Seven(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(7, 5)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+    for run, env, told in (
+        ("PPO", "CartPole-v1", r"Network 'seven' is given a vector \[N, 4\] .* for observations of shape \[4\]"),
+        ("SAC", "raypid/DictCartPole-v0", r"Network 'seven' is given a vector \[N, 4\] .* position \[2\]"),
+        ("DQN", "raypid/Catch-v0", r"Network 'seven' is given "),
+    ):
+        with pytest.raises(CodeError, match=told) as error:
+            raypid.Agent(run, env, model={"network": "seven"})
+        assert "Seven.forward() raised" in str(error.value) and f'File "{__file__}"' in str(error.value)
+
+
+def test_a_class_in_place_of_its_name_is_told_how_it_gets_one() -> None:
+    import torch
+
+    class MyNet(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    class MyModel:
+        choose_actions = step = get_weights = set_weights = None
+
+    own = r'network\("mynet", MyNet\), then model={"network": "mynet"}'
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: raypid.PPO("CartPole-v1", model=MyNet), f"not the class MyNet. .*{own}"),  # type: ignore[arg-type]
+        (lambda: raypid.PPO("CartPole-v1", model={"network": MyNet()}), f"an object of class MyNet. .*{own}"),
+        (lambda: raypid.ModelCatalog.get_model(None, None, MyNet), own),  # type: ignore[arg-type]
+        (lambda: raypid.CustomModel("CartPole-v1", model=MyModel), r'register_model\("mymodel", MyModel\)'),  # type: ignore[arg-type]
+        (
+            lambda: raypid.CustomModel("CartPole-v1", agent=MyModel),
+            r'_agent\("mymodel", MyModel\), then agent="mymodel"',
+        ),  # type: ignore[arg-type]
+        (lambda: raypid.PPO("CartPole-v1", model=torch.nn.Linear(4, 2)), r'register_network\("mine", Mine\)'),  # type: ignore[arg-type]
+    ]
+    for call, told in calls:
+        with pytest.raises(UserError, match=told):
+            call()

@@ -430,13 +430,31 @@ def test_a_class_of_algorithms_that_gets_what_an_agent_gets_names_the_agent() ->
             call()
 
 
-NEAR: dict[str, tuple[str, dict[str, Any], str]] = {
+NEAR: dict[str, tuple[str, dict[str, Any], str]] = {  # what is set by a wrong name, or to what is none of its values
     "of the network": ("PPO", {"hidden": [64]}, "Here it is called 'model.hidden'"),
     "an alias, nearly": ("PPO", {"n_env": 4}, "Did you mean 'num_envs_per_worker'"),
     "an alias with a slip": ("PPO", {"learnng_rate": 0.1}, "Did you mean 'lr'"),
     "an argument of learn, nearly": ("PPO", {"total_timestep": 9}, "Did you mean 'total_timesteps'"),
     "steps for an update": ("DQN", {"train_freq": 4, "gradient_steps": 1}, "Yours is a_l_ratio=4."),
     "of several environments": ("DQN", {"train_freq": 4, "gradient_steps": 2, "n_envs": 8}, "Yours is a_l_ratio=16."),
+    "widths and activation": (
+        "PPO",
+        {"policy_kwargs": {"net_arch": [32, 16], "activation_fn": type("ReLU", (), {})}},
+        "Yours is model={'activation': 'relu', 'hidden': [32, 16]}.",
+    ),
+    "two widths": (
+        "PPO",
+        {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [9]}}},
+        "{'hidden': [8]}. Policy and value have the same widths",
+    ),
+    "another activation": (
+        "PPO",
+        {"policy_kwargs": {"activation_fn": type("ELU", (), {})}},
+        "activation takes one of 'tanh', 'relu', 'silu', not 'elu'",
+    ),
+    "verbosity": ("PPO", {"verbose": 1}, "verbose 0 is --quiet, in Python fit(stop=N, quiet=True)"),
+    "a rate": ("PPO", {"lrate": 1e-3}, "Here it is called 'lr'"),
+    "a network by its name": ("PPO", {"model": "wide"}, "Named alone it is model={'network': 'wide'}."),
     "as many updates as steps": ("DQN", {"train_freq": 1, "gradient_steps": -1}, "for each update, of algorithms"),
 }
 

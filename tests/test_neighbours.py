@@ -49,7 +49,17 @@ def test_what_lies_near_is_named(given: str, told: str) -> None:
 
 def test_a_file_is_not_answered_with_a_folder() -> None:
     assert near("run/cartpol", files=True) == ""
+    assert near("RUN/cartpole/PARAMS.json", files=True) == near("run/cartpole/param.json", files=True)
     assert near("run/cartpole/param.json", files=True) == " Did you mean 'run/cartpole/params.json'?"
+
+
+def test_a_file_of_code_may_be_written_in_another_case() -> None:
+    Path("reacher.py").write_text("")
+    for given, there in (("REACHER.py:Reach", "reacher.py'?"), ("Reacher:Reach", " Did you mean 'reacher.py'?")):
+        for call in (lambda: raypid.PPO(given), lambda: raypid.PPO("CartPole-v1", model={"network": given})):  # noqa: B023
+            with pytest.raises(UserError) as caught:
+                call()  # type: ignore[no-untyped-call]
+            assert str(caught.value).endswith(there)
 
 
 COMMANDS = {

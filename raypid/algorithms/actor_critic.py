@@ -17,6 +17,7 @@ from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, cut
 from raypid.config import Config, ConfigError
+from raypid.errors import UserError, shown
 from raypid.extras import install_command, installed, need
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
@@ -200,7 +201,12 @@ class ActorCritic(Algorithm[ActorCriticT]):
             assert isinstance(out, NumpyEvaluated) and isinstance(self.network, NumpyNetwork)
             by_log_prob, by_entropy, by_value, numbers = self.loss_gradient(*said, rows)
             return partial(self.network.backward, out, which, by_log_prob, by_entropy, by_value), numbers
-        loss, metrics = self.loss(*said, rows)
+        found = self.loss(*said, rows)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            raise UserError(
+                f"{type(self).__name__}.loss() returned {shown(found)}; it returns (loss, metrics): a tensor to descend, and tensors by name."
+            )
+        loss, metrics = found
         return loss, {name: x.detach() for name, x in metrics.items()}
 
     def _normalized(self, advantage: Any, share: Share | None) -> Any:

@@ -216,7 +216,7 @@ def _resolve_path(name: str) -> Resolved:
             raise EnvError(
                 f"Environment {name!r}: there is no module {missing!r} on the Python path. "
                 'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
-                + path_hint()
+                + path_hint(missing)
             ) from error
         raise import_failed(name, module_name, error) from error
     return _resolve_in(module, module_name, attribute)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 
 import numpy as np
 
-from raypid.config import ModelConfig
+from raypid.config import ModelConfig, nested
 from raypid.extras import need
 from raypid.nn.catalog import action_leaf, build_spec
 from raypid.nn.distributions import ActionDistribution, array_module
@@ -99,4 +99,4 @@ class ModelCatalog:
 
 
 def _config(model: Settings) -> ModelConfig:
-    return model if isinstance(model, ModelConfig) else ModelConfig.from_dict(model or {})
+    return nested(ModelConfig(), "model", {} if model is None else model)

@@ -141,6 +141,12 @@ class NetworkSpec:
     memory_size: int = 0
     """Units of a cell, M."""
 
+    def brief(self) -> str:
+        """Observations, kinds of actions and the network, in a few words."""
+        shapes = ", ".join(f"{leaf.path} {leaf.shape}".strip() for leaf in self.pipeline.leaves)
+        actions = "+".join(action.kind for action in self.actions)
+        return f"observation {shapes}, action {actions}, network {self.network}{f' with {self.memory}' if self.memory else ''}"
+
     @property
     def torch_free(self) -> bool:
         """Whether workers can act with NumPy alone."""

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raypid.errors import UserError
+from raypid.errors import CodeError, UserError
 from raypid.nn.allocation import keep_freed_memory
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import factorised_noise, initial_mlp
 from raypid.nn.pipeline import Inputs, InputsOf
 from raypid.nn.torch_cells import Memory, unroll
-from raypid.registry import NETWORKS
+from raypid.registry import NETWORKS, called
 from raypid.types import Array, flat_views
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}
@@ -253,7 +253,7 @@ class CustomNetwork(UserModule):
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
         super().__init__(spec)
         self.heads: TwinMLP | None = None
-        out = self.call(example_inputs(spec))
+        out = self._first_call(spec)
         takes = "features [N, F]"
         if isinstance(out, Tensor) and out.ndim == 2:
             self.heads = TwinMLP(replace(spec, hidden=()), out.shape[-1], rng)
@@ -269,6 +269,25 @@ class CustomNetwork(UserModule):
         else:
             takes += f", or (params [N, {spec.num_outputs}], value [N])"
         raise UserError(f"Network {spec.network!r} must return {takes}; it returned {_describe(out)}.")
+
+    def _first_call(self, spec: NetworkSpec) -> object:
+        """Return what the module makes of an example.
+
+        Raises:
+            CodeError: what it raised, with the user's traceback, and what it was given.
+        """
+        try:
+            return called(type(self.module).__qualname__, "forward", self.call, example_inputs(spec))
+        except CodeError as error:
+            vector, images = spec.pipeline.vector_size, dict(spec.pipeline.images)
+            given = [f"images {path!r} [N, {', '.join(map(str, shape))}]" for path, shape in images.items()]
+            if vector or not images:
+                given.append(f"a vector [N, {vector}] (spec.pipeline.vector_size)")
+            observed = ", ".join(f"{leaf.path} {list(leaf.shape)}".strip() for leaf in spec.pipeline.leaves)
+            raise CodeError(
+                f"{error} Network {spec.network!r} is given {' and '.join(given)}, for observations of shape {observed}: "
+                "size its first layers by that."
+            ) from None
 
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
         if self.heads is not None:
@@ -304,7 +323,7 @@ def _construct(cls: object, spec: NetworkSpec) -> nn.Module:
         signature.bind(**arguments)
     except TypeError as error:
         raise UserError(f"model.custom {spec.custom!r} does not fit network {spec.network!r}: {error}.") from None
-    module = cls(**arguments)
+    module: nn.Module = called(cls.__qualname__, "__init__", cls, **arguments)
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
         raise UserError(

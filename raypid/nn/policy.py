@@ -66,17 +66,11 @@ class DeployedPolicy:
 
     def __repr__(self) -> str:
         """What it was trained by and on, the observations that it takes, its actions and its network."""
-        spec = self.policy.spec
-        shapes = ", ".join(f"{leaf.path} {leaf.shape}".strip() for leaf in spec.pipeline.leaves)
-        memory = f" with {spec.memory}" if spec.memory else ""
-        actions = "+".join(action.kind for action in spec.actions)
         origin = " on ".join(str(part) for part in (self.info.get("algorithm"), self.info.get("env")) if part)
         steps = self.info.get("timesteps_total")
         parts = [
             *([origin] if origin else []),
-            f"observation {shapes}",
-            f"action {actions}",
-            f"network {spec.network}{memory}",
+            self.policy.spec.brief(),
             *([f"{steps:,} steps"] if isinstance(steps, int) else []),
         ]
         return f"<DeployedPolicy: {', '.join(parts)}>"

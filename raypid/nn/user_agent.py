@@ -12,8 +12,8 @@ from raypid.arguments import arguments
 from raypid.errors import UserError
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.pipeline import nest
-from raypid.nn.user_model import Model, ModelPolicy, Parts, called, facts_of
-from raypid.registry import AGENT_METHODS, AGENTS, check_methods
+from raypid.nn.user_model import Model, ModelPolicy, Parts, facts_of
+from raypid.registry import AGENT_METHODS, AGENTS, called, check_methods
 from raypid.types import Array, Gradients, Trajectory, Weights, tree_leaves
 
 T = TypeVar("T")

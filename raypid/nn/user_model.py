@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from raypid.arguments import arguments
-from raypid.errors import CodeError, ConfigError, UserError
-from raypid.extras import install_hint
+from raypid.errors import ConfigError, UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.ops.returns import gae, next_values
-from raypid.registry import MODEL_METHODS, NETWORKS, check_methods
+from raypid.registry import MODEL_METHODS, NETWORKS, called, check_methods
 from raypid.spaces import space_from_json
 from raypid.types import Array, Trajectory, Tree, Weights, as_tree, flat_views, to_numpy, tree_leaves, tree_map
 
 Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
 T = TypeVar("T")
-_PACKAGE = str(Path(__file__).parents[1])
 
 
 class Model(Protocol):
@@ -120,26 +116,6 @@ def _rebuilt(structure: Parts, arrays: Iterator[Array]) -> Parts:
         parts = [_rebuilt(part, arrays) for part in structure]
         return parts if isinstance(structure, list) else tuple(parts)
     return next(arrays)
-
-
-def called(owner: str, method: str, function: Callable[..., T], *args: object, **keywords: object) -> T:
-    """Call a method of a user's class.
-
-    Raises:
-        CodeError: what it raised, with the traceback from the user's first line on.
-    """
-    try:
-        return function(*args, **keywords)
-    except UserError:
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this one
-        theirs = [place for place, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
-        frames = frames[theirs[0] if theirs else 0 :]
-        place = f" ({frames[0].filename}:{frames[0].lineno})" if frames else ""
-        raise CodeError.after(
-            frames, error, f"{owner}.{method}() raised {type(error).__name__}{place}{install_hint(error)}."
-        ) from None
 
 
 class ModelPolicy(NetworkPolicy):

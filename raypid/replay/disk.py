@@ -42,6 +42,7 @@ _DTYPES = {
     "reward": np.dtype(np.float32),
 }
 """Columns of one number for each row that every buffer has."""
+Shape: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
 """Rows, from the first id up to, and without, the last."""
 Piece: TypeAlias = tuple[int, Mapping[str, Array], Mapping[str, Array]]
@@ -184,15 +185,21 @@ def _linked(head: Mapping[str, Any], folder: Path, previous: Path | None) -> lis
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """What a save says of itself, once all of its files have been compared with their checksums, and the `folder` that it is in.
+    """What a save says of itself, once all of its files have been compared with their checksums; the `folder` that it is in; and the
+    `shapes` of its rows by column.
 
     Raises:
         ValueError, KeyError, TypeError, OSError: what is wrong.
     """
-    index = {**_checked_index(folder), "folder": str(folder)}
+    from safetensors import safe_open
+
+    index = {**_checked_index(folder), "folder": str(folder), "shapes": {}}
     for name, checksum in _checksums(index).items():
         if sha256_of(confined(folder, name)) != checksum:
             raise ValueError(f"{name} was altered or cut short")
+    for segment in index["segments"][:1]:
+        with safe_open(folder / segment["file"], "numpy") as rows:
+            index["shapes"] = {name: tuple(rows.get_slice(name).get_shape()[1:]) for name in rows.keys()}
     return index
 
 
@@ -282,15 +289,28 @@ def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int, fol
     kinds = {name for name, values in columns.items() if values.dtype.kind not in "biuf"}
     if buffer.spec.columns or buffer.columns:
         wrong = [name for name in sorted(wanted.keys() | here.keys()) if wanted.get(name) != here.get(name)] or kinds
-        if spaces := [name for name in wrong if name.startswith(("obs/", "action/")) and name not in kinds]:
-            told = "; ".join(
-                f"{_words(name)}: {_shape(here, name)} there, {_shape(wanted, name)} in this run" for name in spaces
-            )
-            raise OtherTask(
-                f"The replay buffer in {folder} is of another task. {told}. Load it into a run with the environment that it was saved with."
-            )
+        plain = [{name: x for name, x in shapes.items() if name not in kinds} for shapes in (wanted, here)]
+        _check_task(plain[0], plain[1], folder)
         for name in wrong:
             raise ValueError(f"row {start} has {name} {here.get(name, 'not')}, this run has {wanted.get(name, 'none')}")
+
+
+def _check_task(wanted: Mapping[str, Shape], here: Mapping[str, Shape], folder: str) -> None:
+    """Check the shapes of observations and actions, by column.
+
+    Raises:
+        OtherTask: they differ.
+    """
+    names = [name for name in sorted(wanted.keys() | here.keys()) if name.startswith(("obs/", "action/"))]
+    if told := [
+        f"{_words(name)}: {_shape(here, name)} there, {_shape(wanted, name)} in this run"
+        for name in names
+        if wanted.get(name) != here.get(name)
+    ]:
+        raise OtherTask(
+            f"The replay buffer in {folder} is of another task. {'; '.join(told)}. Load it into a run with the environment that it was "
+            "saved with."
+        )
 
 
 def _words(column: str) -> str:
@@ -299,7 +319,7 @@ def _words(column: str) -> str:
     return {"obs": "observations", "action": "actions"}[what] + (f" {key!r}" if key else "")
 
 
-def _shape(columns: Mapping[str, tuple[int, ...]], name: str) -> str:
+def _shape(columns: Mapping[str, Shape], name: str) -> str:
     return f"shape {list(columns[name])}" if name in columns else "none"
 
 
@@ -313,6 +333,8 @@ class Loading:
     """
 
     def __init__(self, buffer: Buffer, index: dict[str, Any], after: bool) -> None:
+        if buffer.spec.columns and index["shapes"]:  # before anything is forgotten
+            _check_task(buffer.spec.columns, index["shapes"], index["folder"])
         self.buffer, self.index, self.after = buffer, index, after
         oldest, count = index["oldest"], index["count"]
         self.shift = buffer.count - oldest if after else 0

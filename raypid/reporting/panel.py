@@ -50,10 +50,12 @@ PARTS = {
     "env": ("environment", "blue", "█", "a faster vectorizer or more CPUs; if the CPUs idle, more workers or envs"),
     "inference": ("inference", "cyan", "▓", "more envs per worker, so larger batches"),
     "transport": ("transport", "magenta", "▒", "longer fragments, so fewer messages"),
-    "learner": ("learner", "green", "▚", "fewer updates for each step, narrower layers or a GPU"),
+    "learner": ("learner", "green", "▚", "fewer updates for each step or narrower layers"),
     "evaluation": ("evaluation", "yellow", "░", "evaluate less often or fewer episodes"),
     "other": ("other work", "bright_black", "·", "more steps per iteration"),
 }
+GPU_HELPS_S = 0.01
+"""Seconds of one update on a CPU from which a GPU is advised: the operations of a smaller one take about as long to start on a GPU."""
 
 
 class Progress:
@@ -106,9 +108,14 @@ class State:
         self._paces: deque[tuple[float, dict[str, float]]] = deque(maxlen=PACE_SECONDS)
         self.lost: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
+        self._update_s = math.nan
+        """Seconds of one update in the newest iteration that made any; NaN in the first one, which also sets things up."""
 
     def update(self, result: Mapping[str, object]) -> None:
         """Add an iteration; a value that it does not report, such as an evaluation, stays as it was."""
+        before = self.latest.get("learner_updates_total")
+        if known(before) and (updates := number(result, "learner_updates_total") - before) > 0:
+            self._update_s = number(result, "timing/learner") / updates
         self.latest.update(result)
         for key in self.stop:
             if key not in self.first and known(first := result.get(key)):
@@ -206,7 +213,7 @@ class State:
     def bottleneck(self) -> str:
         """What takes most of the time, as `bottleneck` says it."""
         waited = not self.lost.keys().isdisjoint(("workers", "timeouts", "nodes"))
-        return bottleneck(self.shares(), self.info, waited=waited)
+        return bottleneck(self.shares(), self.info, waited=waited, update_s=self._update_s)
 
     def losses(self) -> str:
         """What was lost so far: "1 worker, 3 timeouts"; empty if nothing was."""
@@ -222,17 +229,26 @@ def singular(name: str) -> str:
 WAITED = "the wait for workers that were lost is part of it"
 
 
-def bottleneck(shares: Mapping[str, float], info: Mapping[str, object], *, waited: bool = False) -> str:
+def advice_on(part: str, info: Mapping[str, object], update_s: float) -> str:
+    """What to do if a part takes most of the time. A GPU is advised where one update takes so long (`update_s`) that it can help."""
+    gpu = part == "learner" and update_s >= GPU_HELPS_S and not number(info, "num_gpus")
+    return f"{PARTS[part][3]}{', or a GPU' if gpu else ''}"
+
+
+def bottleneck(
+    shares: Mapping[str, float], info: Mapping[str, object], *, waited: bool = False, update_s: float = math.nan
+) -> str:
     """One line that names what takes most of the time and what to do about it; empty if nothing is known.
 
     waited: whether workers were lost, and so waited for.
+    update_s: seconds of one update; NaN: not known.
     """
     if not shares:
         return ""
     ranked = sorted(shares, key=lambda part: -shares[part])
     if shares[top := ranked[0]] < 0.4:
         return "balanced: " + ", ".join(f"{PARTS[part][0]} {shares[part]:.0%}" for part in ranked[:2])
-    name, _, _, advice = PARTS[top]
+    name, advice = PARTS[top][0], advice_on(top, info, update_s)
     cpus = number(info, "num_cpus") or os.cpu_count() or 1
     if top == "env" and number(info, "num_workers") < cpus and cpus > 1:
         advice = f"more workers (--num-workers {cpus:g})"

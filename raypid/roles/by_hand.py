@@ -28,6 +28,7 @@ from raypid.neighbours import nothing_at
 from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
+from raypid.registry import NETWORKS
 from raypid.replay.base import replay_factory
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import Evaluation, Recorder
@@ -61,7 +62,7 @@ Collected: TypeAlias = Trajectory | Gradients | Fitness
 """What workers of an algorithm send: most send trajectories, A3C gradients, ES and ARS fitness."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Setup:
     """What the roles of one run have in common: plain data, which travels to other processes."""
 
@@ -83,6 +84,11 @@ class Setup:
     def network(self) -> NetworkSpec:
         """The policy's network."""
         return self.spec.network
+
+    def __repr__(self) -> str:
+        """Algorithm, environment, observations, actions, network."""
+        widths = f" {list(self.network.hidden)}" if NETWORKS.is_own(self.network.network) else ""
+        return f"<Setup: {self.algorithm.__name__} on {self.spec.env.name}, {self.network.brief()}{widths}>"
 
 
 def rollout_factory(algorithm: type[Algorithm[Any]], config: Config, spec: RolloutSpec) -> Callable[..., RolloutWorker]:
@@ -118,7 +124,7 @@ class Rollout(_Role):
     """Acts in `num_envs_per_worker` environments with the weights it is given.
 
     Args:
-        setup: of the run.
+        setup: what `raypid.setup(...)` returned.
         worker_index: number of the worker, from 0. It chooses the worker's random numbers, and with some algorithms its exploration.
 
     Raises:
@@ -135,6 +141,7 @@ class Rollout(_Role):
         self._network = NetworkCheck(setup.network, self._worker.policy)
         self._closed = False
 
+    @other_words()
     def collect(self, weights: Weights, timesteps: int = 0) -> tuple[Report, Collected]:
         """Act for `fragment_length` rows in each environment. Episodes go on in the next call.
 
@@ -171,7 +178,7 @@ class Replay(_Role):
     """Stores trajectories and draws transitions from them, uniformly or (with the setting `prioritized`) by priority.
 
     Args:
-        setup: of the run.
+        setup: what `raypid.setup(...)` returned.
         shard: number of this buffer, from 0, if several share `buffer_size`, each in a process of its own.
         num_shards: how many there are.
 
@@ -199,6 +206,7 @@ class Replay(_Role):
         self._data = DataCheck(name, setup.algorithm.collect, setup.network)
         self._buffer = replay_factory(setup.algorithm.replay_kind(setup.config), spec.part(num_shards))(shard)
 
+    @other_words()
     def add(self, worker_index: int, fragment: Collected) -> int:
         """Store a trajectory.
 
@@ -225,6 +233,7 @@ class Replay(_Role):
             )
         return self._buffer.add(worker_index, fragment)
 
+    @other_words()
     def sample(self, num: int, timesteps: int = 0) -> Sample:
         """Draw `num` transitions, with replacement.
 
@@ -249,6 +258,7 @@ class Replay(_Role):
             )
         return self._buffer.sample(num, self._beta_at(timesteps))
 
+    @other_words()
     def set_priorities(self, sample: Sample, priorities: Array) -> None:
         """Give the rows of a sample the priorities with which they are drawn from now on. With `prioritized` only: a uniform buffer ignores them.
 
@@ -271,6 +281,7 @@ class Replay(_Role):
         """The number of rows that can be drawn."""
         return self._buffer.num_ready
 
+    @other_words()
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all rows and priorities into a folder, whose former save is replaced.
 
@@ -285,6 +296,7 @@ class Replay(_Role):
                 f"Replay.save: {folder} cannot be written: {reason(error)}. Give another folder."
             ) from error
 
+    @other_words()
     def load(self, folder: str | os.PathLike[str]) -> int:
         """Replace the contents by those that `save` wrote; returns the number of rows that can be drawn.
 
@@ -302,6 +314,9 @@ class Replay(_Role):
 class ParameterServer(_Role, _ParameterServer):
     """Holds the newest weights: the learner pushes, rollouts and evaluator pull; `save` and `restore` keep them on disk.
 
+    Args:
+        setup: what `raypid.setup(...)` returned.
+
     Raises:
         UserError: `setup` is no Setup.
     """
@@ -311,6 +326,7 @@ class ParameterServer(_Role, _ParameterServer):
         super().__init__(_checked(setup, "ParameterServer").network)
         self._check = NetworkCheck(setup.network)
 
+    @other_words()
     def push(self, weights: Weights) -> int:
         """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
 
@@ -321,6 +337,7 @@ class ParameterServer(_Role, _ParameterServer):
         self._check.check("ParameterServer.push", weights)
         return super().push(weights)
 
+    @other_words()
     def reset(self, weights: Weights) -> int:
         """Hold `weights`, whatever their version; returns it. For a run that begins, or goes on from a checkpoint.
 
@@ -331,6 +348,7 @@ class ParameterServer(_Role, _ParameterServer):
         self._check.check("ParameterServer.reset", weights)
         return super().reset(weights)
 
+    @other_words()
     def pull(self, newer_than: int | None = None) -> Weights | None:
         """The newest weights; None if there are none yet.
 
@@ -346,6 +364,7 @@ class ParameterServer(_Role, _ParameterServer):
             )
         return super().pull(newer_than)
 
+    @other_words()
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a policy folder, which `raypid.load_policy`, `restore` and the setting `init_from` read.
 
@@ -358,6 +377,7 @@ class ParameterServer(_Role, _ParameterServer):
             raise UserError("ParameterServer.save: it holds no weights yet. Push some first: push(learner.weights()).")
         super().save(folder)
 
+    @other_words()
     def restore(self, folder: str | os.PathLike[str]) -> int:
         """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
 
@@ -376,6 +396,9 @@ class Learner(_Role):
     """Holds the algorithm: its networks, optimizers, and the moments that observations and rewards are normalised by.
 
     Algorithms that learn from what comes in have `update`. Algorithms with replay have `observe` and `learn`.
+
+    Args:
+        setup: what `raypid.setup(...)` returned.
 
     Raises:
         UserError: `setup` is no Setup.
@@ -409,6 +432,7 @@ class Learner(_Role):
         """
         return self._learner.weights()
 
+    @other_words()
     def update(self, timesteps: int, *data: Collected) -> tuple[dict[str, float], Weights]:
         """Make one update from what workers have collected with these or recent weights. For algorithms without replay.
 
@@ -434,6 +458,7 @@ class Learner(_Role):
             self._sums[name] = total + float(x), num + 1
         return done.metrics, weights
 
+    @other_words()
     def observe(self, report: Report, fragment: Collected | None = None) -> None:
         """Take in the moments of a fragment that goes into a Replay. For algorithms with replay.
 
@@ -462,6 +487,7 @@ class Learner(_Role):
         if report.returns is not None:
             self._returns = merge_moments(self._returns, report.returns)
 
+    @other_words()
     def learn(self, timesteps: int, *samples: Sample) -> tuple[list[Array], Weights]:
         """Make updates from samples of one or several Replays: one for each `batch_size` rows. For algorithms with replay.
 
@@ -486,10 +512,15 @@ class Learner(_Role):
         for sample in samples:
             self._data.check_sample("Learner.learn", sample)
         size, rows = self._learner.algorithm.config.batch_size, [len(sample.id) for sample in samples]
+        if not samples:
+            raise UserError(
+                f"Learner.learn takes one sample of each replay after timesteps; there is none: "
+                f"learn(timesteps, replay.sample({size}, timesteps))."
+            )
         if len(set(rows)) != 1 or sum(rows) % size or size % len(rows):
             raise UserError(
                 "Learner.learn takes samples of equal size, together a multiple of "
-                f"batch_size ({size}){f', whose number divides {size}' if rows else ''}; these have {rows} rows."
+                f"batch_size ({size}), whose number divides {size}; these have {rows} rows."
             )
         moments = self._learner.algorithm.moments
         idle = {
@@ -523,6 +554,7 @@ class Learner(_Role):
         """
         return {**self._learner.state_dict(), "returns": self._returns.as_arrays()}
 
+    @other_words()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned.
 
@@ -541,6 +573,7 @@ class Learner(_Role):
         if "returns" in state:
             self._returns = Moments.from_arrays(state["returns"])
 
+    @other_words()
     def set_weights(self, weights: Weights) -> None:
         """Start from given weights, with optimizers as they are.
 
@@ -554,6 +587,9 @@ class Learner(_Role):
 
 class Evaluator(_Role, _Evaluator):
     """Plays whole episodes with the weights it is given, in environments of its own (`evaluation_env`).
+
+    Args:
+        setup: what `raypid.setup(...)` returned.
 
     Raises:
         UserError: `setup` is no Setup.

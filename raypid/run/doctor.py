@@ -20,7 +20,7 @@ from raypid.errors import UserError, one_line
 from raypid.outputs import ERRORS
 from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import PARAMS, RESULTS
-from raypid.reporting.panel import COUNTS, PARTS, WAITED, bottleneck
+from raypid.reporting.panel import COUNTS, PARTS, WAITED, advice_on, bottleneck
 from raypid.run.known_return import remedies, shortfall
 from raypid.run.record import DIVERGED, Record, Saved, has_finite_weights, newest_sound
 from raypid.runtime.resources import num_cores
@@ -543,6 +543,13 @@ def _speed(record: Record, rows: slice) -> float | None:
     return float(steps[known].sum()) / total if total > 0 else None
 
 
+def _update_s(record: Record) -> float:
+    """Median seconds of one update, without the first iteration, which also sets things up; NaN if it is not known."""
+    updates, seconds = np.diff(record.column("learner_updates_total")), record.column("timing/learner")[1:]
+    known = (updates > 0) & np.isfinite(seconds)
+    return float(np.median(seconds[known] / updates[known])) if known.any() else math.nan
+
+
 def _waited(record: Record) -> bool:
     """Whether workers were lost, and so waited for."""
     return any(record.counted(f"lost/{name}") for name in ("workers", "timeouts", "nodes"))
@@ -553,7 +560,7 @@ def binding(record: Record) -> Findings:
     share = {part: s for part, s in shares(record).items() if part != "evaluation"}
     if not share or share[top := max(share, key=share.__getitem__)] < BINDS:
         return
-    name, _, _, advice = PARTS[top]
+    name, advice = PARTS[top][0], advice_on(top, record.params, _update_s(record))
     workers, cores = record.setting("num_workers") or 0.0, num_cores()
     idle = top == "env" and record.ran_here and workers < cores > 1
     if idle:
@@ -691,8 +698,8 @@ def headline(record: Record) -> str:
 def healthy_line(record: Record, found: Sequence[Finding]) -> str:
     """What is said of a run in which nothing was found but notes."""
     notes = [f"{f.finding} {f.advice}".rstrip() for f in found if f.topic != "speed"]
-    about = {name: record.setting(name) for name in ("num_workers", "num_cpus")}
-    if bound := bottleneck(shares(record), about, waited=_waited(record)):
+    about = {name: record.setting(name) for name in ("num_workers", "num_cpus", "num_gpus")}
+    if bound := bottleneck(shares(record), about, waited=_waited(record), update_s=_update_s(record)):
         notes.append(f"Speed: {bound}.")
     return f"{headline(record)}: healthy. {' '.join(notes)}"
 

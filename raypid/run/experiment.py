@@ -20,7 +20,7 @@ from types import FrameType
 from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
 from raypid.config import Config, ConfigError
-from raypid.errors import Diverged, Halted, UserError, reason
+from raypid.errors import Diverged, Halted, UserError, reason, shown
 from raypid.neighbours import nothing_at
 from raypid.outcome import Outcome as Outcome
 from raypid.outcome import end_by
@@ -418,6 +418,10 @@ class Run:
         try:
             with phase("training", ""):
                 self.result = result = agent.train()
+            if not isinstance(result, dict):
+                raise UserError(
+                    f"{type(agent).__name__}.train() returned {shown(result)}; it returns the result of an iteration, as super().train() does."
+                )
         except Halted as halt:
             self.reason = self._halt(str(halt))
             return

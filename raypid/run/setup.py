@@ -18,7 +18,7 @@ from raypid.run.assembly import (
     rollout_spec,
     with_tuned,
 )
-from raypid.run.training import algorithm_of, named_algorithm, settings_of
+from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
 from raypid.runtime.resources import limit_threads
 
 _RAY = "your program starts or joins Ray, and .options(num_cpus=N) of an actor reserves CPUs"
@@ -96,6 +96,7 @@ def setup(
         raise ConfigError('Name the algorithm: raypid.setup("PPO", "CartPole-v1").')
     name = algorithm_of(run)
     algorithm: AlgorithmClass = ALGORITHMS.get(name)
+    refuse_policy(f'raypid.setup("{name}", ', name, (env, config), settings)
     chosen = settings_of(() if env is None else (env,), config, settings)
     _check_by_hand(name, algorithm, chosen)
     resolved = resolve_settings(name, chosen, with_tuned(name, tuned, {}, chosen) if tuned else None)

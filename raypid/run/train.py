@@ -21,7 +21,7 @@ from raypid.run.experiment import RunOptions, check_folder, left_alone
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import tuned_runs_here
 from raypid.run.saved import begun_run, saved_run
-from raypid.run.training import algorithm_of, named_algorithm, settings_of
+from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
 from raypid.run_file import RunFile, for_algorithm, is_record, joined, notes_of, read_for
 from raypid.stops import read_stop, stop_with
 from raypid.tuned import TUNED
@@ -76,6 +76,8 @@ def train(
     run = named_algorithm("train", run, env, settings)
     again = resume is True
     folder = _taken_up(out, overwrite) if again else None if resume is None else Path(str(resume))
+    if run is not None and not _is_distributed(run):
+        refuse_policy(f'raypid.train("{algorithm_of(run)}", ', algorithm_of(run), (env, config), settings)
     name, file = _read(config, run, trust, settings)
     run = name if run is None else run
     given = settings_of([env], file.settings if isinstance(config, str | Path) else config, settings)

@@ -18,8 +18,20 @@ import numpy as np
 from raypid import checkpoint, names
 from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.config import Config, ConfigError, Given, Source, overlay, read_otherwise, renamed, setting_told
-from raypid.errors import Diverged, Halted, shown
+from raypid.config import (
+    Config,
+    ConfigError,
+    Given,
+    Source,
+    canonical,
+    check_known,
+    overlay,
+    read_otherwise,
+    renamed,
+    setting_told,
+    type_hints,
+)
+from raypid.errors import Diverged, Halted, UserError, shown
 from raypid.keywords import DIR, EPISODES, OBS, other_words
 from raypid.neighbours import refuse_file_name
 from raypid.nn.network_spec import NetworkSpec
@@ -33,6 +45,7 @@ from raypid.replay.base import Replay
 from raypid.replay.disk import checksums_in, link_save
 from raypid.roles.evaluator import Evaluation, Order, cut_note
 from raypid.roles.fitness import FitnessRollout
+from raypid.roles.given import check_folder
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
@@ -214,6 +227,9 @@ class Training(metaclass=_Answering):
         self._closed = True  # until there is something to close
         _check_registry(registry)
         name, notes = self._algorithm(given, run), tuple[str, ...]()
+        given = given if run is not None or self.algorithm is not None else given[1:]
+        if name is not None:
+            refuse_policy(f"raypid.{name}(", name, given, settings)
         if isinstance(config, str | Path):
             from raypid.run_file import read_for
 
@@ -221,7 +237,7 @@ class Training(metaclass=_Answering):
             below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
             out, tuned = out or file.out, tuned or file.tuned
         self.run = name = _named(name)
-        chosen = settings_of(given if run is not None or self.algorithm is not None else given[1:], config, settings)
+        chosen = settings_of(given, config, settings)
         check_tuned(tuned, below or {})
         if tuned:
             below = with_tuned(name, tuned, below or {}, chosen)
@@ -378,6 +394,9 @@ class Training(metaclass=_Answering):
         self.check_open()
         if told := self.config.lacks_end():
             raise ConfigError(told)
+        steps: object = num_train_steps
+        if steps is not None and not (isinstance(steps, (int, float, np.integer)) and steps >= 0):
+            raise ConfigError(f"num_train_steps takes a number of environment steps, at least 0, not {shown(steps)}.")
         if not self._in_hooks:
             self.start_hooks({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
         self._policy_is_current = False
@@ -769,6 +788,7 @@ class Training(metaclass=_Answering):
             UserError: `folder` has the name of a file, such as model.zip.
         """
         if folder is not None:
+            check_folder("save", folder)
             refuse_file_name(folder, "save")
         path = self._write_checkpoint(folder, score, patience_s)
         if self.callbacks is not None:
@@ -900,6 +920,7 @@ class Training(metaclass=_Answering):
         """The result of a method of the running learner's; of several, that of the first."""
         return self.backend.get(self.context.learner.submit(method))
 
+    @other_words()
     def set_weights(self, weights: Weights) -> None:
         """Go on from these weights, and their moments.
 
@@ -907,6 +928,8 @@ class Training(metaclass=_Answering):
             ConfigError: they belong to another network.
         """
         self.check_open()
+        if not isinstance(weights, Weights):
+            raise UserError(f"set_weights takes Weights, as get_weights() returns them, not {shown(weights)}.")
         self.context.workers.drop()  # fragments on their way were made with other weights
         self.backend.get(self.context.learner.submit(Learner.set_weights, weights))
         self._loop = self._new_loop()
@@ -933,6 +956,7 @@ class Training(metaclass=_Answering):
         saved = {"num_saves": self.num_saves, "time_total_s": self.time_total_s}
         return {"timesteps_total": self.timesteps, **counts, **saved, **owed, "rollbacks": self.rollbacks}
 
+    @other_words(dict.fromkeys(("folder", "checkpoint_dir"), "path"))
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint, a run's folder (its newest checkpoint) or a folder of checkpoints, with this agent's settings.
 
@@ -941,7 +965,7 @@ class Training(metaclass=_Answering):
             ConfigError: it belongs to another algorithm or network.
         """
         self.check_open()
-        folder = checkpoint.find(Path(path))
+        folder = checkpoint.find(Path(check_folder("restore", path)))
         state, manifest = checkpoint.load_checkpoint(folder)
         if "counters" not in manifest:
             raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
@@ -1118,6 +1142,37 @@ class Training(metaclass=_Answering):
 _POLICIES_OF_OTHERS = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy")
 
 
+def refuse_policy(call: str, run: str, given: Sequence[object], settings: Mapping[str, object]) -> None:
+    """Refuse the class of a policy in the place of the environment, as Stable-Baselines3 has it, and write the call as it is here.
+
+    Args:
+        call: the call up to the environment, such as "raypid.PPO(".
+        given: what was given by position from the environment on.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    name = given[0] if given and isinstance(given[0], str) else getattr(given[0], "__name__", "") if given else ""
+    if name not in _POLICIES_OF_OTHERS:
+        return
+    hints, more = type_hints(ALGORITHMS.get(run).Config), ""
+    try:
+        check_known(settings, hints)
+    except ConfigError as error:
+        more = f" {error}"
+    env = next((value for value in (*given[1:], settings.get("env")) if value is not None), "CartPole-v1")
+    made = next(iter(getattr(env, "envs", ())), env)  # the first of a vector
+    env = getattr(getattr(made, "spec", None), "id", env)
+    words = [f'"{env}"' if isinstance(env, str) else "env"]
+    for key, value in settings.items():
+        if key != "env" and canonical(key).partition(".")[0] in hints:
+            words.append(f"{key}={shown(value)}")
+    raise ConfigError(
+        f"There is no {name} here, the network fits the environment by itself: {call}{', '.join(words)}).{more} "
+        'Another network is model={"hidden": [64, 64]}.'
+    )
+
+
 def plain(config: Config) -> dict[str, object]:
     """Settings as JSON, with "module:name" for classes and functions."""
     values: dict[str, object] = config.to_dict()
@@ -1128,7 +1183,7 @@ def plain(config: Config) -> dict[str, object]:
     return values
 
 
-def settings_of(given: Sequence[object], config: Mapping[str, object] | None, settings: Mapping[str, object]) -> Given:
+def settings_of(given: Sequence[object], config: object, settings: Mapping[str, object]) -> Given:
     """The settings of an agent: keywords over `config`. What was given by position is the environment, or a mapping, which is `config`.
 
     Raises:
@@ -1137,16 +1192,11 @@ def settings_of(given: Sequence[object], config: Mapping[str, object] | None, se
     envs = [value for value in given if not isinstance(value, Mapping) and value is not None]
     configs = [value for value in (*given, config) if isinstance(value, Mapping)]
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"config takes a mapping of settings, not {shown(config)}.")
-    if name := next((value for value in envs if value in _POLICIES_OF_OTHERS), None):
-        raise ConfigError(
-            f"There is no {name} here, the network fits the environment by itself: leave it out. Another network is "
-            'model={"hidden": [64, 64]}.'
-        )
-    if len(envs) + ("env" in settings) > 1:
-        raise ConfigError(
-            f"Give one environment: {' or '.join(shown(env) for env in (*envs, *[settings['env']] * ('env' in settings)))}?"
-        )
+        value: object = config
+        more = f" A number of steps is stop={value}." if isinstance(value, (int, float)) else ""
+        raise ConfigError(f"config takes a mapping of settings, not {shown(value)}.{more}")
+    if len(each := [*envs, *(settings[name] for name in ("env",) if name in settings)]) > 1:
+        raise ConfigError(f"Give one environment: {' or '.join(map(shown, each))}? Settings are keywords: lr=0.001.")
     if len(configs) > 1:
         raise ConfigError("config was given twice: give one mapping of settings; keywords override it.")
     return overlay(configs[0] if configs else {}, {**({"env": envs[0]} if envs else {}), **settings})
@@ -1187,6 +1237,11 @@ def algorithm_of(run: object) -> str:
     if known:
         return known
     if isinstance(run, type) and hasattr(run, "Config"):
+        if not (isinstance(run.Config, type) and issubclass(run.Config, Config)):
+            raise ConfigError(
+                f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.config.Config or of another algorithm's "
+                f"Config, not {shown(run.Config)}."
+            )
         same = next((name for name in ALGORITHMS.names() if name == run.__name__ and ALGORITHMS.get(name) is run), "")
         if not same:
             ALGORITHMS.add(run.__name__, run)

@@ -139,6 +139,18 @@ def test_bottleneck(shares: dict[str, float], info: dict[str, Any], text: str) -
     assert ("that were lost" in bottleneck(shares, info, waited=True)) == text.startswith("environment")
 
 
+def test_a_gpu_is_advised_where_an_update_is_long() -> None:
+    def said(seconds: float, updates: int, **info: float) -> str:
+        state = State({})
+        state.info = dict(info)
+        for i in range(2):
+            state.update(result(i, **{"learner_updates_total": 40 + i * updates, "timing/learner": seconds}))
+        return state.bottleneck()
+
+    assert "learner" in said(2.0, 1000) and "GPU" not in said(2.0, 1000)
+    assert said(2.0, 100).endswith(", or a GPU") and "GPU" not in said(2.0, 100, num_gpus=1)
+
+
 def test_sparkline() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert len(sparkline(list(range(5000)), 40)) == 40 and sparkline(list(range(5000)), 40)[-1] == "█"

@@ -206,15 +206,28 @@ def test_rows_of_another_task_are_no_damage(tmp_path: Path) -> None:
     rollout, replay = roles.Rollout(setup), roles.Replay(setup)
     replay.add(0, rollout.collect(roles.Learner(setup).weights())[1])
     replay.save(tmp_path)
-    other = roles.Replay(raypid.setup("SAC", "MountainCarContinuous-v0", seed=0))
+    mountain = raypid.setup("SAC", "MountainCarContinuous-v0", seed=0)
+    other, acting = roles.Replay(mountain), roles.Rollout(mountain)
+    weights = roles.Learner(mountain).weights()
+    for _ in range(8):
+        other.add(0, acting.collect(weights)[1])
+    rows, before = other.num_rows(), other.sample(8).data.obs
     with pytest.raises(
         UserError, match=r"another task. observations: shape \[3\] there, shape \[2\] in this run. Load"
     ) as error:
         other.load(tmp_path)
     assert str(tmp_path) in str(error.value) and "damaged" not in str(error.value)
+    assert other.num_rows() == rows > 0 and np.shape(before) == np.shape(other.sample(8).data.obs)
     other = roles.Replay(raypid.setup("DQN", "CartPole-v1", seed=0))
     with pytest.raises(UserError, match=r"actions: shape \[1\] there, shape \[\] in this run; observations: "):
         other.load(tmp_path)
+
+
+def test_a_setup_says_in_a_line_what_it_is_of() -> None:
+    setup = raypid.setup("SAC", "Pendulum-v1", seed=0)
+    assert (
+        repr(setup) == "<Setup: SAC on Pendulum-v1, observation (3,), action squashed_gaussian, network mlp [64, 64]>"
+    )
 
 
 def test_setup_takes_workers_that_share_exploration() -> None:

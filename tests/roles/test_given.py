@@ -73,6 +73,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "server.set_weights": (lambda r: r.ppo.server.set_weights(1), r"push\(weights\)"),
     "evaluator.eval": (lambda r: r.ppo.evaluator.eval(), r"evaluate\(weights, num_episodes\)"),
     "a method nearly": (lambda r: r.ppo.rollout.colect(), r"Did you mean 'collect'"),
+    "Rollout of nothing": (lambda r: roles.Rollout(), r"Write Rollout\(setup, worker_index=0\); given: nothing. setup: what raypid.setup"),  # type: ignore[call-arg]
+    "Learner of nothing": (lambda r: roles.Learner(), r"Write Learner\(setup\); given: nothing. setup: what raypid.setup"),  # type: ignore[call-arg]
+    "collect nothing": (lambda r: r.ppo.rollout.collect(), r"collect\(weights, timesteps=0\); given: nothing. weights: .* of Learner.weights"),
+    "collect too much": (lambda r: r.ppo.rollout.collect(r.ppo.weights, 0, 1), r"collect\(weights, timesteps=0\); given: Weights, int, int"),
+    "add only data": (lambda r: r.dqn.replay.add(r.dqn.data), r"add\(worker_index, fragment\); given: Trajectory. .*report.worker_index"),
+    "push nothing": (lambda r: r.ppo.server.push(), r"Write ParameterServer.push\(weights\); given: nothing. Hold weights"),
     "Rollout of a name": (lambda r: roles.Rollout("PPO"), r"made from a setup, not from 'PPO': setup = raypid.setup"),  # type: ignore[arg-type]
     "Rollout of a config": (lambda r: roles.Rollout(r.ppo.setup.config), r"not from a PPOConfig"),
     "Learner of a class": (lambda r: roles.Learner(raypid.PPO), r"Learner is made from a setup, not from <class"),  # type: ignore[arg-type]
@@ -145,7 +151,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "observe without replay": (lambda r: r.ppo.learner.observe(*r.ppo.pair), r"PPO needs no observe"),
     "observe a pair": (lambda r: r.dqn.learner.observe(r.dqn.pair), r"observe\(report, fragment\), not a tuple"),
     "observe two reports": (lambda r: r.dqn.learner.observe(r.dqn.report, r.dqn.report), r"a Trajectory, not a Report"),
-    "learn alone": (lambda r: r.dqn.learner.learn(0), r"together a multiple of batch_size \(32\); these have \[\]"),
+    "learn alone": (lambda r: r.dqn.learner.learn(0), r"there is none: learn\(timesteps, replay.sample\(32, timesteps\)\)"),
     "learn without steps": (lambda r: r.dqn.learner.learn(r.dqn.sample), r"not a Sample. It comes before the data"),
     "learn a trajectory": (lambda r: r.dqn.learner.learn(0, r.dqn.data), r"takes Samples.*not a Trajectory"),
     "learn a list": (lambda r: r.dqn.learner.learn(0, [r.dqn.sample]), r"learn\(timesteps, \*samples\)"),

@@ -23,7 +23,7 @@ from raypid.errors import UserError
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
-from raypid.run.doctor import Finding, diagnose
+from raypid.run.doctor import Finding, binding, diagnose, healthy_line
 from raypid.run.experiment import Run, RunOptions
 from raypid.run.record import Record, read_record
 
@@ -177,6 +177,17 @@ def test_the_part_that_binds(tmp_path: Path) -> None:
     train(tmp_path / "large", stop={"timesteps_total": 500}, model={"hidden": [256, 256]}, kernel="numpy")
     learner = only(findings(tmp_path / "large"), "speed", "The learner takes")
     assert learner.severity == "note" and "narrower layers" in learner.advice
+
+
+def test_a_gpu_is_advised_where_an_update_is_long(tmp_path: Path) -> None:
+    def said(num_updates: int, **params: float) -> str:
+        rows = {"timing/learner": 0.9, "time_this_iter_s": 1.0}
+        record = Record(tmp_path, dict(params), {key: np.full(5, x) for key, x in rows.items()}, 5)
+        record.columns["learner_updates_total"] = np.arange(5) * float(num_updates)
+        return next(binding(record)).advice + healthy_line(record, [])
+
+    assert "narrower" in said(1000) and "GPU" not in said(1000)
+    assert said(10).count("or a GPU") == 2 and "GPU" not in said(10, num_gpus=1)
 
 
 def test_evaluation_too_often(tmp_path: Path) -> None:

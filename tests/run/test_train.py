@@ -328,7 +328,19 @@ def test_the_environment_may_come_first() -> None:
     for wrong, said in (
         (lambda: raypid.PPO("CartPole-v1", env="CartPole-v1"), "Give one environment"),
         (lambda: raypid.PPO({"lr": 1}, {"lr": 2}), "config was given twice"),
-        (lambda: raypid.PPO("MlpPolicy", "CartPole-v1"), "There is no MlpPolicy here"),
+        (lambda: raypid.PPO("MlpPolicy", "CartPole-v1"), r'There is no MlpPolicy here.*: raypid.PPO\("CartPole-v1"\)'),
+        (
+            lambda: raypid.PPO("MlpPolicy", gymnasium.make("CartPole-v1"), verbose=1, n_steps=64),
+            r"raypid.PPO\(\"CartPole-v1\", n_steps=64\). Unknown setting 'verbose'. verbose 0 is --quiet",
+        ),
+        (lambda: raypid.train("PPO", "MlpPolicy", "CartPole-v1"), r'raypid.train\("PPO", "CartPole-v1"\)'),
+        (lambda: raypid.setup("PPO", "CnnPolicy", "CartPole-v1"), r'raypid.setup\("PPO", "CartPole-v1"\)'),
+        (lambda: raypid.PPO("CartPole-v1", 5), "Give one environment: 'CartPole-v1' or 5"),
+        (lambda: raypid.train("PPO", "CartPole-v1", 100), "A number of steps is stop=100"),
+        (
+            lambda: raypid.Agent(type("Mine", (PPO,), {"Config": dict}), "CartPole-v1"),
+            "Mine.Config must be a dataclass",
+        ),
         (lambda: raypid.Agent({"env": "CartPole-v1"}), "Name the algorithm"),
         (lambda: raypid.PPO(config="CartPole-v1"), "There is no file 'CartPole-v1'"),
     ):
@@ -403,6 +415,8 @@ def test_words_of_other_libraries() -> None:
         for call, said in (
             (lambda: one.eval(0), "at least 1, not 0"),
             (lambda: one.eval(x=3), "eval takes no 'x'"),
+            (lambda: one.train("x"), "num_train_steps takes a number of environment steps, at least 0, not 'x'"),
+            (lambda: one.act(), r"Write PPO.act\(obs, \*, explore=False\); given: nothing"),
             (lambda: one.fit(100, quite=True), "Did you mean 'quiet'"),
             (lambda: one.fit(100, timesteps=200), "two things"),
         ):
@@ -413,6 +427,35 @@ def test_words_of_other_libraries() -> None:
     with pytest.raises(AttributeError, match="before its algorithm is named"):
         raypid.Agent.DEFAULT_CONFIG  # noqa: B018
     assert repr(raypid.load_policy("a")).startswith("<DeployedPolicy: PPO on CartPole-v1, observation (4,), action cat")
+
+
+def test_what_ones_own_classes_return_is_checked() -> None:
+    class Forgets(raypid.PPO):
+        def train(self, num_train_steps: Any = None) -> Any:
+            super().train(num_train_steps)
+
+    class OneNumber(PPO):
+        def loss(self, *args: Any) -> Any:
+            return super().loss(*args)[0]
+
+    with (
+        Forgets("CartPole-v1", **SMALL) as one,
+        pytest.raises(UserError, match=r"Forgets.train\(\) returned None; it returns"),
+    ):
+        one.fit(40, out="c", **QUICK)
+    with (
+        raypid.Agent(OneNumber, "CartPole-v1", **SMALL) as one,
+        pytest.raises(UserError, match=r"OneNumber.loss\(\) returned tensor"),
+    ):
+        one.train()
+    with agent() as two:
+        for call, said in (
+            (lambda: two.set_weights(3), "set_weights takes Weights, as get_weights"),
+            (lambda: two.save(3), "save: folder must be the path of a folder, not 3"),
+            (lambda: two.restore(), r"Write Agent.restore\(path\)|Write PPO.restore\(path\)"),
+        ):
+            with pytest.raises(UserError, match=said):
+                call()  # type: ignore[no-untyped-call]
 
 
 def test_an_error_is_one_line_in_a_notebook() -> None:
