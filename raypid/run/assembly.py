@@ -505,7 +505,11 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
 
 def is_driven(run: str, found: Sample) -> bool:
     """Whether an actor-critic without replay acts by numbers on observations without bounds: positions and velocities, mostly."""
-    return issubclass(ALGORITHMS.get(run), ActorCritic) and isinstance(found.action_space, Box) and has_open_bounds(found.observation_space)
+    return (
+        issubclass(ALGORITHMS.get(run), ActorCritic)
+        and isinstance(found.action_space, Box)
+        and has_open_bounds(found.observation_space)
+    )
 
 
 def sample_key(run: str, config: Config) -> str:
