@@ -226,8 +226,14 @@ class Algorithm(ABC, Generic[ConfigT]):
         return "" if spec.torch_free or spec.head == "model" else f"model.network {spec.network}"
 
     @classmethod
-    def for_spaces(cls, config: ConfigT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
-        """Return values for settings that are None and depend on the spaces: name -> (value, reason)."""
+    def for_spaces(
+        cls, config: ConfigT, spec: NetworkSpec, terminates: bool | None = None
+    ) -> dict[str, tuple[object, str]]:
+        """Return values for settings that are None and depend on the environment: name -> (value, reason).
+
+        Args:
+            terminates: whether an episode terminated within some random steps; None if that was not looked at.
+        """
         return {}
 
     @classmethod

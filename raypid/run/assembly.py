@@ -479,7 +479,7 @@ def examine(
     if adapted:
         config = config.replace({name: value for name, (value, _) in adapted.items()})
         network = _network(run, config, *spaces, like)
-    adapted |= ALGORITHMS.get(run).for_spaces(config, network)
+    adapted |= ALGORITHMS.get(run).for_spaces(config, network, first.terminates)
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     return Examined(first, evaluation_env, network, callbacks, initial, adapted)
 
@@ -491,7 +491,7 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
     name = "normalize_observations"
     if config.normalize_observations is None and name not in idle:
         why = large_element(first.observation_space, network.pipeline, first.first)
-        if not why and is_driven(run, first):
+        if not why and _gains_from_scale(run, first):
             why = "observations have no bounds"
         chosen[name] = (bool(why), why or "no large numbers in observations")
         try:
@@ -503,18 +503,27 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
     return chosen
 
 
-def is_driven(run: str, found: Sample) -> bool:
-    """Whether an actor-critic without replay acts by numbers on observations without bounds: positions and velocities, mostly."""
-    return (
-        issubclass(ALGORITHMS.get(run), ActorCritic)
-        and isinstance(found.action_space, Box)
-        and has_open_bounds(found.observation_space)
-    )
+def _gains_from_scale(run: str, found: Sample) -> bool:
+    """Whether an algorithm learns faster from normalised observations where these have no bounds, as positions and velocities: with replay, and
+    actor-critics whose actions are numbers."""
+    is_measured = ALGORITHMS.get(run).flow == "replay" or _is_gaussian(run, found)
+    return is_measured and has_open_bounds(found.observation_space)
+
+
+def _is_gaussian(run: str, found: Sample) -> bool:
+    """Whether an actor-critic without replay draws actions from a Gaussian, unless settings say otherwise."""
+    return issubclass(ALGORITHMS.get(run), ActorCritic) and isinstance(found.action_space, Box)
 
 
 def sample_key(run: str, config: Config) -> str:
     """Equal for runs that look equally far at environments that, also in evaluations, have the same spaces."""
-    depends = issubclass(ALGORITHMS.get(run), ActorCritic), config.normalize_observations, config.model.log_std_init
+    algorithm = ALGORITHMS.get(run)
+    depends = (
+        algorithm.flow,
+        issubclass(algorithm, ActorCritic),
+        config.normalize_observations,
+        config.model.log_std_init,
+    )
     return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, depends))
 
 
@@ -523,10 +532,11 @@ def _looks(run: str, config: Config, *, is_new: bool) -> Looks:
     if these decide the first deviation of actions."""
 
     def looks(found: Sample) -> Depth:
-        if is_new and config.model.log_std_init is None and is_driven(run, found):
+        if not has_open_bounds(found.observation_space):
+            return "spaces"
+        if is_new and config.model.log_std_init is None and _is_gaussian(run, found):
             return "steps"
-        is_open = config.normalize_observations is None and has_open_bounds(found.observation_space)
-        return "reset" if is_open else "spaces"
+        return "reset" if config.normalize_observations is None and not _gains_from_scale(run, found) else "spaces"
 
     return looks
 
