@@ -188,11 +188,13 @@ def version() -> str:
 
 
 def digest(algorithm: str, env: str, settings: dict[str, Any]) -> str:
-    """Eight hexadecimal digits that stand for all settings of a run but its seed."""
-    from raypid.run.assembly import resolve_settings
+    """Eight hexadecimal digits that stand for all settings of a run but its seed, with those that the environment decides."""
+    from raypid.run.assembly import examine, resolve_settings
     from raypid.run.training import plain
 
-    config = {**plain(resolve_settings(algorithm, {**settings, "env": env}, None).config), "seed": None}
+    resolved = resolve_settings(algorithm, {**settings, "env": env}, None)
+    resolved.settle(examine(algorithm, resolved.config).adapted)
+    config = {**plain(resolved.config), "seed": None}
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
 
 
