@@ -124,6 +124,13 @@ def test_actor_critics_normalise_observations_without_bounds(run: str) -> None:
         plain = adapted(run, "Hopper-v5", normalize_observations=False)
         assert (plain["gae_lambda"][0], plain["desired_kl"][0]) == (0.98, 0.01)
         assert not {"gae_lambda", "desired_kl"} & adapted(run, "Hopper-v5", gae_lambda=0.9, desired_kl=0).keys()
+        assert adapted(run, "HalfCheetah-v5")["gae_lambda"] == (0.92, "no episode terminates soon")
+
+
+@pytest.mark.parametrize("run", ["DQN", "SQN", "SAC", "R2D2"])
+def test_replay_normalises_observations_without_bounds(run: str) -> None:
+    assert adapted(run, "CartPole-v1")["normalize_observations"] == (True, "observations have no bounds")
+    assert adapted(run, "Acrobot-v1")["normalize_observations"][0] is False
 
 
 @pytest.mark.parametrize(("env", "entropy_coef", "num_epochs"), [("CartPole-v1", 0.01, 5), ("Pendulum-v1", 0.0, 10)])
