@@ -81,7 +81,6 @@ _TASKS = (
     Task(algo="R2D2", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=4_000, on_ray=FRAGMENTS),
     Task(algo="Rainbow", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
     Task(algo="Rainbow", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, on_ray=FRAGMENTS),
-    Task(algo="SAC", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
     Task(
         algo="SAC", env="LunarLanderContinuous-v3", threshold=200, seconds=600, every=5_000, on_ray=FRAGMENTS,
     ),
