@@ -71,7 +71,9 @@ def other_words(
 def _how_to_call(method: Callable[..., object], owner: object, given: Sequence[object]) -> str:
     """What to say of a call with too few arguments, or too many: how it is written, and what its docstring says of those it needs."""
     signature = inspect.signature(method)
-    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+    # Ray adds a parameter of its own, with an underscore, to classes that it makes actors of
+    own = [p for p in signature.parameters.values() if p.name != "self" and not p.name.startswith("_")]
+    parameters = [p.replace(annotation=p.empty) for p in own]
     form = signature.replace(parameters=parameters, return_annotation=signature.empty)
     name = type(owner).__name__ + (f".{method.__name__}" if method.__name__ != "__init__" else "")
     doc = inspect.getdoc(owner if method.__name__ == "__init__" else method) or ""
