@@ -84,7 +84,6 @@ _TASKS = (
     Task(
         algo="SAC", env="LunarLanderContinuous-v3", threshold=200, seconds=600, every=5_000, on_ray=FRAGMENTS,
     ),
-    Task(algo="SQN", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
     Task(
         algo="TD3", env="LunarLanderContinuous-v3", threshold=200, seconds=900, every=5_000, on_ray=FRAGMENTS,
     ),
