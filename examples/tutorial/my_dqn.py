@@ -26,6 +26,7 @@ class MyConfig(OffPolicyConfig):
     target_tau: float = 0.01
     start_steps: int = 500
     normalize_rewards: bool = False
+    normalize_observations: bool | None = False
 
 
 class MyDQN(OffPolicy[MyConfig]):
