@@ -152,6 +152,8 @@ def _takes(name: str, cls: type[Settings]) -> str:
         rule: None for owner in cls.__mro__ for rule, names in vars(owner).get("ranges", {}).items() if name in names
     }
     rules = [rule.removeprefix("be ").removeprefix("lie ").removeprefix("a ") for rule in found]
+    if rules == ["finite number"]:
+        kind, rules = "a finite number", []
     return " ".join([kind, " and ".join(rules)]).strip() + " or none" * bool(none)
 
 

@@ -59,6 +59,21 @@ def test_every_example_is_in_the_list() -> None:
     assert all(name.split("/")[-1] in told for name in [*FILES, *others] if not name.startswith("tutorial/"))
 
 
+def test_the_tutorials_algorithm_needs_no_observe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "tutorial")
+    config = raypid.setup("my_dqn:MyDQN", "CartPole-v1").config
+    assert not config.normalize_observations and not config.normalize_rewards
+
+
+@pytest.mark.parametrize("name", ["own_agent", "own_algorithm", "roles_by_hand"])
+def test_the_page_shows_a_run_of_as_many_steps(name: str) -> None:
+    page = (ROOT / "docs" / "examples.md").read_text()
+    _, _, told = page.partition(f"[{name}.py](../examples/{name}.py): ")
+    after = re.search(r"^return -?\d+ after (\d+) steps", told, re.MULTILINE)
+    steps = re.search(r"def main\(steps=([\d_]+)", (EXAMPLES / f"{name}.py").read_text())
+    assert after is not None and steps is not None and 0 <= int(after[1]) - int(steps[1]) <= 1000
+
+
 def test_own_environment() -> None:
     before, after = example("own_environment")["main"](steps=20_000)
     assert after > before + 200

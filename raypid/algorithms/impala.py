@@ -141,7 +141,7 @@ class APPOConfig(IMPALAConfig):
     clip: float = tunable(0.2, 0.1, 0.4)
     """The probability ratio counts only within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted."""
     value_clip: float | None = None
-    """Clip the change of a value in an update to [-x, x] in its loss; none does not."""
+    """Clip the change of a value in an update to [-x, x] in its loss; none: it is not clipped."""
     target_network: bool = False
     """Measure ratios, advantages and targets by a copy of the network, renewed every target_interval updates (IMPACT)."""
     target_interval: int = tunable(4, 1, 16, "powers of 2")

@@ -28,8 +28,8 @@ class PPOConfig(ActorCriticConfig):
     batch_size: int = 128
     lr: float = 5e-4
     gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
-    """Lambda of the advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more bias; none: 0.92 where
-    observations have no bounds and no episode terminates within 100 random steps, 0.95 on others that are normalised, else 0.98."""
+    """Lambda of the advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more bias; none: 0.92 if
+    observations have no bounds and no episode terminates within 100 random steps; else 0.95 if observations are normalised; else 0.98."""
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
     """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones. Higher keeps the policy random for longer, so that it
     explores more."""
@@ -42,9 +42,9 @@ class PPOConfig(ActorCriticConfig):
     clip_schedule: Literal["constant", "linear"] = "constant"
     """linear: clip falls over schedule_steps. It ends at schedule_end * clip. constant: it stays."""
     value_clip: float | None = None
-    """Clip the change of a value in an update to [-x, x] in its loss; none does not."""
+    """Clip the change of a value in an update to [-x, x] in its loss; none: it is not clipped."""
     target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
-    """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none does not."""
+    """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none: all epochs."""
     desired_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(0.0, None))
     """How far an epoch should move the policy (mean of ratio - 1 - log ratio). After one that moved it twice as far, the learning rate falls, down to
     a fiftieth of lr. After one that moved it half as far, it rises again, up to lr. 0: it stays at lr. none: 0 where observations are
