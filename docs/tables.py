@@ -361,4 +361,13 @@ def _line(name: str, found: object) -> str:
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         text = ""  # of its type
     first = re.split(r"(?<=[.!?])(?<!et al\.)\s", " ".join(text.split("\n\n")[0].split()))[0]
-    return f"[`{name}`]({os.path.relpath(file, 'docs/reference')})" + (f": {first}" if first else "")
+    last = name.rpartition(".")[2]
+    public = next(
+        (
+            f"{home}.{last}"
+            for home in ("raypid", "raypid.roles")
+            if getattr(pkgutil.resolve_name(home), last, None) is found
+        ),
+        name,
+    )
+    return f"[`{public}`]({os.path.relpath(file, 'docs/reference')})" + (f": {first}" if first else "")
