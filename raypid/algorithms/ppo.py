@@ -29,7 +29,7 @@ class PPOConfig(ActorCriticConfig):
     lr: float = 5e-4
     gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
     """Lambda of the advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more bias; none: 0.92 if
-    observations have no bounds and no episode terminates within 100 random steps; else 0.95 if observations are normalised; else 0.98."""
+    model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.95 if observations are normalised; else 0.98."""
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
     """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones. Higher keeps the policy random for longer, so that it
     explores more."""

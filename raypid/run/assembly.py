@@ -476,7 +476,7 @@ def examine(
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
     adapted = _by_environment(run, config, network, first)
-    if adapted:
+    if any(value for value, _ in adapted.values()):  # else the network is the one that it is
         config = config.replace({name: value for name, (value, _) in adapted.items()})
         network = _network(run, config, *spaces, like)
     adapted |= ALGORITHMS.get(run).for_spaces(config, network, first.terminates)
@@ -494,10 +494,11 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
         if not why and _gains_from_scale(run, first):
             why = "observations have no bounds"
         chosen[name] = (bool(why), why or "no large numbers in observations")
-        try:
-            config.replace({name: bool(why)}).validate(open_end=True)
-        except ConfigError:
-            chosen[name] = (False, "other settings forbid it")
+        if why:
+            try:
+                config.replace({name: True}).validate(open_end=True)
+            except ConfigError:
+                chosen[name] = (False, "other settings forbid it")
     if first.terminates is False and "model.log_std_init" not in idle and config.model.log_std_init is None:
         chosen["model.log_std_init"] = (-1.0, f"no episode terminates within {LOOK} random steps")
     return chosen
