@@ -180,6 +180,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     """Whether `update` uses `collective`. If it does not, num_learners above 1 is refused."""
     learns_with_torch: ClassVar[bool] = False
     """Whether the algorithm needs torch with any settings."""
+    decided_by_steps: ClassVar[tuple[str, ...]] = ()
+    """Settings that, where they are None, depend on whether an episode terminates within some random steps of the environment."""
     own_model: ClassVar[bool] = False
     """Whether it trains a user's model (`raypid.register_model`), which acts and computes gradients itself, in place of a network."""
     collective: Collective | None = None

@@ -481,6 +481,9 @@ class CriticsConfig(OffPolicyConfig):
     target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     start_steps: int = tunable(4_000, 100, 10_000, "log")
     start_episodes: int = 1
+    n_step: int | None = tunable(None, 1, 10, also=(None,))  # type: ignore[assignment]
+    """Rewards that a target adds up before it bootstraps. More carry rewards back faster, but some of them were earned by older policies. none: 1 if
+    observations have no bounds and no episode terminates within 100 random steps, else 5."""
     num_envs_per_worker: int = 16
     num_critics: int = 2
     """Critics; the smallest value counts. Two or more keep values from being overestimated."""
@@ -501,6 +504,14 @@ class PolicyAndCritics(OffPolicy[CriticsT]):
     """A policy, and an ensemble of critics that it climbs."""
 
     losses = ("critic_loss", "policy_loss")
+    decided_by_steps = ("n_step",)
+
+    @classmethod
+    def for_spaces(
+        cls, config: CriticsT, spec: NetworkSpec, terminates: bool | None = None
+    ) -> dict[str, tuple[object, str]]:
+        n_step = (1, "no episode terminates soon") if terminates is False else (5, "episodes may terminate soon")
+        return {"n_step": n_step} if config.n_step is None else {}
 
     def build(self, seed: int) -> None:
         from raypid.nn.networks import FlatParameters

@@ -161,7 +161,6 @@ class R2D2(DQN):
         import torch
 
         c, burn, streams = self.config, self.config.burn_in, len(b.weight)
-        assert c.n_step is not None
         inputs = b.inputs.take(slice(burn, None)).flatten()
         q = q_values(self.spec, *self.online(inputs, self._memory(self.online, b)))  # [(L + 1) * N, A]
         with torch.no_grad():

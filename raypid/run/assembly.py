@@ -523,19 +523,24 @@ def sample_key(run: str, config: Config) -> str:
         algorithm.flow,
         issubclass(algorithm, ActorCritic),
         config.normalize_observations,
-        config.model.log_std_init,
+        _open_to_steps(run, config),
     )
     return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, depends))
 
 
+def _open_to_steps(run: str, config: Config) -> bool:
+    """Whether random steps of the environment decide a setting."""
+    return any(attrgetter(name)(config) is None for name in ALGORITHMS.get(run).decided_by_steps)
+
+
 def _looks(run: str, config: Config, *, is_new: bool) -> Looks:
     """How far a run looks at its environment: at a first observation if that may decide whether observations are normalised, and at steps
-    if these decide the first deviation of actions."""
+    if these decide another setting."""
 
     def looks(found: Sample) -> Depth:
         if not has_open_bounds(found.observation_space):
             return "spaces"
-        if is_new and config.model.log_std_init is None and _is_gaussian(run, found):
+        if is_new and isinstance(found.action_space, Box) and _open_to_steps(run, config):
             return "steps"
         return "reset" if config.normalize_observations is None and not _gains_from_scale(run, found) else "spaces"
 

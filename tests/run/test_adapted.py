@@ -177,8 +177,18 @@ def test_where_nothing_terminates_soon_actions_deviate_less_at_first() -> None:
     squashed = {"model": {"distribution": "squashed_gaussian"}}
     assert adapted("A2C", Endless, **squashed) == unbounded  # its deviation depends on the observation
     Steady.steps = 0
-    for run in ("SAC", "ES", "ARS"):
+    for run in ("ES", "ARS"):
         assert "model.log_std_init" not in adapted(run, Endless) and Steady.steps == 0
+
+
+@pytest.mark.parametrize("run", ["SAC", "TD3", "DDPG"])
+def test_where_nothing_terminates_soon_targets_bootstrap_at_once(run: str) -> None:
+    found = adapted(run, Endless)
+    assert found["n_step"] == (1, "no episode terminates soon") and "model.log_std_init" not in found
+    for ends in (adapted(run, Endless, env_config={"ends": 20}), adapted(run, "Pendulum-v1")):
+        assert ends["n_step"] == (5, "episodes may terminate soon")
+    Steady.steps = 0
+    assert "n_step" not in adapted(run, Endless, n_step=3) and Steady.steps == 0
 
 
 def test_a_run_keeps_its_first_deviation(tmp_path: Path) -> None:
