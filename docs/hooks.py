@@ -27,6 +27,9 @@ UNBUILT = ("README.md", "examples/README.md", "CONTRIBUTING.md", "SUPPORT.md", "
 """Files outside docs/ that are checked as its pages are."""
 WIDEST = 108
 """Characters of a line of code that fit beside the columns of links."""
+CODE = re.compile(r"<code\b.*?</code>", re.DOTALL)
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*(?![^<]*>)")
+"""A flag in HTML, outside tags."""
 HISTORY = "CHANGELOG.md"
 """Its links are checked. It names on purpose what does not exist, or no longer."""
 
@@ -71,6 +74,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     except tables.MarkerError as error:
         LOG.warning(f"{uri}:{error.line}: {error}")
     return _rewritten(uri, _wrapped(markdown), (DOCS / uri) if own else ROOT / _path(uri))
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Keep flags such as --num-workers on one line: a browser would break them behind each hyphen."""
+    return CODE.sub(lambda found: FLAG.sub(r'<span class="flag">\g<0></span>', found[0]), html)
 
 
 def _wrapped(markdown: str) -> str:

@@ -351,7 +351,7 @@ def curves(name: str) -> str:
     svg = drawn.getvalue()
     svg = svg[svg.index("<svg") :].replace(
         "<svg ",
-        f'<svg role="img" aria-label="Returns of {name} over seconds" style="max-width: 100%; height: auto" ',
+        f'<svg role="img" aria-label="Returns of {name} over seconds" ',
         1,
     )
     return f'<div class="curves">{"".join(_lines(svg))}</div>\n\nEach line is a seed; dashed is the return to reach.'

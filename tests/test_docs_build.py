@@ -243,6 +243,20 @@ def test_a_page_has_the_table_of_settings(checks: Any) -> None:
     assert checks.problems("algorithms/nosuch.md", "# Nosuch") == ["there is no algorithm 'nosuch'"]
 
 
+def test_flags_stay_on_one_line(checks: Any) -> None:
+    """In code, and nowhere within a tag."""
+    import hooks  # type: ignore[import-not-found]
+
+    html = (
+        '<p>--run <code>a --num-workers 2</code></p><pre><code title="--x"><span>--lr=1</span> a--b -- 3</code></pre>'
+    )
+    flag = '<span class="flag">{}</span>'.format
+    assert hooks.on_page_content(html, None, None, None) == (
+        f"<p>--run <code>a {flag('--num-workers')} 2</code></p>"
+        f'<pre><code title="--x"><span>{flag("--lr")}=1</span> a--b -- 3</code></pre>'
+    )
+
+
 def test_every_algorithm_has_a_page(checks: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert checks.without_page() == []
     shutil.copytree(ROOT / "docs/algorithms", tmp_path / "algorithms")

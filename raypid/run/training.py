@@ -409,7 +409,7 @@ class Training(metaclass=_Answering):
 
         Raises:
             Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
-            Halted: see `halt_when`.
+            Halted: within `fit`, the run should have ended a while ago.
             ConfigError: a linear schedule has no end.
         """
         self.check_open()
