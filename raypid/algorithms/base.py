@@ -24,7 +24,7 @@ Scalar: TypeAlias = "float | Array | Tensor"
 
 
 def metric_floats(source: str, metrics: Mapping[str, object]) -> dict[str, float]:
-    """Convert what a loss in NumPy says of itself to floats.
+    """Convert the metrics of a loss in NumPy to floats.
 
     Args:
         source: what returned the metrics, for messages.
@@ -36,7 +36,7 @@ def metric_floats(source: str, metrics: Mapping[str, object]) -> dict[str, float
 
 
 def metric_tensors(source: str, metrics: Mapping[str, object], device: object) -> dict[str, Tensor]:
-    """Detach what a loss in torch says of itself. Plain numbers become tensors, so that all are fetched in one transfer.
+    """Detach the metrics of a loss in torch. Plain numbers become tensors, so that all are fetched in one transfer.
 
     Args:
         source: as in `metric_floats`.
@@ -48,8 +48,10 @@ def metric_tensors(source: str, metrics: Mapping[str, object], device: object) -
     import torch
 
     def tensor(name: str, x: object) -> Tensor:
-        if isinstance(x, torch.Tensor) and x.numel() == 1:
-            return x.detach().reshape(()).float()
+        if isinstance(x, torch.Tensor):
+            x = x.detach() if x.requires_grad else x
+            if not x.ndim:
+                return x
         return torch.tensor(_number(source, name, x), device=device)  # type: ignore[arg-type]
 
     return {name: tensor(name, x) for name, x in metrics.items()}

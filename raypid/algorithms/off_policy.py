@@ -403,7 +403,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
             for name, value in metrics.items():
                 values.setdefault(name, []).append(value)
         self._metrics = []
-        means = torch.stack([torch.stack(v).mean() for v in values.values()]).tolist() if values else []
+        means = torch.stack([torch.stack(v).float().mean() for v in values.values()]).tolist() if values else []
         ours = dict(zip(values, means, strict=True))
         if self.collective is None:
             return ours
