@@ -40,7 +40,7 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 LANGUAGES = ("python", "yaml", "json", "text")
 """Languages of blocks. A block without one is commands."""
 MARKER = tables.MARKER
-KINDS = ("settings", "results", "expected", "reference")
+KINDS = ("settings", "results", "expected", "reference", "file")
 """Kinds of markers."""
 FOREIGN = ("names.md", "coming-from/")
 """Pages that are full of other libraries' names: only what is plainly ours is looked up there."""
@@ -67,8 +67,9 @@ def problems(uri: str, text: str) -> list[str]:
         uri: path of the page below docs/, or of README.md and its like below the repository.
         text: the page in Markdown.
     """
-    blocks = [(_language(head), code) for head, code in BLOCK.findall(text) if not code.startswith("--8<--")]
-    prose = BLOCK.sub("", MARKER.sub(_only_marker, text))
+    text = MARKER.sub(_only_marker, text)
+    blocks = [(_language(head), code) for head, code in BLOCK.findall(text)]
+    prose = BLOCK.sub("", text)
     inline = _inline(prose)
     code = "\n".join(code for language, code in blocks if language)
     own = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"\w+/[\w/]+", "", code)))

@@ -1,6 +1,6 @@
 """What the site adds to its pages, and what it refuses: `mkdocs build --strict` fails on each warning that is logged here.
 
-- Lines such as `<!-- settings: PPO -->`, with what make_pages.py wrote below them, become tables made anew (tables.py).
+- Lines such as `<!-- settings: PPO -->`, with what make_pages.py wrote below them, become tables and files made anew (tables.py).
 - Links to files of the repository outside docs/ lead to copies of these.
 - What is wrong with a page (checks.py) is a warning; MkDocs itself warns of dead links and anchors. Neither runs the code of pages:
   `make docs` does, by tests/test_documentation.py.
@@ -27,6 +27,9 @@ UNBUILT = ("README.md", "examples/README.md", "CONTRIBUTING.md", "SUPPORT.md", "
 """Files outside docs/ that are checked as its pages are."""
 WIDEST = 108
 """Characters of a line of code that fit beside the columns of links."""
+CODE = re.compile(r"<code\b.*?</code>", re.DOTALL)
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*(?![^<]*>)")
+"""A flag in HTML, outside tags."""
 HISTORY = "CHANGELOG.md"
 """Its links are checked. It names on purpose what does not exist, or no longer."""
 
@@ -67,10 +70,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         for problem in problems(uri, markdown):
             LOG.warning(f"{uri}: {problem}")
     try:
-        markdown = MARKER.sub(lambda found: _made(found) if found[1] in KINDS else found[0], markdown)
-    except ValueError as error:
-        LOG.warning(f"{uri}: {error}")
+        markdown = MARKER.sub(lambda found: tables.made(found) if found[1] in KINDS else found[0], markdown)
+    except tables.MarkerError as error:
+        LOG.warning(f"{uri}:{error.line}: {error}")
     return _rewritten(uri, _wrapped(markdown), (DOCS / uri) if own else ROOT / _path(uri))
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Keep flags such as --num-workers on one line: a browser would break them behind each hyphen."""
+    return CODE.sub(lambda found: FLAG.sub(r'<span class="flag">\g<0></span>', found[0]), html)
 
 
 def _wrapped(markdown: str) -> str:
@@ -114,14 +122,10 @@ def _outside(uri: str, text: str, source: Path | None = None) -> set[str]:
     return {p.relative_to(ROOT).as_posix() for p in inside}
 
 
-def _made(found: re.Match[str]) -> str:
-    return tables.table(found[1], found[2], found[3] or "")
-
-
 def _expanded(found: re.Match[str]) -> str:
     try:
-        return _made(found) if found[1] in KINDS else found[0]
-    except ValueError:  # `on_page_markdown` says so
+        return tables.made(found) if found[1] in KINDS else found[0]
+    except tables.MarkerError:  # `on_page_markdown` says so
         return ""
 
 

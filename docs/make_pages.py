@@ -1,4 +1,4 @@
-"""Write the tables of the pages that readers of the repository see, below markers such as `<!-- settings: PPO -->` (tables.py).
+"""Write the tables and files that pages show, for readers of the repository, below markers such as `<!-- settings: PPO -->` (tables.py).
 
 python docs/make_pages.py            # rewrite the pages
 python docs/make_pages.py --check    # exit 1 if one is out of date, or cannot be written
@@ -15,31 +15,33 @@ from checks import BLOCK, DOCS, KINDS, MARKER
 
 
 def written(text: str) -> str:
-    """A page with what its markers stand for, made anew. What stands in blocks of code stays."""
-    parts = re.split(f"({BLOCK.pattern})", text, flags=BLOCK.flags)
-    step = BLOCK.groups + 2
-    return "".join(MARKER.sub(_filled, part) if i % step == 0 else part for i, part in enumerate(parts) if i % step < 2)
+    """A page with what its markers stand for, made anew. What other blocks of code show stays.
+
+    Raises:
+        MarkerError: a marker stands for nothing.
+    """
+    return re.sub(f"{MARKER.pattern}|{BLOCK.pattern}", _filled, text, flags=MARKER.flags | BLOCK.flags)
 
 
 def _filled(found: re.Match[str]) -> str:
     kind, name, options = found[1], found[2], found[3] or ""
     if kind not in KINDS:
         return found[0]
-    made = tables.table(kind, name, options, site=False)
-    return f"<!-- {kind}: {name}{options} -->\n{made}\n\n<!-- end: {kind} -->"
+    return f"<!-- {kind}: {name}{options} -->\n{tables.made(found, site=False)}\n\n<!-- end: {kind} -->"
 
 
 def main() -> int:
     """0 if the pages are (now) up to date."""
-    old, wrong = dict[Path, str](), dict[str, None]()
+    old, wrong = dict[Path, str](), dict[str, str]()
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text()
         try:
             if (made := written(text)) != text:
                 old[path] = made
-        except ValueError as error:
-            wrong[str(error)] = None
-    print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)
+        except tables.MarkerError as error:
+            wrong.setdefault(str(error), f"{path.relative_to(DOCS.parent)}:{error.line}")
+    for why, place in wrong.items():
+        print(f"{place}: {why}", file=sys.stderr)
     if "--check" in sys.argv:
         for path in old:
             print(f"{path.relative_to(DOCS.parent)} is out of date: python docs/make_pages.py")

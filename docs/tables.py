@@ -1,6 +1,6 @@
-"""Tables and pictures of pages that are made from the code and from benchmarks/results/runs.csv.
+"""What pages show that is made elsewhere: tables and pictures from the code and from benchmarks/results/runs.csv, and files.
 
-They follow lines such as `<!-- settings: PPO -->`, of which `MAKERS` has the kinds. `make_pages.py` writes the tables into the pages, where
+They follow lines such as `<!-- settings: PPO -->` and `<!-- file: examples/sweep.py -->`. `make_pages.py` writes them into the pages, where
 readers of the repository find them. `hooks.py` makes them anew for the site, with pictures.
 """
 
@@ -41,9 +41,33 @@ VARIANTS: tuple[dict[str, object], ...] = (
 
 
 MARKER = re.compile(
-    r"^<!-- (\w+): ([\w.]+)( \{[^\n]*\})? -->$(?:\n((?:(?!<!-- end: )[^\n]*\n)*?)<!-- end: \1 -->$)?", re.MULTILINE
+    r"^<!-- (\w+): ([\w./-]+)( \{[^\n]*\})? -->$(?:\n((?:(?!<!-- end: )[^\n]*\n)*?)<!-- end: \1 -->$)?", re.MULTILINE
 )
 """A marker: kind, name, options, and what the last call of `make_pages.py` wrote below it."""
+
+
+class MarkerError(ValueError):
+    """Why a marker stands for nothing.
+
+    Args:
+        line: its line in the page, from 1.
+    """
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def made(found: re.Match[str], *, site: bool = True) -> str:
+    """What a marker of a page stands for; `table` says what the arguments are.
+
+    Raises:
+        MarkerError: it stands for nothing.
+    """
+    try:
+        return table(found[1], found[2], found[3] or "", site=site)
+    except ValueError as error:
+        raise MarkerError(found.string.count("\n", 0, found.start()) + 1, str(error)) from None
 
 
 def table(kind: str, name: str, options: str = "", *, site: bool = True) -> str:
@@ -54,8 +78,10 @@ def table(kind: str, name: str, options: str = "", *, site: bool = True) -> str:
         site: for the site, with pictures and docstrings. Else for the page in the repository.
 
     Raises:
-        ValueError: there is no such table, or a setting has no docstring.
+        ValueError: there is no such table or file, or a setting has no docstring.
     """
+    if kind == "file":
+        return file(name)
     makers = {"shared": shared, "model": model, "tuned": tuned}
     if kind == "reference":
         return f"::: {name}" + (f"\n    options: {options.strip()}" if options else "") if site else summary(name)
@@ -66,6 +92,19 @@ def table(kind: str, name: str, options: str = "", *, site: bool = True) -> str:
     if kind == "results" and site:
         return "\n\n".join(filter(None, (results(name), curves(name))))
     return {"settings": own, "results": results, "expected": expected}[kind](name)
+
+
+def file(path: str) -> str:
+    """A file of the repository, as a block of code; or, if it is Markdown, as it is.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    if not (ROOT / path).is_file():
+        raise ValueError(f"the file {path}, which this page shows, does not exist.")
+    text, suffix = (ROOT / path).read_text().rstrip("\n"), Path(path).suffix
+    language = {".py": "python"}.get(suffix, suffix[1:])
+    return text if suffix == ".md" else f"```{language}\n{text}\n```"
 
 
 # -- settings --------------------------------------------------------------------------------------------------------------
@@ -312,7 +351,7 @@ def curves(name: str) -> str:
     svg = drawn.getvalue()
     svg = svg[svg.index("<svg") :].replace(
         "<svg ",
-        f'<svg role="img" aria-label="Returns of {name} over seconds" style="max-width: 100%; height: auto" ',
+        f'<svg role="img" aria-label="Returns of {name} over seconds" ',
         1,
     )
     return f'<div class="curves">{"".join(_lines(svg))}</div>\n\nEach line is a seed; dashed is the return to reach.'

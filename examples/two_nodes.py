@@ -23,7 +23,7 @@ def main(steps=200_000, kill_after=10.0):
                 result = agent.train()
                 if result["lost/workers"] != lost:
                     lost = result["lost/workers"]
-                    print(f"{lost:g} workers lost so far; {result['timesteps_total']:,} steps", flush=True)
+                    print(f"{result['timesteps_total']:,} steps; workers lost: {lost:g}", flush=True)
             mean = agent.eval(num_eval_episodes=10)["episode_reward_mean"]
     finally:
         timer.cancel()

@@ -43,7 +43,7 @@ from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
 from raypid.names import BUILDER, BUILT, KEYWORDS, NOT_EXPLORATION, SETTINGS, VALUES, answer
 from raypid.plain_data import read_json
-from raypid.registry import did_you_mean, suggest
+from raypid.registry import by_name, did_you_mean, suggest
 from raypid.tunable import tunable
 
 C = TypeVar("C", bound="Settings")
@@ -252,7 +252,7 @@ def nested(current: C, key: str, value: object) -> C:
         return value
     if not isinstance(value, Mapping):
         first = dataclasses.fields(current)[0].name
-        what, told = _by_name(key, value)
+        what, told = by_name(value, key)
         if isinstance(value, str):
             told = f" Named alone it is {key}={{{first!r}: {shown(value)}}}."
         raise ConfigError(
@@ -262,22 +262,6 @@ def nested(current: C, key: str, value: object) -> C:
         return current.replace(value)
     except ConfigError as error:
         raise ConfigError(f"In {key!r}: {error}") from None
-
-
-def _by_name(key: str, value: object) -> tuple[str, str]:
-    """What a value that does not fit is, and of a class of the user's own, or an object of it, how it is given."""
-    cls: type = value if isinstance(value, type) else type(value)
-    own = value is cls or any(hasattr(cls, method) for method in ("forward", "choose_actions", "fetch_grads"))
-    if key not in ("model", "network", "agent") or cls.__module__ == "builtins" or not own:
-        return shown(value), ""
-    kind = "agent" if key == "agent" else "model" if hasattr(cls, "choose_actions") else "network"
-    name = "Mine" if cls.__module__.startswith("torch.") else cls.__name__
-    given = f'agent="{name.lower()}"' if key == "agent" else f'model={{"network": "{name.lower()}"}}'
-    told = f' A class of your own goes by a name: raypid.register_{kind}("{name.lower()}", {name}), then {given}.'
-    if value is not cls:
-        arguments = "agent_config" if key == "agent" else "model.custom"
-        told += f" Each process makes an object of its own; {arguments} has the constructor's arguments."
-    return f"{'the class' if value is cls else 'an object of class'} {cls.__name__}", told
 
 
 def canonical(key: str) -> str:
@@ -493,7 +477,7 @@ def coerce(key: str, value: object, hint: object) -> object:
         # a mapping for a number is a search space, misspelt; for widths it is Stable-Baselines3's of policy and value
         is_other = isinstance(value, (int, float)) or (isinstance(value, Mapping) and key != "hidden")
         more = "" if is_other or key not in VALUES else f" {VALUES[key]}"
-        what, told = _by_name(key, value)
+        what, told = by_name(value, key)
         what = what if told else f"{what} ({kind})"
         raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {what}.{told or more}") from None
 

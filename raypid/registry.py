@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from raypid.errors import CodeError, ConfigError, UserError
+from raypid.errors import CodeError, ConfigError, UserError, shown
 from raypid.extras import MissingPackage, install_hint
 from raypid.modules import apart, defined, import_named, located, names_file
 from raypid.names import ALGORITHMS as OTHER_ALGORITHMS
@@ -30,6 +30,31 @@ _MOST_KNOWN = 40
 """Most names that a message lists."""
 _PACKAGE = str(Path(__file__).parent)
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
+def by_name(value: object, key: str = "") -> tuple[str, str]:
+    """What a value is that does not fit; and if it is a network, model or agent of the user's own, how that is given, else "".
+
+    Args:
+        value: the class, or an object of it.
+        key: the setting that it was given for; "" for one that takes something else, such as an environment.
+    """
+    cls: type = value if isinstance(value, type) else type(value)
+    has = {method: hasattr(cls, method) for method in ("forward", "choose_actions", "fetch_grads")}
+    may_be = any(has.values()) or value is cls and key in ("model", "network", "agent")
+    if key not in ("", "model", "network", "agent") or cls.__module__ == "builtins" or not may_be:
+        return shown(value), ""
+    kind = "model" if has["choose_actions"] else "network"
+    if key == "agent" or not key and has["fetch_grads"]:
+        kind = "agent"
+    name = "Mine" if cls.__module__.startswith("torch.") else cls.__name__
+    given = f'agent="{name.lower()}"' if kind == "agent" else f'model={{"network": "{name.lower()}"}}'
+    it = "it" if value is cls else "its class"
+    told = f' Register {it} first: raypid.register_{kind}("{name.lower()}", {name}), then {given}.'
+    if value is not cls:
+        arguments = "agent_config" if kind == "agent" else "model.custom"
+        told += f" Each process makes an object of its own; {arguments} has the constructor's arguments."
+    return f"{'the class' if value is cls else 'an object of class'} {cls.__name__}", told
 
 
 def suggest(name: str, known: Iterable[str], count: int = 3) -> list[str]:

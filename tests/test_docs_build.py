@@ -243,6 +243,20 @@ def test_a_page_has_the_table_of_settings(checks: Any) -> None:
     assert checks.problems("algorithms/nosuch.md", "# Nosuch") == ["there is no algorithm 'nosuch'"]
 
 
+def test_flags_stay_on_one_line(checks: Any) -> None:
+    """In code, and nowhere within a tag."""
+    import hooks  # type: ignore[import-not-found]
+
+    html = (
+        '<p>--run <code>a --num-workers 2</code></p><pre><code title="--x"><span>--lr=1</span> a--b -- 3</code></pre>'
+    )
+    flag = '<span class="flag">{}</span>'.format
+    assert hooks.on_page_content(html, None, None, None) == (
+        f"<p>--run <code>a {flag('--num-workers')} 2</code></p>"
+        f'<pre><code title="--x"><span>{flag("--lr")}=1</span> a--b -- 3</code></pre>'
+    )
+
+
 def test_every_algorithm_has_a_page(checks: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert checks.without_page() == []
     shutil.copytree(ROOT / "docs/algorithms", tmp_path / "algorithms")
@@ -266,6 +280,34 @@ def test_tables_are_written_below_their_markers(checks: Any) -> None:
     )
     assert make_pages.written(made) == made
     assert checks.tables.table("reference", "raypid.load_policy") == "::: raypid.load_policy"
+
+
+def test_files_are_written_below_their_markers(checks: Any) -> None:
+    """Code as a block, and Markdown as it is. What they say is no part of the page's own text."""
+    import make_pages
+
+    text = "# Roles\n\n<!-- file: examples/sweep.py -->\n\n<!-- file: benchmarks/results/tutorial.md -->\n"
+    made = make_pages.written(text)
+    code = (ROOT / "examples/sweep.py").read_text()
+    table = (ROOT / "benchmarks/results/tutorial.md").read_text()
+    assert f"<!-- file: examples/sweep.py -->\n{FENCE}python\n{code}{FENCE}\n\n<!-- end: file -->\n" in made
+    assert f"<!-- file: benchmarks/results/tutorial.md -->\n{table}\n<!-- end: file -->\n" in made
+    assert make_pages.written(made) == made
+    assert checks.problems("roles.md", made.replace("import raypid", "import raypid.nosuch")) == []
+
+
+def test_a_marker_that_stands_for_nothing_is_one_line(
+    checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import make_pages
+
+    monkeypatch.setattr(make_pages, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(sys, "argv", ["make_pages.py"])
+    (page := tmp_path / "docs" / "page.md").parent.mkdir()
+    page.write_text("# A page\n\n<!-- file: examples/nosuch.py -->\n")
+    assert make_pages.main() == 1
+    said = "docs/page.md:3: the file examples/nosuch.py, which this page shows, does not exist.\n"
+    assert capsys.readouterr().err == said and page.read_text().endswith("nosuch.py -->\n")
 
 
 def test_a_page_says_what_its_command_should_reach(
@@ -312,10 +354,18 @@ def test_a_setting_needs_a_docstring(
     assert make_pages.main() == 1
     said = capsys.readouterr()
     assert said.out == "" and [line.partition(" has no docstring")[0] for line in said.err.splitlines()] == [
-        "raypid/algorithms/impala.py: APPOConfig.clip",
-        "raypid/config.py: Config.seed",
-        "raypid/algorithms/ppo.py: PPOConfig.clip",
+        f"docs/algorithms/{page}.md:{line_of(page, marker)}: raypid/{setting}"
+        for page, marker, setting in (
+            ("appo", "settings: APPO", "algorithms/impala.py: APPOConfig.clip"),
+            ("index", "settings: shared", "config.py: Config.seed"),
+            ("ppo", "settings: PPO", "algorithms/ppo.py: PPOConfig.clip"),
+        )
     ]
+
+
+def line_of(page: str, marker: str) -> int:
+    """The line, from 1, of a marker on an algorithm's page."""
+    return (ROOT / f"docs/algorithms/{page}.md").read_text().splitlines().index(f"<!-- {marker} -->") + 1
 
 
 def test_each_error_of_a_docstring_has_a_line(checks: Any) -> None:
@@ -377,7 +427,7 @@ def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
     planted = [text for text in DEFECTS if not re.search(rf"PPO|~~~|{FENCE}\S", text)]
     planted += [block("python", "def f(:"), block("bash", "raypid list")]
     roles.write_text(
-        "# Roles\n\n[three](nosuch.md) [four](../raypid/nosuch.py) [five](index.md#nosuch-start)\n\n"
+        "# Roles\n\n<!-- file: examples/nosuch.py -->\n\n[three](nosuch.md) [four](../raypid/nosuch.py) [five](index.md#nosuch-start)\n\n"
         + "\n".join(planted)
     )
     for name in UNBUILT:
@@ -400,6 +450,7 @@ def test_the_build_fails_and_names_every_defect(tmp_path: Path) -> None:
     expected = [
         ("index.md", "#nosuch-here"),
         ("index.md", "#nosuch-there"),
+        ("roles.md:3", "the file examples/nosuch.py, which this page shows, does not exist"),
         ("roles.md", "'nosuch.md'"),
         ("roles.md", "'../raypid/nosuch.py'"),
         ("roles.md", "#nosuch-start"),

@@ -57,9 +57,10 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
-    # a file that a page takes in is run by tests/test_examples.py
-    return [Block(page, i, language, text) for i, (language, text) in enumerate(found) if not text.startswith("--8<--")]
+    # a file that a page shows is run by tests/test_examples.py
+    own = re.sub(r"^<!-- file: .*?^<!-- end: file -->$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
+    return [Block(page, i, language, text) for i, (language, text) in enumerate(found)]
 
 
 SHOWN = ("text", "json")

@@ -52,7 +52,8 @@ class MyDistributedAgent:
     def start(self, role, node, *args, soft=True):
         """Start a role on this node, or with `soft` on any that has room. Ray starts it again whenever its process is lost."""
         place = NodeAffinitySchedulingStrategy(self.nodes[node % len(self.nodes)], soft=soft)
-        return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=place)(role).remote(self.setup, *args)
+        # not num_cpus=0: Ray ignores a soft place of an actor that reserves nothing
+        return ray.remote(num_cpus=0.01, max_restarts=-1, scheduling_strategy=place)(role).remote(self.setup, *args)
 
     def result(self, future):
         """The value of a call, or None if the call or one of its arguments was lost. Any other error stops the program."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from raypid.algorithms.backprop import Evaluated, LearningNetwork, NumpyEvaluated, NumpyNetwork, NumpyOptimizer
-from raypid.algorithms.base import Algorithm, OptimizerConfig, Scalar, State
+from raypid.algorithms.base import Algorithm, OptimizerConfig, Scalar, State, metric_floats, metric_tensors
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, cut
@@ -164,7 +164,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     @abstractmethod
     def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
-        """Return the loss [] and metrics by name, all means over rows.
+        """Return the loss [] and metrics by name, tensors [] or numbers, all means over rows.
 
         Args:
             log_prob: [n] log-probabilities of the actions under the policy that learns.
@@ -200,15 +200,15 @@ class ActorCritic(Algorithm[ActorCriticT]):
         said = (out.log_prob[which], out.entropy[which], out.value[: len(out.log_prob)][which])
         if self.kernel == "numpy":
             assert isinstance(out, NumpyEvaluated) and isinstance(self.network, NumpyNetwork)
-            by_log_prob, by_entropy, by_value, numbers = self.loss_gradient(*said, rows)
+            by_log_prob, by_entropy, by_value, metrics = self.loss_gradient(*said, rows)
+            numbers = metric_floats(f"{type(self).__name__}.loss_gradient()", metrics)
             return partial(self.network.backward, out, which, by_log_prob, by_entropy, by_value), numbers
         found = self.loss(*said, rows)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
             raise UserError(
-                f"{type(self).__name__}.loss() returned {shown(found)}; it returns (loss, metrics): a tensor to descend, and tensors by name."
+                f"{type(self).__name__}.loss() returned {shown(found)}; it returns (loss, metrics): a tensor to descend, and numbers by name."
             )
-        loss, metrics = found
-        return loss, {name: x.detach() for name, x in metrics.items()}
+        return found[0], metric_tensors(f"{type(self).__name__}.loss()", found[1], found[0].device)
 
     def _normalized(self, advantage: Any, share: Share | None) -> Any:
         """Advantages [n] with mean 0 and deviation 1 over the minibatch, part of which other learners may hold.

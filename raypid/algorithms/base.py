@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from raypid.config import Config, ConfigError, unless
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
@@ -21,6 +21,49 @@ from raypid.types import Array, Collective, Gradients, Table, Tensor, Update, We
 
 Scalar: TypeAlias = "float | Array | Tensor"
 """A float, or a number of NumPy or torch."""
+
+
+def metric_floats(source: str, metrics: Mapping[str, object]) -> dict[str, float]:
+    """Convert the metrics of a loss in NumPy to floats.
+
+    Args:
+        source: what returned the metrics, for messages.
+
+    Raises:
+        UserError: one is no number.
+    """
+    return {name: _number(source, name, x) for name, x in metrics.items()}
+
+
+def metric_tensors(source: str, metrics: Mapping[str, object], device: object) -> dict[str, Tensor]:
+    """Detach the metrics of a loss in torch. Plain numbers become tensors, so that all are fetched in one transfer.
+
+    Args:
+        source: as in `metric_floats`.
+        device: that of the loss.
+
+    Raises:
+        UserError: one is neither a number nor a tensor of one.
+    """
+    import torch
+
+    def tensor(name: str, x: object) -> Tensor:
+        if isinstance(x, torch.Tensor):
+            x = x.detach() if x.requires_grad else x
+            if not x.ndim:
+                return x
+        return torch.tensor(_number(source, name, x), device=device)  # type: ignore[arg-type]
+
+    return {name: tensor(name, x) for name, x in metrics.items()}
+
+
+def _number(source: str, name: str, x: object) -> float:
+    try:
+        return float(x)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several numbers
+        raise UserError(
+            f"{source} returned {shown(x)} as the metric {name!r}: give one number, such as the mean."
+        ) from None
 
 
 @dataclass(kw_only=True)

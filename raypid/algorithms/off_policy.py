@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, Scalar, State, check_size, square
+from raypid.algorithms.base import Algorithm, Scalar, State, check_size, metric_tensors, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
 from raypid.names import Named
@@ -354,7 +354,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
         errors = []
         for b in self.batches(batch):
             error, metrics = self.step(b)
-            self._metrics.append(metrics)
+            self._metrics.append(metric_tensors(f"{type(self).__name__}.step()", metrics, self.device))
             self.num_updates += 1
             errors.append(error)
         self.version += 1
@@ -384,8 +384,8 @@ class OffPolicy(Algorithm[OffPolicyT]):
         """Make one update: a gradient step of each network, then `track` for each target network.
 
         Returns:
-            |TD error| [N], from which the rows' priorities are computed; and metrics by name, as detached tensors, so that the
-            update does not wait for the GPU.
+            |TD error| [N], from which the rows' priorities are computed; and metrics by name, tensors [] or numbers. A tensor does not
+            make the update wait for the GPU.
         """
 
     def track(self, target: str, source: str) -> None:
@@ -403,7 +403,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
             for name, value in metrics.items():
                 values.setdefault(name, []).append(value)
         self._metrics = []
-        means = torch.stack([torch.stack(v).mean() for v in values.values()]).tolist() if values else []
+        means = torch.stack([torch.stack(v).float().mean() for v in values.values()]).tolist() if values else []
         ours = dict(zip(values, means, strict=True))
         if self.collective is None:
             return ours

@@ -6,6 +6,7 @@ import inspect
 import re
 
 from raypid.envs.errors import EnvError
+from raypid.registry import by_name
 
 
 class ForeignEnv(EnvError):
@@ -57,13 +58,17 @@ def answer(target: object, name: str) -> str:
 
 
 def refuse(target: object, name: str) -> None:
-    """Refuse an environment of another package.
+    """Refuse an environment of another package, and a network.
 
     Raises:
-        ForeignEnv: says what it is and what to do.
+        ForeignEnv: it is such an environment; says what it is and what to do.
+        EnvError: it is a network, model or agent of the user's own; says how that is given.
     """
     if text := answer(target, name):
         raise ForeignEnv(text)
+    what, told = by_name(target)
+    if told and not all(hasattr(target, method) for method in ("reset", "step")):
+        raise EnvError(f"env is {what}, which is not an environment.{told}")
 
 
 _PETTINGZOO = re.compile(r"pettingzoo|pettingzoo\.[\w.]+|[a-z]\w*_v\d+")

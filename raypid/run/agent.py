@@ -56,10 +56,12 @@ class Agent(Training):
     ) -> Outcome:
         """Train until a stop criterion is met, and leave the folder of a run: settings, results, checkpoints, best policy, curve.
 
-        A second call goes on in the same folder, an agent that was restored from the newest checkpoint of `out` does too; another `out`
-        starts another folder, to which the results from here on go. What `train` has done before counts, but has no results in the
-        folder. Ctrl-C, or interrupting a notebook's kernel, ends the run after this iteration, with a checkpoint: the outcome has
-        `interrupted`. A second one raises KeyboardInterrupt. In another thread than the main one there are no signals.
+        A second call goes on in the same folder. So does an agent that was restored from the newest checkpoint of `out`. With another
+        `out`, the results from here on go to that folder. Steps of earlier calls of `train` count, but have no results in the folder.
+
+        Ctrl-C, or interrupting a notebook's kernel, ends the run after this iteration, with a checkpoint, and the outcome has
+        `interrupted`. A second one raises KeyboardInterrupt. Both reach the run in the main thread only. If an error ends the run, what
+        was learnt is saved before the error is raised.
 
         Args:
             stop: the total of environment steps at which to end, or {key of a result: value}; the first that is reached ends the run.
@@ -74,7 +76,7 @@ class Agent(Training):
 
         Raises:
             ConfigError: a stop criterion or a count that does not fit, or the folder holds another run; nothing has been trained then.
-            RuntimeError: the agent is closed. What ends a run by an error, after what was learnt has been saved.
+            RuntimeError: the agent is closed.
         """
         from raypid.run.experiment import RunOptions, clear_folder, lock_folder
         from raypid.run.known_keys import check_stop, known_keys

@@ -40,7 +40,7 @@ from raypid.ops.normalizer import saved_moments
 from raypid.outcome import Outcome, Result
 from raypid.outputs import ErrorFile
 from raypid.phases import Tell, nobody, phase
-from raypid.registry import ALGORITHMS, Registries, get_registry
+from raypid.registry import ALGORITHMS, Registries, by_name, get_registry
 from raypid.replay.base import Replay
 from raypid.replay.disk import checksums_in, link_save
 from raypid.roles.evaluator import Evaluation, Order, cut_note
@@ -297,10 +297,31 @@ class Training(metaclass=_Answering):
     def _algorithm(self, given: Sequence[object], run: object) -> str | None:
         """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
         if run is not None:
-            return algorithm_of(run)
+            self._check_is_ours(named := algorithm_of(run))
+            return named
         if self.algorithm is not None:
             return self.algorithm
         return None if not given or isinstance(given[0], Mapping) else algorithm_of(given[0])
+
+    @classmethod
+    def _check_is_ours(cls, run: str, path: str | Path | None = None) -> None:
+        """Check that agents of this class run an algorithm: raypid.SAC runs SAC alone, raypid.Agent any.
+
+        Args:
+            path: where it was saved, None if it was not.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        if cls.algorithm is None or ALGORITHMS.canonical(cls.algorithm) == run:
+            return
+        if path is None:
+            raise ConfigError(
+                f"{cls.__name__} trains with {cls.algorithm}, not with {run}: leave run out, or call raypid.Agent({run!r}, ...)."
+            )
+        raise ConfigError(
+            f"{path} holds a run of {run}, not of {cls.algorithm}: call raypid.Agent.from_checkpoint({str(path)!r}), which takes any."
+        )
 
     def _note_fit(self, resolved: Resolved) -> set[str]:
         """Write down what was changed to make the run fit; returns the names of these settings."""
@@ -388,7 +409,7 @@ class Training(metaclass=_Answering):
 
         Raises:
             Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
-            Halted: see `halt_when`.
+            Halted: within `fit`, the run should have ended a while ago.
             ConfigError: a linear schedule has no end.
         """
         self.check_open()
@@ -977,7 +998,9 @@ class Training(metaclass=_Answering):
             rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
             whole_lengths = [int(length) for length in lengths]
             if (algorithm := manifest["algorithm"]) != self.run:
-                raise ConfigError(f"{path} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}.")
+                raise ConfigError(
+                    f"{path} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}: raypid.Agent.from_checkpoint makes one that fits."
+                )
         self.evaluations.close()  # evaluations and fragments on their way belong to the time before
         self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
@@ -1062,9 +1085,11 @@ class Training(metaclass=_Answering):
 
         Raises:
             CheckpointError: there is none, or it is damaged.
+            ConfigError: it is of another algorithm than this class's; `raypid.Agent` takes any.
             UntrustedError: it names code that may not be imported.
         """
         given = overlay(config or {}, settings)
+        cls._check_is_ours(checkpoint.read_manifest(checkpoint.find(Path(path)))["algorithm"], path)
         folder, manifest = saved_run(path, given, trust=trust)
         program = manifest.get("program", "")
         if program and not program.startswith("raypid."):
@@ -1196,7 +1221,9 @@ def settings_of(given: Sequence[object], config: object, settings: Mapping[str, 
         more = f" A number of steps is stop={value}." if isinstance(value, (int, float)) else ""
         raise ConfigError(f"config takes a mapping of settings, not {shown(value)}.{more}")
     if len(each := [*envs, *(settings[name] for name in ("env",) if name in settings)]) > 1:
-        raise ConfigError(f"Give one environment: {' or '.join(map(shown, each))}? Settings are keywords: lr=0.001.")
+        found = [by_name(value) for value in each]
+        told = next((told for _, told in found if told), " Settings are keywords: lr=0.001.")
+        raise ConfigError(f"Give one environment: {' or '.join(what for what, _ in found)}?{told}")
     if len(configs) > 1:
         raise ConfigError("config was given twice: give one mapping of settings; keywords override it.")
     return overlay(configs[0] if configs else {}, {**({"env": envs[0]} if envs else {}), **settings})

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from raypid.algorithms.a2c import A2C, A2CConfig
@@ -14,6 +15,7 @@ from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import Batch
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.config import ConfigError, ModelConfig
+from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Inputs
@@ -156,6 +158,35 @@ def test_ppo_counts_updates_and_stops_at_target_kl(kernel: Any) -> None:
     assert stopped.num_updates == per_epoch
     names = {"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "lr", "explained_variance"}
     assert set(whole.metrics) == names and all(isinstance(v, float) for v in whole.metrics.values())
+
+
+class OwnMetrics(PPO):
+    more: Any = 2.5
+
+    def loss(self, *rows: Any) -> Any:
+        loss, metrics = super().loss(*rows)
+        return loss, {"mine": self.more, **metrics}
+
+    def loss_gradient(self, *rows: Any) -> Any:
+        *by, metrics = super().loss_gradient(*rows)
+        return *by, {"mine": self.more, **metrics}
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+@pytest.mark.parametrize("more", [2.5, F(2.5), np.array(2.5), torch.tensor([2.5])])
+def test_a_metric_of_a_loss_may_be_any_number(kernel: Any, more: Any) -> None:
+    algorithm = OwnMetrics(PPOConfig(kernel=kernel, num_epochs=1), make_spec(), 0)
+    algorithm.more = more
+    assert algorithm.update(trajectory(), 0).metrics["mine"] == 2.5
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+@pytest.mark.parametrize("more", [None, "x", np.ones(3), torch.ones(3)])
+def test_a_metric_of_a_loss_that_is_no_number_is_refused(kernel: Any, more: Any) -> None:
+    algorithm = OwnMetrics(PPOConfig(kernel=kernel), make_spec(), 0)
+    algorithm.more = more
+    with pytest.raises(UserError, match=r"OwnMetrics\.loss\w*\(\) returned .* as the metric 'mine': give one number"):
+        algorithm.update(trajectory(), 0)
 
 
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])

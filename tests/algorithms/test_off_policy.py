@@ -17,6 +17,7 @@ from gymnasium import spaces
 import raypid
 from raypid.algorithms.dqn import huber, project
 from raypid.config import ConfigError, ModelConfig
+from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.numpy_mlp import SmallNetwork
@@ -779,3 +780,32 @@ def test_the_unit_of_rewards_does_not_matter_and_a_resumed_run_knows_it(run: str
     for weights, factor in learnt[1:]:
         assert factor == learnt[0][1] != 1.0
         np.testing.assert_array_equal(weights, learnt[0][0])
+
+
+WHOLE = torch.tensor(3)
+
+
+@pytest.mark.parametrize("more", [2.5, F(2.5), WHOLE, torch.tensor(2.5, requires_grad=True)])
+def test_a_metric_of_a_step_may_be_any_number(more: Any) -> None:
+    algorithm = with_metric(more)
+    algorithm.update(sample(algorithm), 0)
+    assert algorithm.metrics()["mine"] == (3 if more is WHOLE else 2.5)
+
+
+def test_a_metric_of_a_step_that_is_no_number_is_refused() -> None:
+    algorithm = with_metric(torch.ones(2))
+    with pytest.raises(UserError, match=r"DQN.step\(\) returned .* as the metric 'mine': give one number"):
+        algorithm.update(sample(algorithm), 0)
+
+
+def with_metric(more: Any) -> Any:
+    """DQN whose steps report one more metric."""
+    algorithm = make("DQN")
+    own = algorithm.step
+
+    def step(b: Any) -> Any:
+        error, metrics = own(b)
+        return error, {**metrics, "mine": more}
+
+    algorithm.step = step
+    return algorithm

@@ -67,6 +67,20 @@ def test_choice_of_vectorizer() -> None:
     assert check(EnvSpec(env="Pendulum-v1", vectorizer="async"))[1] == "async"
 
 
+class Network:
+    def forward(self, x: Any) -> Any: ...
+    def __call__(self, x: Any) -> Any: ...
+
+
+class Learns:
+    def choose_actions(self, obs: Any) -> Any: ...
+    def step(self, trajectory: Any) -> Any: ...
+
+
+class Decides:
+    def fetch_grads(self, weights: Any) -> Any: ...
+
+
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
@@ -79,6 +93,16 @@ def test_choice_of_vectorizer() -> None:
         (EnvSpec(env="cases:Walkk"), "module 'cases' has no 'Walkk'. Did you mean 'cases:Walk'"),
         (EnvSpec(env=42), "env is a int, which is not an environment"),
         (EnvSpec(env=dict), "env is class dict"),
+        (
+            EnvSpec(env=Network),
+            'env is the class Network, .* raypid.register_network\\("network", Network\\), then model=',
+        ),
+        (EnvSpec(env=Network()), "env is an object of class Network, .* Register its class first: "),
+        (EnvSpec(env=Learns), 'env is the class Learns, .* raypid.register_model\\("learns", Learns\\), then model='),
+        (
+            EnvSpec(env=Decides),
+            'env is the class Decides, .* raypid.register_agent\\("decides", Decides\\), then agent=',
+        ),
         (EnvSpec(env=cases.Counter()), "exists already: every worker makes its own"),
         (EnvSpec(env=lambda: 3), "gave an object of type int without reset, step"),
         (EnvSpec(env="Pendulum-v1", vectorizer="native"), "needs a vector entry point"),

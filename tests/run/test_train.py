@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import raypid
@@ -336,6 +337,11 @@ def test_the_environment_may_come_first() -> None:
         (lambda: raypid.train("PPO", "MlpPolicy", "CartPole-v1"), r'raypid.train\("PPO", "CartPole-v1"\)'),
         (lambda: raypid.setup("PPO", "CnnPolicy", "CartPole-v1"), r'raypid.setup\("PPO", "CartPole-v1"\)'),
         (lambda: raypid.PPO("CartPole-v1", 5), "Give one environment: 'CartPole-v1' or 5"),
+        (
+            lambda: raypid.PPO("CartPole-v1", torch.nn.Linear),
+            r"'CartPole-v1' or the class Linear\? Register it first: raypid.register_network\(\"mine\", Mine\), then model=",
+        ),
+        (lambda: raypid.DQN("CartPole-v1", run="PPO"), r"DQN trains with DQN, not with PPO: .* raypid.Agent\('PPO'"),
         (lambda: raypid.train("PPO", "CartPole-v1", 100), "A number of steps is stop=100"),
         (
             lambda: raypid.Agent(type("Mine", (PPO,), {"Config": dict}), "CartPole-v1"),
@@ -346,6 +352,20 @@ def test_the_environment_may_come_first() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             wrong()  # type: ignore[no-untyped-call]
+
+
+def test_a_class_goes_on_with_runs_of_its_own_algorithm(tmp_path: Path) -> None:
+    class Mine(raypid.PPO):
+        pass
+
+    with agent() as one:
+        saved = one.save(tmp_path / "saved")
+    said = rf"{saved} holds a run of PPO, not of DQN: call raypid.Agent.from_checkpoint\('{saved}'\)"
+    with pytest.raises(ConfigError, match=said):
+        raypid.DQN.from_checkpoint(saved, buffer_size=100)
+    for cls in (raypid.Agent, raypid.PPO, Mine):
+        with cls.from_checkpoint(saved) as again:
+            assert again.run == "PPO" and type(again) is cls
 
 
 def test_an_agent_acts_with_its_newest_weights_and_keeps_its_memory() -> None:
