@@ -797,13 +797,12 @@ def _saved(
     options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
 ) -> tuple[str, Given, Given, Mapping[str, object]]:
     """As `_new`, of a run that goes on: below are its saved settings, and its saved stop criteria are those if none are given."""
-    from raypid.run.saved import saved_run
+    from raypid.run.saved import check_algorithm, saved_run
 
     given = overlay(file.recorded.without("init_from"), given)  # that was where the other run began
     _, manifest = saved_run(options.resume, given, run=options.run, trust=options.trust)
     algorithm = manifest["algorithm"]
-    if options.run and options.run != algorithm:
-        raise ConfigError(f"{options.resume} holds a run of {algorithm}, not of {options.run}.")
+    check_algorithm(options.resume, algorithm, options.run)
     saved = read_params(options.resume).get("stop") or {}
     return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 

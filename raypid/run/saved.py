@@ -41,6 +41,18 @@ def saved_run(
     return folder, manifest
 
 
+def check_algorithm(folder: str | Path, held: str | None, asked: str | None) -> None:
+    """Refuse to go on with a run of the algorithm `held` as one of `asked`, if that is given.
+
+    Raises:
+        ConfigError
+    """
+    if asked and asked != held:
+        raise ConfigError(
+            f"{folder} holds a run of {held}, not of {asked}: leave the algorithm out, and the run goes on with its own."
+        )
+
+
 def saved_algorithm(path: str | Path, manifest: Manifest, *, run: str | None = None, trust: bool = False) -> str:
     """The algorithm of the run at `path`, which may be imported; `run` and `trust` as in `saved_run`.
 
@@ -75,8 +87,7 @@ def begun_run(
     file = read_run(folder / PARAMS)
     trusted = trust or has_signature(PARAMS, params)
     check_names(folder, {"algorithm": file.run}, trusted=trusted, given={"algorithm": run or ""})
-    if run is not None and run != file.run:
-        raise ConfigError(f"{folder} holds a run of {file.run}, not of {run}.")
+    check_algorithm(folder, file.run, run)
     names = overlay(file.recorded, given)
     where = {key: value for key, value in names.items() if canonical(key) in ("backend", "num_workers")}
     if not Config().replace(where).on_ray:

@@ -20,7 +20,7 @@ from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder, left_alone
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.known_return import tuned_runs_here
-from raypid.run.saved import begun_run, saved_run
+from raypid.run.saved import begun_run, check_algorithm, saved_run
 from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
 from raypid.run_file import RunFile, for_algorithm, is_record, joined, notes_of, read_for
 from raypid.stops import read_stop, stop_with
@@ -211,8 +211,7 @@ def _check_resumed(
     given = overlay(file.recorded.without("init_from"), given)
     check_folder(folder, resume=True, overwrite=False, python=True)
     _, manifest = saved_run(folder, given, run=name, trust=trust)
-    if name is not None and name != manifest["algorithm"]:
-        raise ConfigError(f"{folder} holds a run of {manifest['algorithm']}, not of {name}.")
+    check_algorithm(folder, manifest["algorithm"], name)
     saved = read_params(folder).get("stop")
     stop = (saved if isinstance(saved, Mapping) else {}) if stop is None else stop
     config: Config = resolve_config(manifest["algorithm"], given, {**manifest["config"], "init_from": None})

@@ -218,7 +218,10 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(
     planned = in_process(*again, "--explain")
     assert "it begins anew" in planned.stdout and read_results(tmp_path / "run")  # --explain drops nothing
     other = in_process("train", "--run", "A2C", "--resume", "run")
-    assert (other.returncode, other.stderr) == (2, "raypid: run holds a run of PPO, not of A2C.\n")
+    assert (other.returncode, other.stderr) == (
+        2,
+        "raypid: run holds a run of PPO, not of A2C: leave the algorithm out, and the run goes on with its own.\n",
+    )
     assert "`raypid train --resume run` begins it anew" in " ".join(in_process("doctor", "run").stdout.split())
 
     end = ("--stop", '{"training_iteration": 2}', "--env-config", '{"sleep_s": 0.0}')
