@@ -87,6 +87,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
     flow: ClassVar[Literal["sync", "async", "replay"]] = "sync"
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]] = "trajectory"
     several_learners = True
+    normalizes: ClassVar[Literal["none", "box", "all"]] = "box"
     decided_by_steps = ("model.log_std_init",)
     network: LearningNetwork[Any]
     optimizer: Optimizer[Any, Any]

@@ -223,6 +223,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     """Whether `update` uses `collective`. If it does not, num_learners above 1 is refused."""
     learns_with_torch: ClassVar[bool] = False
     """Whether the algorithm needs torch with any settings."""
+    normalizes: ClassVar[Literal["none", "box", "all"]] = "none"
+    """For which actions observations without bounds are normalised where normalize_observations is None: those of a Box, all, or none."""
     decided_by_steps: ClassVar[tuple[str, ...]] = ()
     """Settings that, where they are None, depend on whether an episode terminates within some random steps of the environment."""
     own_model: ClassVar[bool] = False

@@ -29,7 +29,8 @@ class PPOConfig(ActorCriticConfig):
     lr: float = 5e-4
     gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
     """Lambda of the advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more bias; none: 0.92 if
-    model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.95 if observations are normalised; else 0.98."""
+    model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.95 if observations are normalised and actions
+    continuous; else 0.98."""
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
     """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones. Higher keeps the policy random for longer, so that it
     explores more."""
@@ -133,6 +134,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
 
     Config = PPOConfig
     config: PPOConfig
+    normalizes = "all"
     metric_names = CLIPPED_METRICS | {"explained_variance"}
     shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance")
 
@@ -152,12 +154,16 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     ) -> dict[str, tuple[object, str]]:
         is_discrete = any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions)
         actions, entropy_coef, num_epochs = ("discrete", 0.01, 5) if is_discrete else ("continuous", 0.0, 10)
-        seen, desired_kl, gae_lambda = ("are", 0.0, 0.95) if spec.pipeline.normalize else ("are not", 0.01, 0.98)
-        why = scale = f"observations {seen} normalised"
+        seen, desired_kl = ("are", 0.0) if spec.pipeline.normalize else ("are not", 0.01)
+        scale = f"observations {seen} normalised"
         if terminates is False:
-            gae_lambda, why = 0.92, "no episode terminates soon"
+            gae_lambda = (0.92, "no episode terminates soon")
+        elif is_discrete:
+            gae_lambda = (0.98, "for discrete actions")
+        else:
+            gae_lambda = (0.95 if spec.pipeline.normalize else 0.98, scale)
         chosen: dict[str, tuple[object, str]] = {
-            "gae_lambda": (gae_lambda, why),
+            "gae_lambda": gae_lambda,
             "entropy_coef": (entropy_coef, f"for {actions} actions"),
             "num_epochs": (num_epochs, f"for {actions} actions"),
             "desired_kl": (desired_kl, scale),

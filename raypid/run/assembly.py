@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from raypid import checkpoint, project
-from raypid.algorithms.actor_critic import ActorCritic
 from raypid.algorithms.base import Algorithm, AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
@@ -505,26 +504,16 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
 
 
 def _gains_from_scale(run: str, found: Sample) -> bool:
-    """Whether an algorithm learns faster from normalised observations where these have no bounds, as positions and velocities: with replay, and
-    actor-critics whose actions are numbers."""
-    is_measured = ALGORITHMS.get(run).flow == "replay" or _is_gaussian(run, found)
-    return is_measured and has_open_bounds(found.observation_space)
-
-
-def _is_gaussian(run: str, found: Sample) -> bool:
-    """Whether an actor-critic without replay draws actions from a Gaussian, unless settings say otherwise."""
-    return issubclass(ALGORITHMS.get(run), ActorCritic) and isinstance(found.action_space, Box)
+    """Whether an algorithm learns faster from normalised observations because these have no bounds, as positions and velocities."""
+    normalizes = ALGORITHMS.get(run).normalizes
+    gains = normalizes == "all" or normalizes == "box" and isinstance(found.action_space, Box)
+    return gains and has_open_bounds(found.observation_space)
 
 
 def sample_key(run: str, config: Config) -> str:
     """Equal for runs that look equally far at environments that, also in evaluations, have the same spaces."""
     algorithm = ALGORITHMS.get(run)
-    depends = (
-        algorithm.flow,
-        issubclass(algorithm, ActorCritic),
-        config.normalize_observations,
-        _open_to_steps(run, config),
-    )
+    depends = algorithm.normalizes, config.normalize_observations, _open_to_steps(run, config)
     return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, depends))
 
 
