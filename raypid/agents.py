@@ -1008,7 +1008,7 @@ class PPO(Agent):
             fit: bool = False,
             wait_for_room_s: float = 0.0,
             seed: int | None = None,
-            model: ModelConfig | Mapping[str, object] = ModelConfig(),
+            model: ModelConfig | Mapping[str, object] = ModelConfig(hidden=None),
             device: str = 'auto',
             kernel: Literal['auto', 'numpy', 'torch'] = 'auto',
             num_threads: int = 0,

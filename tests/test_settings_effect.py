@@ -129,7 +129,7 @@ CONTEXTS: dict[str, Settings] = {
     "adam_eps": {"optimizer": "adam"}, "rmsprop_eps": {"optimizer": "rmsprop"}, "rmsprop_decay": {"optimizer": "rmsprop"},
     "momentum": {"optimizer": "sgd"}, "rho_clip": {"vtrace": True}, "c_clip": {"vtrace": True, "gae_lambda": 1.0},
     "target_interval": {"target_network": True}, "target_ratio": {"target_network": True}, "target_kl": {"num_epochs": 4},
-    "desired_kl": {"num_epochs": 4},
+    "desired_kl": {"num_epochs": 4}, "normalize_observations": {"normalize_observations": False},
     "priority_exponent": DRAWN, "importance_exponent": DRAWN, "importance_steps": DRAWN, "priority_max_share": DRAWN,
     "updates_per_call": {**DRAWN, "samples_per_insert": 40.0}, "v_min": {"num_atoms": 5}, "v_max": {"num_atoms": 5}, "huber": {"num_atoms": 1},
     **dict.fromkeys(("epsilon_start", "epsilon_steps"), {"noisy": 0.0, "worker_epsilon": None, "epsilon_steps": 40}),

@@ -88,7 +88,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]] = "trajectory"
     several_learners = True
     normalizes: ClassVar[Literal["none", "box", "all"]] = "box"
-    decided_by_steps = ("model.log_std_init",)
+    where_endless: ClassVar[Mapping[str, object]] = {"model.log_std_init": -1.0}
     network: LearningNetwork[Any]
     optimizer: Optimizer[Any, Any]
 

@@ -225,8 +225,9 @@ class Algorithm(ABC, Generic[ConfigT]):
     """Whether the algorithm needs torch with any settings."""
     normalizes: ClassVar[Literal["none", "box", "all"]] = "none"
     """For which actions observations without bounds are normalised where normalize_observations is None: those of a Box, all, or none."""
-    decided_by_steps: ClassVar[tuple[str, ...]] = ()
-    """Settings that, where they are None, depend on whether an episode terminates within some random steps of the environment."""
+    where_endless: ClassVar[Mapping[str, object]] = {}
+    """Values of settings that are None, for environments with Box actions and observations without bounds where no episode terminates within some
+    random steps. A run makes these steps unless the first of the settings is given."""
     own_model: ClassVar[bool] = False
     """Whether it trains a user's model (`raypid.register_model`), which acts and computes gradients itself, in place of a network."""
     collective: Collective | None = None
@@ -273,14 +274,8 @@ class Algorithm(ABC, Generic[ConfigT]):
         return "" if spec.torch_free or spec.head == "model" else f"model.network {spec.network}"
 
     @classmethod
-    def for_spaces(
-        cls, config: ConfigT, spec: NetworkSpec, terminates: bool | None = None
-    ) -> dict[str, tuple[object, str]]:
-        """Return values for settings that are None and depend on the environment: name -> (value, reason).
-
-        Args:
-            terminates: whether an episode terminated within some random steps; None if that was not looked at.
-        """
+    def for_spaces(cls, config: ConfigT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
+        """Return values for settings that are None and depend on the environment: name -> (value, reason)."""
         return {}
 
     @classmethod

@@ -505,14 +505,11 @@ class PolicyAndCritics(OffPolicy[CriticsT]):
     """A policy, and an ensemble of critics that it climbs."""
 
     losses = ("critic_loss", "policy_loss")
-    decided_by_steps = ("n_step",)
+    where_endless: ClassVar[Mapping[str, object]] = {"n_step": 1}
 
     @classmethod
-    def for_spaces(
-        cls, config: CriticsT, spec: NetworkSpec, terminates: bool | None = None
-    ) -> dict[str, tuple[object, str]]:
-        n_step = (1, "no episode terminates soon") if terminates is False else (5, "episodes may terminate soon")
-        return {"n_step": n_step} if config.n_step is None else {}
+    def for_spaces(cls, config: CriticsT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
+        return {"n_step": (5, "episodes may terminate soon")} if config.n_step is None else {}
 
     def build(self, seed: int) -> None:
         from raypid.nn.networks import FlatParameters

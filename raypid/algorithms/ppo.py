@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_
 from raypid.algorithms.base import State, schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
 from raypid.algorithms.module_names import offer_defaults
-from raypid.config import unless
+from raypid.config import ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
@@ -24,6 +27,8 @@ KL_STEP, LEAST_PART = 1.5, 0.02
 class PPOConfig(ActorCriticConfig):
     """Settings of PPO. The defaults reach LunarLanderContinuous-v3's 200 and CartPole-v1's 475 as they are."""
 
+    model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None))
+    """The network. Its hidden layers, left open, are 128, 128 where no episode terminates within 100 random steps, else 64, 64."""
     fragment_length: int = tunable(256, 32, 1024, "powers of 2")
     batch_size: int = 128
     lr: float = 5e-4
@@ -135,6 +140,11 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     Config = PPOConfig
     config: PPOConfig
     normalizes = "all"
+    where_endless: ClassVar[Mapping[str, object]] = {
+        **ActorCritic.where_endless,
+        "gae_lambda": 0.92,
+        "model.hidden": (128, 128),
+    }
     metric_names = CLIPPED_METRICS | {"explained_variance"}
     shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance")
 
@@ -149,26 +159,26 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
         """The part of lr, as its schedule has it, that `desired_kl` leaves."""
 
     @classmethod
-    def for_spaces(
-        cls, config: PPOConfig, spec: NetworkSpec, terminates: bool | None = None
-    ) -> dict[str, tuple[object, str]]:
+    def network_spec(cls, config: PPOConfig, spec: NetworkSpec) -> NetworkSpec:
+        return replace(spec, hidden=(64, 64)) if config.model.hidden is None else spec
+
+    @classmethod
+    def for_spaces(cls, config: PPOConfig, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
         is_discrete = any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions)
         actions, entropy_coef, num_epochs = ("discrete", 0.01, 5) if is_discrete else ("continuous", 0.0, 10)
         seen, desired_kl = ("are", 0.0) if spec.pipeline.normalize else ("are not", 0.01)
         scale = f"observations {seen} normalised"
-        if terminates is False:
-            gae_lambda = (0.92, "no episode terminates soon")
-        elif is_discrete:
-            gae_lambda = (0.98, "for discrete actions")
-        else:
+        gae_lambda = (0.98, "for discrete actions")
+        if not is_discrete:
             gae_lambda = (0.95 if spec.pipeline.normalize else 0.98, scale)
         chosen: dict[str, tuple[object, str]] = {
             "gae_lambda": gae_lambda,
+            "model.hidden": (spec.hidden, "episodes may terminate soon"),
             "entropy_coef": (entropy_coef, f"for {actions} actions"),
             "num_epochs": (num_epochs, f"for {actions} actions"),
             "desired_kl": (desired_kl, scale),
         }
-        return {name: choice for name, choice in chosen.items() if getattr(config, name) is None}
+        return {name: choice for name, choice in chosen.items() if attrgetter(name)(config) is None}
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         c, rows = self.config, self.prepare(batch)

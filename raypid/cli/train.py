@@ -807,8 +807,8 @@ def _saved(
     return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 
 
-_BY_ENVIRONMENT = ("model.hidden", "model.log_std_init", "normalize_observations")
-"""Settings that raypid may choose by the environment."""
+_BY_ENVIRONMENT = {"model.hidden": (64, 64), "model.log_std_init": 0.0, "n_step": 5, "normalize_observations": False}
+"""Settings that raypid may choose by the environment -> the usual value, of which nothing is said."""
 
 
 def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
@@ -820,9 +820,8 @@ def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
     if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    chosen = [
-        row for row in agent.explain().rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT and row.value
-    ]
+    adapted = (row for row in agent.explain().rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT)
+    chosen = [row for row in adapted if row.value != _BY_ENVIRONMENT[row.name]]
     parts = [f"{row.name} {shown(row.value)}" for row in chosen]
     said = [f"Adapted: {', '.join(parts)} (--explain says why)."] if parts else []
     known = (agent.run, agent.config.env) in TUNED

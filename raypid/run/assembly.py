@@ -474,18 +474,19 @@ def examine(
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
     config.refuse(idle_settings(config, network), given_names(given or {}))
-    adapted = _by_environment(run, config, network, first)
+    idle = {**config.idle(), **idle_settings(config, network)}
+    adapted = _by_environment(run, config, network, first, idle)
     if any(value for value, _ in adapted.values()):  # else the network is the one that it is
         config = config.replace({name: value for name, (value, _) in adapted.items()})
         network = _network(run, config, *spaces, like)
-    adapted |= ALGORITHMS.get(run).for_spaces(config, network, first.terminates)
+    by_spaces = ALGORITHMS.get(run).for_spaces(config, network)
+    adapted |= {name: choice for name, choice in by_spaces.items() if name not in idle}
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
     return Examined(first, evaluation_env, network, callbacks, initial, adapted)
 
 
-def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sample) -> Adapted:
-    """Choose, where the settings leave it open, whether observations are normalised and with which deviation a Gaussian starts."""
-    idle = {**config.idle(), **idle_settings(config, network)}
+def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sample, idle: Mapping[str, str]) -> Adapted:
+    """Choose, where the settings leave it open, whether observations are normalised, and what else a look at the environment decides."""
     chosen: Adapted = {}
     name = "normalize_observations"
     if config.normalize_observations is None and name not in idle:
@@ -498,8 +499,11 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
                 config.replace({name: True}).validate(open_end=True)
             except ConfigError:
                 chosen[name] = (False, "other settings forbid it")
-    if first.terminates is False and "model.log_std_init" not in idle and config.model.log_std_init is None:
-        chosen["model.log_std_init"] = (-1.0, f"no episode terminates within {LOOK} random steps")
+    if first.terminates is False:
+        why = f"no episode terminates within {LOOK} random steps"
+        fitting = ALGORITHMS.get(run).where_endless
+        is_open = {name for name in fitting if name not in idle and attrgetter(name)(config) is None}
+        chosen |= {name: (value, why) for name, value in fitting.items() if name in is_open}
     return chosen
 
 
@@ -518,8 +522,8 @@ def sample_key(run: str, config: Config) -> str:
 
 
 def _open_to_steps(run: str, config: Config) -> bool:
-    """Whether random steps of the environment decide a setting."""
-    return any(attrgetter(name)(config) is None for name in ALGORITHMS.get(run).decided_by_steps)
+    """Whether random steps of the environment decide settings."""
+    return any(attrgetter(name)(config) is None for name in list(ALGORITHMS.get(run).where_endless)[:1])
 
 
 def _looks(run: str, config: Config, *, is_new: bool) -> Looks:

@@ -123,10 +123,10 @@ def test_a_run_with_replay_then_resume(in_process: Raypid, tmp_path: Path) -> No
 
 def test_what_a_run_chose_by_its_environment_is_said_in_a_line(in_process: Raypid) -> None:
     small = ("--start-steps", 50, "--steps-per-iteration", 100, "--batch-size", 16, "--seed", 0, "--final-episodes", 0)
-    train = ("train", "--run", "SAC", "--env", "Pendulum-v1", *small, "--evaluation-interval", 0)
+    train = ("train", "--run", "SAC", "--env", "CartPole-v1", *small, "--evaluation-interval", 0)
     lines = {
-        "out": in_process(*train, "--model.hidden", "null", *stop(1), "--out", "out"),
-        "given": in_process(*train, "--model.hidden", "[64, 64]", *stop(1), "--out", "given"),
+        "out": in_process(*train, "--normalize-observations", "null", *stop(1), "--out", "out"),
+        "given": in_process(*train, "--normalize-observations", "true", *stop(1), "--out", "given"),
         "resumed": in_process("train", "--resume", "out", *stop(2)),
         "default": in_process(*train, *stop(1), "--out", "default"),
     }
@@ -134,7 +134,7 @@ def test_what_a_run_chose_by_its_environment_is_said_in_a_line(in_process: Raypi
     for name, done in lines.items():
         assert (done.returncode, done.stderr) == (0, "")
         said[name] = [line for line in done.stdout.splitlines() if line.startswith("Adapted:")]
-    line = "Adapted: model.hidden [64, 64] (--explain says why)."
+    line = "Adapted: normalize_observations true (--explain says why)."
     assert said == {"out": [line], "given": [], "resumed": [], "default": [line]}
 
 

@@ -84,9 +84,10 @@ def test_every_kind_of_origin(explained: Explained) -> None:
 
 
 def test_only_what_was_changed_is_adapted(explained: Explained, capfd: pytest.CaptureFixture[str]) -> None:
-    assert origin(explained(*CARTPOLE)["normalize_observations"]) == (False, "default", "")
-    assert main(["train", *CARTPOLE, "--explain"]) == 0 and "normalize_observations" not in capfd.readouterr().out
-    with raypid.PPO("CartPole-v1") as agent:
+    acrobot = ("--run", "PPO", "--env", "Acrobot-v1")
+    assert origin(explained(*acrobot)["normalize_observations"]) == (False, "default", "")
+    assert main(["train", *acrobot, "--explain"]) == 0 and "normalize_observations" not in capfd.readouterr().out
+    with raypid.PPO("Acrobot-v1") as agent:
         assert "normalize_observations" not in str(agent.explain()) and agent.config.normalize_observations is False
 
 
@@ -195,7 +196,7 @@ def test_widths_by_the_observations_are_adapted(
     assert re.search(rf"  model.hidden +\[{width}, {width}\] +adapted: for vector", capfd.readouterr().out)
     row = explained("--run", "SAC", "--env", env, "--model.hidden", "[5]")["model.hidden"]
     assert origin(row) == ([5], "flag", "")
-    assert explained("--run", "PPO", "--env", env, "--model.hidden", "null")["model.hidden"]["value"] == [width, width]
+    assert explained("--run", "PPO", "--env", env, "--model.hidden", "null")["model.hidden"]["value"] == [64, 64]
 
 
 @pytest.mark.parametrize("run", ["DQN", "Rainbow", "ApeX", "SQN", "SAC", "TD3", "DDPG"])
