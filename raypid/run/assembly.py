@@ -501,9 +501,9 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
                 chosen[name] = (False, "other settings forbid it")
     if first.terminates is False:
         why = f"no episode terminates within {LOOK} random steps"
-        fitting = ALGORITHMS.get(run).where_endless
-        is_open = {name for name in fitting if name not in idle and attrgetter(name)(config) is None}
-        chosen |= {name: (value, why) for name, value in fitting.items() if name in is_open}
+        for name, value in ALGORITHMS.get(run).where_endless.items():
+            if name not in idle and attrgetter(name)(config) is None:
+                chosen[name] = (value, why)
     return chosen
 
 
