@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import raypid
+from raypid.cli import main
 from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
 
 ROOT = Path(__file__).parents[1]
@@ -168,6 +170,30 @@ def test_the_third_part_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.Monk
     steps, updates, lost, mean = map(int, said[-1])
     assert lost > 0 and updates >= 100 and f"return {mean} after {steps} steps" in after
     assert steps > max([0, *map(int, re.findall(r"(\d+) steps,", before))])
+
+
+def last_command(part: str) -> list[str]:
+    """The words of the command that ends a part of the tutorial, without the cluster that it joins."""
+    page = (ROOT / "docs" / "tutorial" / f"{part}.md").read_text()
+    words = shlex.split(re.findall(r"^raypid (train .*)$", page, re.MULTILINE)[-1])
+    return words[: words.index("--address")] if "--address" in words else words
+
+
+@pytest.mark.parametrize("part", ["part2", "part3"])
+def test_the_last_command_of_a_part_is_one(
+    part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(EXAMPLES / "tutorial")
+    assert main([*last_command(part), "--explain"]) == 0, capsys.readouterr().err
+    assert "Nothing was run" in capsys.readouterr().out
+
+
+@pytest.mark.ci_slow
+def test_the_last_command_of_the_tutorial_trains(tmp_path: Path) -> None:
+    words = [*last_command("part3"), "--stop", "1500", "--final-episodes", "1", "--out", "runs/last"]
+    words[words.index("--num-workers") + 1] = "2"
+    run("-m", "raypid", *words, cwd=tutorial(tmp_path, goal=0, wait=0.0))
+    assert (tmp_path / "tutorial" / "runs" / "last" / "result.json").exists()
 
 
 @pytest.mark.ci_slow
