@@ -307,8 +307,8 @@ ALIASES = {
     "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
     "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "n_epochs": "num_epochs", "update_epochs": "num_epochs",
     "ent_coef": "entropy_coef", "entropy_coeff": "entropy_coef", "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip",
-    "clip_range_vf": "value_clip", "lambda": "gae_lambda", "lambda_": "gae_lambda", "normalize_advantage": "normalize_advantages",
-    "norm_adv": "normalize_advantages", "replay_size": "buffer_size", "learning_starts": "start_steps", "tau": "target_tau",
+    "clip_ratio": "clip", "clip_range_vf": "value_clip", "lambda": "gae_lambda", "lambda_": "gae_lambda", "lam": "gae_lambda",
+    "normalize_advantage": "normalize_advantages", "norm_adv": "normalize_advantages", "replay_size": "buffer_size", "learning_starts": "start_steps", "tau": "target_tau",
     "exploration_initial_eps": "epsilon_start", "exploration_final_eps": "epsilon_end", "start_e": "epsilon_start", "end_e": "epsilon_end",
     "env_kwargs": "env_config", "max_ep_len": "time_limit", "max_episode_steps": "time_limit",
     "net_arch": "model.hidden", "hidden_sizes": "model.hidden", "fcnet_hiddens": "model.hidden", "fcnet_activation": "model.activation",
@@ -435,7 +435,8 @@ ELSEWHERE = {
     "cpu": "num_cpus", "grad_clip": "max_grad_norm", "env_id": "env", "is_atari": "atari", "sample_timeout_s": "worker_timeout_s",
     "max_num_env_runner_restarts": "max_restarts", "gym_env_vectorize_mode": "vectorizer", "remote_worker_envs": "vectorizer",
     "evaluation_parallel_to_training": "evaluation_parallel", "eval_episodes": "evaluation_num_episodes",
-    "n_eval_episodes": "evaluation_num_episodes", "clip_rewards": "reward_clip", "local_gpu_idx": "gpu", "activation_fn": "activation",
+    "n_eval_episodes": "evaluation_num_episodes", "num_test_episodes": "evaluation_num_episodes",
+    "clip_rewards": "reward_clip", "local_gpu_idx": "gpu", "activation_fn": "activation",
     "custom_model": "network", "features_extractor_class": "network", "custom_model_config": "custom", "features_extractor_kwargs": "custom",
     "share_features_extractor": "shared", "hiddens": "hidden", "lrate": "lr",
 }  # fmt: skip
@@ -746,7 +747,8 @@ class Config(Settings):
     callbacks: object = None
     """Hooks that the run calls: a `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
-    """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
+    """Training iterations between evaluations; 0: never; none: `raypid train` and `fit` evaluate in up to a tenth of the time, `train()` not
+    at all."""
     evaluation_env: object = None
     """Environment of evaluations, given as env is (without env_config), with the same spaces; none: the one that is trained on."""
     evaluation_num_episodes: int = 10
