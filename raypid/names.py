@@ -339,6 +339,8 @@ KEYWORDS: dict[str, str] = {
 """Arguments of other libraries' methods that are neither settings nor options -> what to do here."""
 
 _FALLS = 'PPO and other actor-critics take {0}="linear": it falls from {1} by the end of fit(stop=N), or over schedule_steps.'
+NEEDS = {"lr": "lr_schedule"}
+"""Settings of which VALUES has a sentence only for algorithms with another setting, that one."""
 VALUES: dict[str, str] = {
     "lr": _FALLS.format("lr_schedule", "lr"),
     "clip": _FALLS.format("clip_schedule", "clip"),
