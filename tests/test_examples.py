@@ -113,6 +113,7 @@ there.shutdown()
 """
     good, short, missing, torch_loaded = json.loads(run("-c", program, cwd=tmp_path))
     assert good["action"] in (0, 1) and short[0] == missing[0] == 400 and not torch_loaded
+    assert missing[1].startswith("the body is ")
 
 
 @pytest.mark.ci_slow
@@ -212,6 +213,13 @@ def test_sweep(tmp_path: Path) -> None:
 def test_two_nodes(tmp_path: Path) -> None:
     program = f"import runpy; runpy.run_path({str(EXAMPLES / 'two_nodes.py')!r})['main'](steps=30_000, kill_after=2.0)"
     assert re.search(r"workers lost: [12]", run("-c", program, cwd=tmp_path, timeout=200))
+
+
+def test_the_notebook_shows_what_it_prints() -> None:
+    cells = [c for c in json.loads((EXAMPLES / "start.ipynb").read_text())["cells"] if c["cell_type"] == "code"]
+    assert all(cell["outputs"] and cell["execution_count"] == i for i, cell in enumerate(cells, 1))
+    kinds = [kind for cell in cells for output in cell["outputs"] for kind in output.get("data", ())]
+    assert kinds.count("image/png") == 1
 
 
 @pytest.mark.ci_slow
