@@ -1,7 +1,7 @@
-"""Write the tables of the README's speed section, and its picture, from benchmarks/results/runs.csv.
+"""Write the table of the README's speed section, and its picture, from benchmarks/results/runs.csv.
 
 python docs/make_speed.py            # rewrite README.md and docs/speed.png
-python docs/make_speed.py --check    # exit 1 if the tables are out of date
+python docs/make_speed.py --check    # exit 1 if the table is out of date
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _measured(ended: list[End]) -> Measured:
     return Measured(statistics.median_low(seconds), seconds[-1], sum(end.solved for end in ended), len(ended))
 
 
-def tables(rows: dict[str, dict[str, Measured]]) -> str:
-    """raypid's times, a line for each task; and beside those of peers, for the tasks on which a peer was measured."""
+def table(rows: dict[str, dict[str, Measured]]) -> str:
+    """raypid's times, a line for each task; below it those of peers, where one was measured."""
     own = [(name, rows[name]["raypid"]) for name in SHOWN if "raypid" in rows.get(name, {})]
     lines = [
         (*_task(name), _seconds(of.median), _seconds(of.worst), f"{of.arrived} of {of.seeds}")
@@ -67,12 +67,7 @@ def tables(rows: dict[str, dict[str, Measured]]) -> str:
         if of.seeds >= LEAST_SEEDS
     ]
     times = markdown(("task", "return", "algorithm", "median, s", "worst seed, s", "seeds that reached it"), lines)
-    peers = [system for system in SYSTEMS if any(system in row for row in rows.values())]
-    shared = [name for name in TASKS if len(rows.get(name, {})) > 1]
-    beside = [(*_task(name), *(_cell(rows[name].get(system)) for system in peers)) for name in shared]
-    header = ("task", "return", "algorithm", *(SYSTEMS[system] for system in peers))
-    of_peers = "Beside peers with RL-Zoo's settings, median / worst seed in seconds (seeds that reached the return):"
-    text = f"{times}\n{of_peers}\n\n{markdown(header, beside)}"
+    text = f"{times}{_of_peers(rows)}"
     return f"{text}\n{NOT_REACHED_MEANS}\n" if NOT_REACHED in text else text
 
 
@@ -81,10 +76,16 @@ def _task(name: str) -> tuple[str, str, str]:
     return env, f"{TASKS[name].threshold:,g}", algorithm
 
 
-def _cell(of: Measured | None) -> str:
-    if of is None:
-        return "not measured"
-    return f"{_seconds(of.median)} / {_seconds(of.worst)} ({of.arrived} of {of.seeds})"
+def _of_peers(rows: dict[str, dict[str, Measured]]) -> str:
+    """A sentence on each task of the table on which a peer was measured."""
+    told = ""
+    for name in SHOWN:
+        peers = {system: of for system, of in rows.get(name, {}).items() if system != "raypid"}
+        if peers:
+            env, _, algorithm = _task(name)
+            each = " and ".join(f"{SYSTEMS[system]} {_seconds(of.median)} s" for system, of in peers.items())
+            told += f"\n{algorithm} on {env} takes {each} (median, RL-Zoo's settings).\n"
+    return told
 
 
 def _seconds(seconds: float) -> str:
@@ -127,7 +128,7 @@ def main() -> int:
     """0 if the page is (now) up to date."""
     text, rows = PAGE.read_text(), measured()
     head, _, rest = text.partition(BEGIN)
-    new = f"{head}{BEGIN}\n{tables(rows)}\n{END}{rest.partition(END)[2]}"
+    new = f"{head}{BEGIN}\n{table(rows)}\n{END}{rest.partition(END)[2]}"
     if "--check" in sys.argv:
         print("README.md is " + ("up to date" if new == text else "out of date: python docs/make_speed.py"))
         return int(new != text)

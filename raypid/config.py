@@ -41,7 +41,7 @@ from typing import (
 from raypid.address import check_form
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
-from raypid.names import BUILDER, BUILT, KEYWORDS, NOT_EXPLORATION, SETTINGS, VALUES, answer
+from raypid.names import BUILDER, BUILT, KEYWORDS, NEEDS, NOT_EXPLORATION, SETTINGS, VALUES, answer
 from raypid.plain_data import read_json
 from raypid.registry import by_name, did_you_mean, suggest
 from raypid.tunable import tunable
@@ -82,7 +82,7 @@ class Settings:
             elif key in _NAMES and is_none(value):
                 value = None
             else:
-                value = coerce(key, value, hints[key])
+                value = coerce(key, value, hints[key], hints)
             setattr(changed, key, value)
         workers, learners = getattr(changed, "num_workers", 0), getattr(changed, "num_learners", 0)
         if told := next(filter(None, (means_else(key, hints, workers, learners) for key in values)), ""):
@@ -291,7 +291,8 @@ def means_else(key: str, hints: Collection[str], workers: object, learners: obje
     if name == "minibatch_size" and learners not in (0, 1):
         return "minibatch_size counts the rows of each learner: with several of them set batch_size, the rows of all together."
     if name == "policy_frequency" and "target_entropy" in hints:
-        return "policy_frequency of SAC makes as many policy updates as it has left out: leave it out, or set policy_delay, which does not."
+        skips = "CleanRL's SAC skips policy updates and catches up later; raypid's policy_delay only skips"
+        return f"policy_frequency: {skips}. Set policy_delay if you want that."
     return ""
 
 
@@ -307,8 +308,9 @@ ALIASES = {
     "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
     "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "n_epochs": "num_epochs", "update_epochs": "num_epochs",
     "ent_coef": "entropy_coef", "entropy_coeff": "entropy_coef", "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip",
-    "clip_range_vf": "value_clip", "lambda": "gae_lambda", "lambda_": "gae_lambda", "normalize_advantage": "normalize_advantages",
-    "norm_adv": "normalize_advantages", "replay_size": "buffer_size", "learning_starts": "start_steps", "tau": "target_tau",
+    "clip_ratio": "clip", "clip_range_vf": "value_clip", "lambda": "gae_lambda", "lambda_": "gae_lambda", "lam": "gae_lambda",
+    "normalize_advantage": "normalize_advantages", "norm_adv": "normalize_advantages",
+    "replay_size": "buffer_size", "learning_starts": "start_steps", "tau": "target_tau",
     "exploration_initial_eps": "epsilon_start", "exploration_final_eps": "epsilon_end", "start_e": "epsilon_start", "end_e": "epsilon_end",
     "env_kwargs": "env_config", "max_ep_len": "time_limit", "max_episode_steps": "time_limit",
     "net_arch": "model.hidden", "hidden_sizes": "model.hidden", "fcnet_hiddens": "model.hidden", "fcnet_activation": "model.activation",
@@ -435,7 +437,8 @@ ELSEWHERE = {
     "cpu": "num_cpus", "grad_clip": "max_grad_norm", "env_id": "env", "is_atari": "atari", "sample_timeout_s": "worker_timeout_s",
     "max_num_env_runner_restarts": "max_restarts", "gym_env_vectorize_mode": "vectorizer", "remote_worker_envs": "vectorizer",
     "evaluation_parallel_to_training": "evaluation_parallel", "eval_episodes": "evaluation_num_episodes",
-    "n_eval_episodes": "evaluation_num_episodes", "clip_rewards": "reward_clip", "local_gpu_idx": "gpu", "activation_fn": "activation",
+    "n_eval_episodes": "evaluation_num_episodes", "num_test_episodes": "evaluation_num_episodes",
+    "clip_rewards": "reward_clip", "local_gpu_idx": "gpu", "activation_fn": "activation",
     "custom_model": "network", "features_extractor_class": "network", "custom_model_config": "custom", "features_extractor_kwargs": "custom",
     "share_features_extractor": "shared", "hiddens": "hidden", "lrate": "lr",
 }  # fmt: skip
@@ -462,8 +465,11 @@ def is_none(value: object) -> bool:
     return value is None or (isinstance(value, str) and value in ("none", "None", "null"))
 
 
-def coerce(key: str, value: object, hint: object) -> object:
+def coerce(key: str, value: object, hint: object, others: Collection[str] = ()) -> object:
     """Convert `value` to the type `hint`: 3 fits a float, "1e6" and 1e6 fit an int, a list fits a tuple, "none" is None where that fits.
+
+    Args:
+        others: the settings beside it, which an error may advise.
 
     Raises:
         ConfigError: the value does not fit the type.
@@ -476,7 +482,8 @@ def coerce(key: str, value: object, hint: object) -> object:
             most = " of at most 64 bits"
         # a mapping for a number is a search space, misspelt; for widths it is Stable-Baselines3's of policy and value
         is_other = isinstance(value, (int, float)) or (isinstance(value, Mapping) and key != "hidden")
-        more = "" if is_other or key not in VALUES else f" {VALUES[key]}"
+        is_told = key in VALUES and NEEDS.get(key, "") in {"", *others}
+        more = f" {VALUES[key]}" if is_told and not is_other else ""
         what, told = by_name(value, key)
         what = what if told else f"{what} ({kind})"
         raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {what}.{told or more}") from None
@@ -741,12 +748,13 @@ class Config(Settings):
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
     noise_persistence: float = tunable(16.0, 1.0, 128.0, "log")
     """Steps that exploration noise lasts. In every second episode the random part of actions stays alike for about so long, which explores where
-    single random steps cancel out (Eberhard et al. 2023). These episodes stop where they earn less than the others (`raypid.roles.lasting_noise`). 1:
+    single random steps cancel out (Eberhard et al. 2023). These episodes stop where they earn less than the others. 1:
     new noise at every step."""
     callbacks: object = None
     """Hooks that the run calls: a `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
-    """Training iterations between evaluations; 0: never; none: `raypid train` evaluates in up to a tenth of the time, the Python API not at all."""
+    """Training iterations between evaluations; 0: never; none: `raypid train` and `fit` evaluate in up to a tenth of the time, `train()` not
+    at all."""
     evaluation_env: object = None
     """Environment of evaluations, given as env is (without env_config), with the same spaces; none: the one that is trained on."""
     evaluation_num_episodes: int = 10

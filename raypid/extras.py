@@ -23,7 +23,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow",),
 }
 """Extra -> the modules that it brings, as they are imported."""
-TORCH_SIZE = "5 GB with CUDA, 1.4 GB for CPU only: README, Install"
+TORCH_SIZE = "5 GB with CUDA, 1.4 GB for CPU only: docs/install.md"
 """What torch brings along, which pip says only while it downloads."""
 
 

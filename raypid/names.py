@@ -213,6 +213,14 @@ SETTINGS: dict[str, str] = {
     "target_update_interval": _TARGET,
     "target_network_frequency": _TARGET,
     "target_network_update_freq": _TARGET,
+    "steps_per_epoch": _ITERATION_ROWS,
+    "vf_lr": "One optimizer learns policy and value, at the rate lr; lr_critic of SAC, TD3 and DDPG is that of the critics.",
+    **dict.fromkeys(("train_pi_iters", "train_v_iters"), "num_epochs is how often a batch is gone over, for policy and value alike; batch_size is "
+    "the rows of one gradient step."),
+    **dict.fromkeys(("ac_kwargs", "actor_critic"), "model takes a mapping of the network's settings: {\"hidden\": [64, 64], \"activation\": "
+    "\"tanh\"}."),
+    "env_fn": "env takes a function that makes an environment, its class, or its id.",
+    "logger_kwargs": "A run's folder is named by --out DIR (in Python out=DIR).",
     "polyak": "target_tau is 1 - polyak.",
     "use_sde": "noise_persistence is how many steps exploration noise lasts, 16 by default.",
     "anneal_lr": "lr_schedule linear lets lr fall up to the run's stop at a number of steps, or over schedule_steps.",
@@ -331,6 +339,8 @@ KEYWORDS: dict[str, str] = {
 """Arguments of other libraries' methods that are neither settings nor options -> what to do here."""
 
 _FALLS = 'PPO and other actor-critics take {0}="linear": it falls from {1} by the end of fit(stop=N), or over schedule_steps.'
+NEEDS = {"lr": "lr_schedule"}
+"""Settings of which VALUES has a sentence only for algorithms with another setting, that one."""
 VALUES: dict[str, str] = {
     "lr": _FALLS.format("lr_schedule", "lr"),
     "clip": _FALLS.format("clip_schedule", "clip"),

@@ -83,8 +83,14 @@ class Range:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def __str__(self) -> str:
-        scale = "" if self.scale == "linear" else f", {self.scale}"
-        return f"{_number(self.low)} to {_number(self.high)}{scale}" + "".join(f", or {_text(v)}" for v in self.also)
+        scales = {
+            "linear": "",
+            "log": " (log scale)",
+            "log of 1 - x": " (log scale of 1 - x)",
+            "powers of 2": " (powers of 2)",
+        }
+        also = f"; also {', '.join(map(_text, self.also))}" if self.also else ""
+        return f"{_number(self.low)} to {_number(self.high)}{scales[self.scale]}{also}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

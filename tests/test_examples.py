@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import raypid
+from raypid.cli import main
 from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
 
 ROOT = Path(__file__).parents[1]
@@ -111,6 +113,7 @@ there.shutdown()
 """
     good, short, missing, torch_loaded = json.loads(run("-c", program, cwd=tmp_path))
     assert good["action"] in (0, 1) and short[0] == missing[0] == 400 and not torch_loaded
+    assert missing[1].startswith("the body is ")
 
 
 @pytest.mark.ci_slow
@@ -170,6 +173,30 @@ def test_the_third_part_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.Monk
     assert steps > max([0, *map(int, re.findall(r"(\d+) steps,", before))])
 
 
+def last_command(part: str) -> list[str]:
+    """The words of the command that ends a part of the tutorial, without the cluster that it joins."""
+    page = (ROOT / "docs" / "tutorial" / f"{part}.md").read_text()
+    words = shlex.split(re.findall(r"^raypid (train .*)$", page, re.MULTILINE)[-1])
+    return words[: words.index("--address")] if "--address" in words else words
+
+
+@pytest.mark.parametrize("part", ["part2", "part3"])
+def test_the_last_command_of_a_part_is_one(
+    part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(EXAMPLES / "tutorial")
+    assert main([*last_command(part), "--explain"]) == 0, capsys.readouterr().err
+    assert "Nothing was run" in capsys.readouterr().out
+
+
+@pytest.mark.ci_slow
+def test_the_last_command_of_the_tutorial_trains(tmp_path: Path) -> None:
+    words = [*last_command("part3"), "--stop", "1500", "--final-episodes", "1", "--out", "runs/last"]
+    words[words.index("--num-workers") + 1] = "2"
+    run("-m", "raypid", *words, cwd=tutorial(tmp_path, goal=0, wait=0.0))
+    assert (tmp_path / "tutorial" / "runs" / "last" / "result.json").exists()
+
+
 @pytest.mark.ci_slow
 def test_distributed_agent(ray_session: Any) -> None:
     assert example("distributed_agent")["main"](steps=4_000) > 8
@@ -186,6 +213,13 @@ def test_sweep(tmp_path: Path) -> None:
 def test_two_nodes(tmp_path: Path) -> None:
     program = f"import runpy; runpy.run_path({str(EXAMPLES / 'two_nodes.py')!r})['main'](steps=30_000, kill_after=2.0)"
     assert re.search(r"workers lost: [12]", run("-c", program, cwd=tmp_path, timeout=200))
+
+
+def test_the_notebook_shows_what_it_prints() -> None:
+    cells = [c for c in json.loads((EXAMPLES / "start.ipynb").read_text())["cells"] if c["cell_type"] == "code"]
+    assert all(cell["outputs"] and cell["execution_count"] == i for i, cell in enumerate(cells, 1))
+    kinds = [kind for cell in cells for output in cell["outputs"] for kind in output.get("data", ())]
+    assert kinds.count("image/png") == 1
 
 
 @pytest.mark.ci_slow

@@ -298,7 +298,7 @@ def test_a_name_that_would_mean_something_else_is_refused_with_the_reason() -> N
     with pytest.raises(ConfigError, match="minibatch_size counts the rows of each learner"):
         ppo.PPOConfig.from_dict({"minibatch_size": 64, "num_learners": 2})
     assert ppo.PPOConfig.from_dict({"minibatch_size": 64, "num_learners": 1}).batch_size == 64
-    with pytest.raises(ConfigError, match="policy_frequency of SAC makes as many policy updates"):
+    with pytest.raises(ConfigError, match="CleanRL's SAC skips policy updates and catches up"):
         ALGORITHMS.get("SAC").Config.from_dict({"policy_frequency": 2})
     assert ALGORITHMS.get("TD3").Config.from_dict({"policy_frequency": 3}).policy_delay == 3
 

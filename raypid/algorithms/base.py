@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from raypid.algorithms.overrides import check_overrides
 from raypid.config import Config, ConfigError, unless
 from raypid.errors import UserError, shown
 from raypid.nn.network_spec import NetworkSpec
@@ -256,6 +257,7 @@ class Algorithm(ABC, Generic[ConfigT]):
         return super().__new__(cls)
 
     def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:
+        check_overrides(type(self))
         self.config, self.spec, self.version = config, spec, 0
         self.pipeline = Pipeline(spec.pipeline)
         self.moments = zero_moments(self.pipeline.normalized_size) if spec.pipeline.normalize else None

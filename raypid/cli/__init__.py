@@ -289,5 +289,5 @@ def _meant(option: str, flags: Sequence[str]) -> str:
     if option.startswith("--no-"):  # as CleanRL turns off what is true or false
         on = f"--{canonical(name.removeprefix('no_'))}".replace("_", "-")
         return f"Write {on} false." if on in flags else _meant(option.replace("--no-", "--", 1), flags)
-    near = suggest(option, flags)
+    near = suggest(option, [flag for flag in flags if not flag.endswith("-")])  # --lambda- is for Python's lambda_
     return f"Did you mean {' or '.join(near)}?" if near else ""

@@ -27,6 +27,8 @@ GROWTH_MB = 5.0
 """Megabytes in 1,000 steps from which memory is said to grow."""
 _FLAGS = ("time_limit", "action_repeat", "frame_stack", "atari")
 """Settings of a check that change what is learnt."""
+_USUAL_LIMIT = 1000
+"""The time limit of a command for an environment of which no episode was seen to end: that of most robots of Gymnasium."""
 FEW_STEPS = 300
 """Steps from which episodes that have not ended are a finding."""
 
@@ -216,6 +218,8 @@ def _command(run: str, env: str, config: Config, episodes: Mapping[str, Any]) ->
     flags = {name: getattr(config, name) for name in _FLAGS if getattr(config, name) != getattr(default, name)}
     if _may_not_end(episodes):
         flags["time_limit"] = _round_limit(episodes["unfinished_steps"])
+    elif episodes and not episodes["episodes"] and episodes["time_limit"] is None:
+        flags["time_limit"] = _USUAL_LIMIT
     more = "".join(f" --{name.replace('_', '-')} {json.dumps(value)}" for name, value in flags.items())
     more += (
         f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}" if config.env_config else ""

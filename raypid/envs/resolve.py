@@ -250,21 +250,43 @@ def _resolve_file(name: str) -> Resolved:
 
 
 def _without_class(module: ModuleType, file: str) -> str:
-    """What to say of a file that has no class of an environment: a function of it may make one."""
+    """What to say of a file that has no class of an environment: which classes were passed over, and that a function may make one."""
     functions = [
         name for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and not name.startswith("_")
     ]  # fmt: skip
+    classes = [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__]
+    passed_over = "".join(f" {cls.__name__} {why}." for cls in classes if (why := _passed_over(cls)))
     if not functions:
-        return f"{file} has no environment: no class with reset and step, no function that could make one, and it registers none."
+        what = "no class with reset and step, no function that could make one, and it registers none"
+        return f"{file} has no environment: {what}.{passed_over}"
     named = " or ".join(f"{file}:{name}" for name in functions[:MOST_NAMED])
-    return f"{file} has no environment class. If a function makes the environment, name it: {named}."
+    return f"{file} has no environment class.{passed_over} If a function makes the environment, name it: {named}."
+
+
+def _passed_over(cls: type) -> str:
+    """Why a class is no environment; "" if it does not look like one."""
+    has = [name for name in ("reset", "step") if callable(getattr(cls, name, None))]
+    if len(has) == 1:
+        return f"has {has[0]} but no {'step' if has == ['reset'] else 'reset'}"
+    if has and cls.__name__.startswith("_"):
+        return "begins with an underscore"
+    return "is a wrapper that must be given an environment: write a function that makes and wraps one" if has else ""
 
 
 def _is_environment(cls: type) -> bool:
-    if issubclass(cls, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)):
+    if not all(callable(getattr(cls, method, None)) for method in ("reset", "step")):
         return False
-    return all(callable(getattr(cls, method, None)) for method in ("reset", "step"))
+    return not issubclass(cls, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)) or _takes_nothing(cls)
+
+
+def _takes_nothing(cls: type) -> bool:
+    """Whether a class can be made without arguments, as far as its signature says: a wrapper then brings what it wraps."""
+    try:
+        inspect.signature(cls).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolved:

@@ -345,12 +345,13 @@ def _measure_at(runs: Sequence[RunRecord], metric: str | None, at: Moment, lower
 
 
 def _value_at(run: RunRecord, key: str, at: Moment) -> float:
-    """A key at a moment, interpolated; NaN if the run has no values close around it. One that ended at its goal or diverged keeps its last."""
+    """A key at a moment, interpolated; NaN if the run has no values close around it. One that diverged keeps its last, and so does one whose
+    goal was a value of this key; of other keys nobody knows what it would have reached."""
     xs, ys = run.column(at.x, key)
     if not len(xs) or at.value < xs[0]:
         return math.nan
     if at.value > xs[-1]:
-        return float(ys[-1]) if _keeps_its_last(run) else math.nan
+        return float(ys[-1]) if _keeps_its_last(run, key) else math.nan
     iteration = _gap_around(run.column(at.x, at.x)[0], at.value)
     is_close = _gap_around(xs, at.value) <= max(AROUND * at.value, iteration)
     return float(np.interp(at.value, xs, ys)) if is_close else math.nan
@@ -397,10 +398,10 @@ def _measure_on_the_way(
 def _span(
     columns: Sequence[tuple[Column, Column]], runs: Sequence[RunRecord], until: Moment | None
 ) -> tuple[float, float]:
-    """From where all runs have begun to where the first one ends that would have gone on; (inf, -inf) if a run has no values."""
+    """From where all runs have begun to where the first one ends, but for those that diverged; (inf, -inf) if a run has no values."""
     if not all(len(xs) for xs, _ in columns):
         return math.inf, -math.inf
-    ends = [xs[-1] for (xs, _), run in zip(columns, runs) if not _keeps_its_last(run)]
+    ends = [xs[-1] for (xs, _), run in zip(columns, runs) if run.ending.state != "diverged"]
     last = min(ends) if ends else max(xs[-1] for xs, _ in columns)
     return float(max(xs[0] for xs, _ in columns)), min(float(last), until.value if until else math.inf)
 
@@ -417,9 +418,9 @@ def _evaluated_alike(runs: Sequence[RunRecord], x: str, first: float, last: floa
     )
 
 
-def _keeps_its_last(run: RunRecord) -> bool:
-    """Whether a run that has ended would not have gone on: its last value counts from there on."""
-    return run.ending.at_goal or run.ending.state == "diverged"
+def _keeps_its_last(run: RunRecord, key: str) -> bool:
+    """Whether the last value of a key counts for what comes after a run's end: that of a run that diverged, or that it stopped at."""
+    return key in run.ending.reached or run.ending.state == "diverged"
 
 
 def _name_of(key: str) -> str:
@@ -489,7 +490,7 @@ def _countable(side: Side, tasks: Sequence[str], at: Moment | None, notes: list[
         state: str = run.ending.state
         counts = state not in ("running", "killed", "failed")
         if at is not None:
-            counts = run.last(at.x) >= at.value or _keeps_its_last(run)
+            counts = run.last(at.x) >= at.value or run.ending.at_goal or state == "diverged"
         if counts:
             counted.append(run)
         if not counts or state == "diverged":
@@ -518,8 +519,13 @@ def _note_steps(standings: Sequence[Standing], notes: list[str]) -> None:
     """Say so if runs stopped at a goal, or had other numbers of steps."""
     at_goal = {s.label: sum(run.ending.at_goal for runs in s.runs.values() for run in runs) for s in standings}
     if any(at_goal.values()):
-        told = ", ".join(f"{at_goal[s.label]} of {sum(map(len, s.runs.values()))} of {s.label}" for s in standings)
-        notes.append(f"Runs that stopped at their goal, and might have got further: {told}.")
+        some = [(at_goal[s.label], sum(map(len, s.runs.values())), s.label) for s in standings if at_goal[s.label]]
+        told = ", ".join(
+            label if number == total else f"{number} of {total} of {label}" for number, total, label in some
+        )
+        notes.append(
+            f"{told} stopped at {'its' if len(some) == 1 == some[0][0] else 'their'} goal and might have got further."
+        )
     for task in standings[0].runs:
         steps = {s.label: [run.steps for run in s.runs[task] if not run.ending.at_goal] for s in standings}
         every = [number for numbers in steps.values() for number in numbers if math.isfinite(number)]

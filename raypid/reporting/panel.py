@@ -56,6 +56,10 @@ PARTS = {
 }
 GPU_HELPS_S = 0.01
 """Seconds of one update on a CPU from which a GPU is advised: the operations of a smaller one take about as long to start on a GPU."""
+WORKERS_PAY_CPUS = 3
+"""CPUs from which workers are advised: with two, two workers make 15% more steps a second than one process (docs/index.md, "More cores")."""
+WORKERS_PAY_S = 30.0
+"""Seconds of a run from which workers are advised: two take 4 s to start."""
 
 
 class Progress:
@@ -213,7 +217,8 @@ class State:
     def bottleneck(self) -> str:
         """What takes most of the time, as `bottleneck` says it."""
         waited = not self.lost.keys().isdisjoint(("workers", "timeouts", "nodes"))
-        return bottleneck(self.shares(), self.info, waited=waited, update_s=self._update_s)
+        time_s = number(self.latest, "time_total_s")
+        return bottleneck(self.shares(), self.info, time_s=time_s, waited=waited, update_s=self._update_s)
 
     def losses(self) -> str:
         """What was lost so far: "1 worker, 3 timeouts"; empty if nothing was."""
@@ -235,11 +240,22 @@ def advice_on(part: str, info: Mapping[str, object], update_s: float) -> str:
     return f"{PARTS[part][3]}{', or a GPU' if gpu else ''}"
 
 
+def workers_pay(part: str, num_workers: float, cpus: float, time_s: float) -> bool:
+    """Whether more workers would help a run of so many seconds of which this part takes most."""
+    return part == "env" and num_workers < cpus and cpus >= WORKERS_PAY_CPUS and time_s >= WORKERS_PAY_S
+
+
 def bottleneck(
-    shares: Mapping[str, float], info: Mapping[str, object], *, waited: bool = False, update_s: float = math.nan
+    shares: Mapping[str, float],
+    info: Mapping[str, object],
+    *,
+    time_s: float,
+    waited: bool = False,
+    update_s: float = math.nan,
 ) -> str:
     """One line that names what takes most of the time and what to do about it; empty if nothing is known.
 
+    time_s: seconds of the run so far.
     waited: whether workers were lost, and so waited for.
     update_s: seconds of one update; NaN: not known.
     """
@@ -250,7 +266,7 @@ def bottleneck(
         return "balanced: " + ", ".join(f"{PARTS[part][0]} {shares[part]:.0%}" for part in ranked[:2])
     name, advice = PARTS[top][0], advice_on(top, info, update_s)
     cpus = number(info, "num_cpus") or os.cpu_count() or 1
-    if top == "env" and number(info, "num_workers") < cpus and cpus > 1:
+    if workers_pay(top, number(info, "num_workers"), cpus, time_s):
         advice = f"more workers (--num-workers {cpus:g})"
     if waited and top in ("transport", "env"):
         advice = f"{advice}; but {WAITED}"

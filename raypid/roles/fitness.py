@@ -87,7 +87,6 @@ class FitnessRollout(RolloutWorker):
             valid = step.valid & playing
             report.num_steps += int(np.count_nonzero(valid))
             report.crashes += step.crashes
-            self.check_crashes(step.crashes)
             self.check_lengths(playing)
             if normalize:
                 observed.append(pipeline.raw_vector(obs)[valid])

@@ -68,8 +68,13 @@ class RolloutWorker(EnvironmentLoop):
         self.policy.distribution.draw_by(self.lasting.kept)
 
     def step(self, action: Tree) -> Step:
-        """Step all environments with canonical actions [B, *]."""
+        """Step all environments with canonical actions [B, *].
+
+        Raises:
+            EnvError: they have raised more than `max_crashes` allows; its text ends with the last traceback.
+        """
         step = super().step(action)
+        self.refuse_crashes(step.crashes, self.spec.max_crashes, f"Environments of worker {self.worker_index}")
         if self.ended and self.lasting.kept is not None and not self.lasting.go_on(self.ended):
             self.policy.distribution.draw_by(None)
         return step
@@ -87,14 +92,6 @@ class RolloutWorker(EnvironmentLoop):
             info |= {"worker_index": self.worker_index, "stream_index": episode.stream}
             for name, value in (self.spec.callbacks.on_episode_end(info) or {}).items():
                 report.episode_metrics.setdefault(name, []).append(float(value))
-
-    def check_crashes(self, crashes: list[str]) -> None:
-        """Refuse environments that raise again and again.
-
-        Raises:
-            EnvError: they have raised more than `max_crashes` allows; its text ends with the last of `crashes`.
-        """
-        self.refuse_crashes(crashes, self.spec.max_crashes, f"Environments of worker {self.worker_index}")
 
     def evaluate(self, spec: RolloutSpec, weights: Weights, order: Order) -> Evaluation:
         """Evaluate in this process, with environments and a policy of the evaluation's own."""
@@ -206,7 +203,6 @@ class FragmentWorker(RolloutWorker):
         report = Report(self.worker_index, trajectory.num_valid, trajectory.version, crashes=crashes)
         for episode in rows.episodes:
             self.report_episode(report, episode)
-        self.check_crashes(crashes)
         self._collecting = False
         if self.returns is not None:
             report.returns = self.returns.moments(trajectory.reward, trajectory.first, trajectory.valid)

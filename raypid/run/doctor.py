@@ -20,7 +20,7 @@ from raypid.errors import UserError, one_line
 from raypid.outputs import ERRORS
 from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import PARAMS, RESULTS
-from raypid.reporting.panel import COUNTS, PARTS, WAITED, advice_on, bottleneck
+from raypid.reporting.panel import COUNTS, PARTS, WAITED, advice_on, bottleneck, workers_pay
 from raypid.run.known_return import remedies, shortfall
 from raypid.run.record import DIVERGED, Record, Saved, has_finite_weights, newest_sound
 from raypid.runtime.resources import num_cores
@@ -562,7 +562,7 @@ def binding(record: Record) -> Findings:
         return
     name, advice = PARTS[top][0], advice_on(top, record.params, _update_s(record))
     workers, cores = record.setting("num_workers") or 0.0, num_cores()
-    idle = top == "env" and record.ran_here and workers < cores > 1
+    idle = record.ran_here and workers_pay(top, workers, cores, record.last("time_total_s"))
     if idle:
         advice = (
             f"more workers (this machine has {cores} CPUs), or where it waits: vectorizer threads, more environments"
@@ -699,7 +699,8 @@ def healthy_line(record: Record, found: Sequence[Finding]) -> str:
     """What is said of a run in which nothing was found but notes."""
     notes = [f"{f.finding} {f.advice}".rstrip() for f in found if f.topic != "speed"]
     about = {name: record.setting(name) for name in ("num_workers", "num_cpus", "num_gpus")}
-    if bound := bottleneck(shares(record), about, waited=_waited(record), update_s=_update_s(record)):
+    time_s = record.last("time_total_s")
+    if bound := bottleneck(shares(record), about, time_s=time_s, waited=_waited(record), update_s=_update_s(record)):
         notes.append(f"Speed: {bound}.")
     return f"{headline(record)}: healthy. {' '.join(notes)}"
 

@@ -244,6 +244,22 @@ def test_the_same_training_is_the_same_at_any_step_however_often_it_was_evaluate
     assert "mean evaluation return over the first" in answer(first, tmp_path / "like", "--on-the-way")
 
 
+def test_a_run_that_stopped_at_its_goal_looks_no_worse_on_the_way(
+    tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both learn alike; one stops at the goal, and its last return is no measure of what it would have reached."""
+    for name, iterations, goal in (("a", 10, 120.0), ("b", 40, 1e9)):
+        for seed in range(3):
+            stop = {"evaluation/episode_reward_mean": goal}
+            write_run(tmp_path / name / str(seed), seed=seed, iterations=iterations, stop=stop, lr=len(name))
+    sides = tmp_path / "a", tmp_path / "b"
+    told = answer(*sides, "--on-the-way")
+    assert "to 2,560 steps 60.0 against 60.0, difference 0.0" in told
+    assert "a stopped at their goal and might have got further." in answer(*sides)
+    assert main(["compare", *map(str, sides), "--at", "5120", "--metric", "episode_reward_mean"]) == 2
+    assert "a/0: no training return at 5,120 steps, does not count" in capsys.readouterr().err
+
+
 def test_places_on_the_way(tmp_path: Path, answer: Any) -> None:
     a, b = write_runs(tmp_path / "a", LOW, lr=1), write_runs(tmp_path / "b", HIGH, lr=2, scale=2.0)
     assert "evaluation return at 2,560 steps 240.0 against 120.0" in answer(a, b, "--at", "2.56k")

@@ -115,6 +115,9 @@ class Quiet(gymnasium.Wrapper): pass
 {more}
 """
 ONE = "class One:\n    def reset(self): return [0.0]\n    def step(self, action): return [0.0], 0.0, True, {}\n"
+WRAPPED = (
+    "class Wrapped(gymnasium.Wrapper):\n    def __init__(self, n=1): super().__init__(gymnasium.make('CartPole-v1'))\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,13 @@ ONE = "class One:\n    def reset(self): return [0.0]\n    def step(self, action)
         (ONE + "class Two(One): pass\n", "", "mine.py has 2 environments: One, Two. Name one: '.*mine.py:One'"),
         (ONE + "class Two(One): pass\n", ":Two", "Two"),
         (ONE, ":Oen", "mine.py has no 'Oen'. Did you mean '.*mine.py:One'"),
-        ("", "", "has no environment: no class with reset and step"),
+        (
+            "",
+            "",
+            "has no environment: no class with reset and step.* Quiet is a wrapper that must be given .* _Hidden begins with",
+        ),
+        ("class Half:\n    def step(self, action): pass\n", "", "Half has step but no reset"),
+        (WRAPPED, "", "Wrapped"),
         ("raypid.register_env('filed-v0', lambda: gymnasium.make('CartPole-v1'))\n", "", "filed-v0"),
         ("raypid.register_env('filed-v0', lambda: gymnasium.make('CartPole-v1'))\n", ":filed-v0", "filed-v0"),
         ("def make():\n    return gymnasium.make('CartPole-v1')\n", ":make", "make"),

@@ -181,4 +181,4 @@ def test_values_units_and_text() -> None:
     assert values == {"lr": 1e-2, "model.hidden": (32, 32)}
     assert nested(values) == {"lr": 1e-2, "model": {"hidden": [32, 32]}}
     assert units(space, values) == {"lr": 1.0, "model.hidden": pytest.approx(1 / 10)}
-    assert as_text(space).splitlines()[0] == "lr            3e-5 to 0.01, log"
+    assert as_text(space).splitlines()[0] == "lr            3e-5 to 0.01 (log scale)"

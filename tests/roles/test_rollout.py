@@ -201,7 +201,7 @@ def test_too_many_crashes_stop_the_run() -> None:
     rollout.collect(weights_for(rollout))
     with pytest.raises(
         EnvError,
-        match=r"(?s)^Traceback.*boom\nraypid: .*worker 0 raised 8 times in so few steps; max_restarts=6 allows 6",
+        match=r"(?s)^Traceback.*boom\nraypid: .*worker 0 raised 7 times in so few steps; max_restarts=6 allows 6",
     ):
         rollout.collect(weights_for(rollout))
 
