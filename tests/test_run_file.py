@@ -110,7 +110,7 @@ def test_plain_settings_and_several_files_lie_over_each_other(shell: Shell) -> N
 def test_another_algorithm_takes_over_what_it_has(shell: Shell) -> None:
     assert shell("--config", "one.json", "--clip", 0.1, "--lr", 0.02, "--out", "ppo", "--quiet")[0] == 0
     a2c, notes = explained(shell, "--run", "A2C", "--config", "ppo/params.json")
-    assert notes == ["A2C has no num_epochs (5), clip (0.1), desired_kl (0.01), which PPO had: left out."]
+    assert notes == ["A2C has no num_epochs (5), clip (0.1), desired_kl (0.0), which PPO had: left out."]
     assert (a2c["run"], a2c["lr"], a2c["seed"], a2c["fragment_length"]) == ("A2C", 0.02, 3, 16)
     assert a2c["entropy_coef"] == raypid.A2C.DEFAULT_CONFIG["entropy_coef"] and "clip" not in a2c
 

@@ -164,7 +164,7 @@ def test_a_runs_params_json_is_one_run() -> None:
     params = {**resolve_config("PPO", {"env": "CartPole-v1", "lr": 0.5, "seed": 3}).to_dict(), "run": "PPO", "stop": {}}
     (one,) = read_experiments(written(json.dumps(params), "params.json"))
     assert (
-        one.is_one_run and one.seeds == (3,) and one.settings["lr"] == 0.5 and one.settings["model.hidden"] == [64, 64]
+        one.is_one_run and one.seeds == (3,) and one.settings["lr"] == 0.5 and one.settings["model.memory_size"] == 64
     )
 
 
