@@ -177,8 +177,8 @@ def test_only_names_what_has_a_range() -> None:
 
 def test_values_units_and_text() -> None:
     space = search_space("PPO", only=["lr", "model.hidden"])
-    values = at(space, {"lr": 1.0, "model.hidden": 0.0})
+    values = at(space, {"lr": 1.0, "model.hidden": 0.2})
     assert values == {"lr": 1e-2, "model.hidden": (32, 32)}
     assert nested(values) == {"lr": 1e-2, "model": {"hidden": [32, 32]}}
-    assert units(space, values) == {"lr": 1.0, "model.hidden": pytest.approx(1 / 10)}
+    assert units(space, values) == {"lr": 1.0, "model.hidden": pytest.approx(1 / 4)}
     assert as_text(space).splitlines()[0] == "lr            3e-5 to 0.01 (log scale)"

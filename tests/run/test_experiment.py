@@ -83,7 +83,7 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_the_best_and_the_newest_checkpoints_stay(tmp_path: Path) -> None:
-    keep = {"checkpoint_interval": 1, "keep_checkpoints": 2}
+    keep = {"checkpoint_interval": 1, "keep_checkpoints": 2, "final_episodes": 0}
     run(tmp_path, {"training_iteration": 8}, keep, evaluation_interval=1, evaluation_num_episodes=3)
     there = checkpoint.list_checkpoints(tmp_path / "checkpoints")
     names = [p.name for p in there]
