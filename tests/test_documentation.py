@@ -42,12 +42,13 @@ NOT_HERE = {
 @dataclass(frozen=True)
 class Block:
     page: str
-    number: int
+    line: int
+    """Of the page, where the block begins."""
     language: str
     text: str
 
     def __str__(self) -> str:
-        return f"{self.page.removeprefix('docs/')}-{self.number}"
+        return f"{self.page}:{self.line}"
 
     @property
     def file(self) -> str:
@@ -58,9 +59,10 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     # a file that a page shows is run by tests/test_examples.py
-    own = re.sub(r"^<!-- file: .*?^<!-- end: file -->$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
-    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
-    return [Block(page, i, language, text) for i, (language, text) in enumerate(found)]
+    shown = re.compile(r"^<!-- file: .*?^<!-- end: file -->$", re.DOTALL | re.MULTILINE)
+    own = shown.sub(lambda found: "\n" * found[0].count("\n"), (ROOT / page).read_text())
+    found = re.finditer(r"^```([^\n]*)\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
+    return [Block(page, own.count("\n", 0, m.start()) + 1, m[1], m[2]) for m in found]
 
 
 SHOWN = ("text", "json")
@@ -217,7 +219,7 @@ class Reader:
 
     def write(self, block: Block) -> Path:
         shorten = {"python": short_python, "yaml": short_yaml}[block.language] if self.short else str
-        path = Path(block.file or f"block{block.number}.{'py' if block.language == 'python' else 'yaml'}")
+        path = Path(block.file or f"block{block.line}.{'py' if block.language == 'python' else 'yaml'}")
         path.write_text(shorten(block.text))
         return path
 
@@ -235,6 +237,8 @@ class Reader:
                 sys.path.insert(0, str(Path.cwd()))
                 try:
                     runpy.run_path(str(path), run_name="__main__")
+                except Exception as error:
+                    pytest.fail(f"{block}: {type(error).__name__}: {error}", pytrace=False)
                 finally:
                     sys.path.remove(str(Path.cwd()))
             return
